@@ -1,0 +1,241 @@
+"""Every error that logboom raises on purpose.
+
+::
+
+    LogboomError
+    ├── InvalidRequest            the request itself is wrong; retrying will not help
+    │   ├── NoSuchPartition
+    │   ├── RecordTooLarge
+    │   └── ConfigError           a configuration value, named by its path
+    ├── Overloaded                admission refused it; nothing was written
+    ├── QuotaExceeded
+    ├── PartitionFrozen
+    ├── PartitionPaused
+    ├── NotLeader                 ask ``leader``
+    ├── Unavailable               no leader, starting, or unreachable
+    ├── UnknownOutcome            sent, and nobody can say: retry with the same sequence
+    ├── DeadlineExceeded
+    ├── BarrierTimeout            carries the watermarks reached
+    ├── BarrierBlocked            a partition is paused or frozen: waiting is pointless
+    ├── OutOfSequence             a dense producer left a gap
+    ├── ProducerFenced            a newer epoch of this producer exists
+    ├── IndexCompacted
+    ├── Unauthenticated
+    ├── PermissionDenied
+    ├── CorruptData
+    ├── IncompatibleVersion
+    ├── WrongNode                 a data directory or certificate of another node or cluster
+    └── ProtocolError             the peer broke the wire protocol
+
+Each has ``code`` (stable, on the wire), ``retryable``, and ``outcome``: ``not_applied``
+(no effect, ever), ``unknown`` (may have taken effect; a retry with the same producer and
+sequence takes effect once) or ``applied``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+Outcome = Literal["not_applied", "unknown", "applied"]
+
+
+class LogboomError(Exception):
+    """Base of all. ``fields`` holds the typed extras that also travel on the wire."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+    outcome: Outcome = "not_applied"
+
+    def __init__(self, message: str, *, outcome: Outcome | None = None, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: dict[str, Any] = fields
+        if outcome is not None:
+            self.outcome = outcome
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not set: the typed extras.
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (Spark workers), with their fields.
+        return (from_wire, (self.to_wire(),))
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the header of an ERROR frame."""
+        return {"code": self.code, "message": self.message, "outcome": self.outcome, "fields": self.fields}
+
+
+class InvalidRequest(LogboomError):
+    """The request is malformed; the message names what was wrong."""
+
+    code = "invalid_request"
+
+
+class NoSuchPartition(InvalidRequest):
+    """``partition_id`` does not exist; ``partitions`` tells how many there are."""
+
+    code = "no_such_partition"
+
+
+class RecordTooLarge(InvalidRequest):
+    """A record, or a request, over ``limit`` bytes; ``size`` is what it was."""
+
+    code = "record_too_large"
+
+
+class ConfigError(InvalidRequest):
+    """A configuration value; ``path`` names it."""
+
+    code = "config"
+
+
+class Overloaded(LogboomError):
+    """Admission refused: ``partition_id`` (None: the node), ``limit``, ``maximum``, ``used``, ``retry_after`` in seconds."""
+
+    code = "overloaded"
+    retryable = True
+
+
+class QuotaExceeded(LogboomError):
+    """Too many waiters or bytes for this client: ``limit``, ``used``, ``retry_after``."""
+
+    code = "quota_exceeded"
+    retryable = True
+
+
+class PartitionFrozen(LogboomError):
+    """``partition_id`` takes no writes now."""
+
+    code = "partition_frozen"
+    retryable = True
+
+
+class PartitionPaused(LogboomError):
+    """``partition_id`` does not apply now; an operator resumes it."""
+
+    code = "partition_paused"
+    retryable = True
+
+
+class NotLeader(LogboomError):
+    """This node does not lead. ``leader`` is the leader's client address, or None while there is none."""
+
+    code = "not_leader"
+    retryable = True
+
+
+class Unavailable(LogboomError):
+    """No leader, still recovering, or nobody could be reached; nothing was done."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class UnknownOutcome(LogboomError):
+    """Leadership or the connection was lost before the answer."""
+
+    code = "unknown_outcome"
+    retryable = True
+    outcome: Outcome = "unknown"
+
+
+class DeadlineExceeded(LogboomError):
+    """The caller's deadline passed; for a submit the outcome is unknown."""
+
+    code = "deadline_exceeded"
+    outcome: Outcome = "unknown"
+
+
+class BarrierTimeout(LogboomError):
+    """``watermarks``: where each partition stood when time ran out; ``target``, ``behind``: the partitions not there."""
+
+    code = "barrier_timeout"
+    retryable = True
+
+
+class BarrierBlocked(LogboomError):
+    """``blocked``: partitions that are paused or frozen, with their state; ``watermarks``."""
+
+    code = "barrier_blocked"
+    retryable = True
+
+
+class OutOfSequence(LogboomError):
+    """``expected`` and ``got`` sequence of a dense producer: earlier records must go first."""
+
+    code = "out_of_sequence"
+    retryable = True
+
+
+class ProducerFenced(LogboomError):
+    """A newer ``epoch`` of this producer has written."""
+
+    code = "producer_fenced"
+
+
+class IndexCompacted(LogboomError):
+    """``first`` is the oldest index still held."""
+
+    code = "index_compacted"
+
+
+class Unauthenticated(LogboomError):
+    """No valid certificate or token."""
+
+    code = "unauthenticated"
+
+
+class PermissionDenied(LogboomError):
+    """Not allowed for this principal."""
+
+    code = "permission_denied"
+
+
+class CorruptData(LogboomError):
+    """Stored bytes do not match their checksum: ``path``, ``offset``."""
+
+    code = "corrupt_data"
+    outcome: Outcome = "unknown"
+
+
+class IncompatibleVersion(LogboomError):
+    """A file or a peer speaks a format this release does not: ``found``, ``supported``."""
+
+    code = "incompatible_version"
+
+
+class WrongNode(LogboomError):
+    """A data directory or a certificate that belongs to another node or cluster."""
+
+    code = "wrong_node"
+
+
+class ProtocolError(LogboomError):
+    """The other side broke the wire protocol; the connection is closed."""
+
+    code = "protocol"
+
+
+def _tree(root: type[LogboomError]) -> dict[str, type[LogboomError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+BY_CODE: dict[str, type[LogboomError]] = _tree(LogboomError)
+
+
+def from_wire(header: Mapping[str, Any]) -> LogboomError:
+    """Rebuild the typed error of an ERROR frame; unknown codes become the base class."""
+    kind = BY_CODE.get(header.get("code", ""), LogboomError)
+    return kind(
+        str(header.get("message", "unexplained error")),
+        outcome=header.get("outcome"),
+        **{str(k): v for k, v in (header.get("fields") or {}).items() if k not in ("message", "outcome")},
+    )

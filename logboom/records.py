@@ -1,0 +1,224 @@
+"""Record blocks: n records as two raw sections, the same on the wire and on disk.
+
+*Metadata section* (little-endian)::
+
+    u8  flags          bit 0: keys, bit 1: headers
+    u8  * 3            zero
+    u32 * n            payload ends: cumulative end offset of each payload in the data section
+    [keys]    u32 * n  key ends, then the key bytes back to back (an empty key is no key)
+    [headers] u32 * n  header ends, then per record a msgpack array of [name, bytes] or nothing
+
+*Data section*: the payloads back to back.
+
+Columns, not rows: a block is checked, sliced, routed and applied with vector operations,
+and its metadata can be read without its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from logboom.errors import InvalidRequest, RecordTooLarge
+from logboom.types import Record
+
+FLAG_KEYS: Final = 1
+FLAG_HEADERS: Final = 2
+RECORDS_MAX: Final = 1 << 20
+KEY_BYTES_MAX: Final = 511
+"""LMDB's limit for keys in its default build."""
+
+Buffer = bytes | bytearray | memoryview
+Ends = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class RecordBlock:
+    """n records in columns. Built by ``from_records``, ``from_columns`` or ``parse``."""
+
+    count: int
+    metadata: Buffer
+    data: Buffer
+
+    # -- making
+
+    @classmethod
+    def from_records(cls, records: Iterable[Record]) -> RecordBlock:
+        """Column form of ``records``, in order."""
+        rows = list(records)
+        return cls.from_columns(
+            payloads=[r.payload for r in rows],
+            keys=[r.key or b"" for r in rows] if any(r.key for r in rows) else None,
+            headers=[r.headers for r in rows] if any(r.headers for r in rows) else None,
+        )
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        headers: Sequence[Sequence[tuple[str, bytes]]] | None = None,
+    ) -> RecordBlock:
+        """From equally long columns. Raises InvalidRequest (counts, none at all) and RecordTooLarge (a key)."""
+        packed = None
+        if headers is not None:
+            packed = [msgpack.packb([list(h) for h in row]) if row else b"" for row in headers]
+        key_ends = _ends_of(keys) if keys is not None else None
+        return cls.from_arrays(
+            payload_ends=_ends_of(payloads),
+            data=b"".join(payloads),
+            key_ends=key_ends,
+            key_bytes=b"".join(keys) if keys is not None else b"",
+            header_ends=_ends_of(packed) if packed is not None else None,
+            header_bytes=b"".join(packed) if packed is not None else b"",
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        payload_ends: Ends,
+        data: Buffer,
+        key_ends: Ends | None = None,
+        key_bytes: Buffer = b"",
+        header_ends: Ends | None = None,
+        header_bytes: Buffer = b"",
+    ) -> RecordBlock:
+        """From end-offset arrays and raw bytes (Arrow's own layout, less the leading zero)."""
+        count = len(payload_ends)
+        flags = (FLAG_KEYS if key_ends is not None else 0) | (FLAG_HEADERS if header_ends is not None else 0)
+        sections: list[Buffer] = [bytes((flags, 0, 0, 0)), payload_ends.astype("<u4", copy=False).tobytes()]
+        for ends, raw in ((key_ends, key_bytes), (header_ends, header_bytes)):
+            if ends is None:
+                continue
+            if len(ends) != count:
+                raise InvalidRequest(f"{len(ends)} keys or headers for {count} payloads")
+            sections += [ends.astype("<u4", copy=False).tobytes(), raw]
+        return cls.parse(count, b"".join(sections), data)
+
+    @classmethod
+    def parse(cls, count: int, metadata: Buffer, data: Buffer) -> RecordBlock:
+        """Check sections that came from outside. Raises InvalidRequest or RecordTooLarge, naming what is off."""
+        if not 1 <= count <= RECORDS_MAX:
+            raise InvalidRequest(f"a block has 1 to {RECORDS_MAX} records, not {count}")
+        block = cls(count, metadata, data)
+        if len(metadata) < 4 + 4 * count:
+            raise InvalidRequest(f"metadata section of {len(metadata)} bytes is too short for {count} records")
+        if metadata[0] & ~(FLAG_KEYS | FLAG_HEADERS) or bytes(metadata[1:4]) != bytes(3):
+            raise InvalidRequest("metadata section has unknown flags")
+        _check_ends(block.payload_ends, len(data), "payload")
+        end = 4 + 4 * count
+        for flag, name in ((FLAG_KEYS, "key"), (FLAG_HEADERS, "header")):
+            if not metadata[0] & flag:
+                continue
+            if len(metadata) < end + 4 * count:
+                raise InvalidRequest(f"metadata section ends within its {name} offsets")
+            ends = np.frombuffer(metadata, "<u4", count, end)
+            end += 4 * count
+            _check_ends(ends, int(ends[-1]), name)
+            if name == "key":
+                longest = int(np.diff(ends, prepend=np.uint32(0)).max())
+                if longest > KEY_BYTES_MAX:
+                    raise RecordTooLarge(
+                        f"a key of {longest} bytes; at most {KEY_BYTES_MAX}", size=longest, limit=KEY_BYTES_MAX
+                    )
+            end += int(ends[-1])
+        if end != len(metadata):
+            raise InvalidRequest(f"metadata section is {len(metadata)} bytes, its content {end}")
+        return block
+
+    # -- reading
+
+    @property
+    def has_keys(self) -> bool:
+        """At least one record has a key."""
+        return bool(self.metadata[0] & FLAG_KEYS)
+
+    @property
+    def has_headers(self) -> bool:
+        """At least one record has headers."""
+        return bool(self.metadata[0] & FLAG_HEADERS)
+
+    @property
+    def nbytes(self) -> int:
+        """Both sections."""
+        return len(self.metadata) + len(self.data)
+
+    @cached_property
+    def payload_ends(self) -> Ends:
+        """End offset of each payload in ``data``."""
+        return np.frombuffer(self.metadata, "<u4", self.count, 4)
+
+    @cached_property
+    def key_ends(self) -> Ends:
+        """End offset of each key in ``key_bytes``; all zero without keys."""
+        if not self.has_keys:
+            return np.zeros(self.count, np.uint32)
+        return np.frombuffer(self.metadata, "<u4", self.count, 4 + 4 * self.count)
+
+    @property
+    def key_bytes(self) -> memoryview:
+        """The keys back to back."""
+        start = 4 + 8 * self.count
+        return memoryview(self.metadata)[start : start + int(self.key_ends[-1])]
+
+    def payloads(self) -> list[bytes]:
+        """One bytes object per record: for small blocks and tests."""
+        return _split(self.data, self.payload_ends)
+
+    def keys(self) -> list[bytes]:
+        """One per record, empty where there is none."""
+        return _split(self.key_bytes, self.key_ends)
+
+    def records(self) -> list[Record]:
+        """Row form."""
+        if self.has_headers:
+            start = 4 + 4 * self.count + (4 * self.count + int(self.key_ends[-1]) if self.has_keys else 0)
+            ends = np.frombuffer(self.metadata, "<u4", self.count, start)
+            raw = _split(memoryview(self.metadata)[start + 4 * self.count :], ends)
+            headers = [_unpack_headers(h) for h in raw]
+        else:
+            headers = [()] * self.count
+        rows = zip(self.keys(), self.payloads(), headers, strict=True)
+        return [Record(payload, key or None, header) for key, payload, header in rows]
+
+    def take(self, start: int, stop: int) -> RecordBlock:
+        """Records ``start`` to ``stop`` as a block of their own."""
+        if start == 0 and stop == self.count:
+            return self
+        return RecordBlock.from_records(self.records()[start:stop])
+
+
+def _ends_of(items: Sequence[bytes]) -> Ends:
+    ends = np.cumsum(np.fromiter(map(len, items), np.int64, len(items)))
+    if len(ends) and ends[-1] > 0xFFFFFFFF:
+        raise RecordTooLarge("a block holds at most 4 GiB", size=int(ends[-1]), limit=0xFFFFFFFF)
+    return ends.astype(np.uint32)
+
+
+def _check_ends(ends: Ends, total: int, name: str) -> None:
+    if int(ends[-1]) != total or (len(ends) > 1 and bool((ends[1:] < ends[:-1]).any())):
+        raise InvalidRequest(f"{name} offsets do not rise to {total}")
+
+
+def _split(raw: Buffer, ends: Ends) -> list[bytes]:
+    view = bytes(raw)
+    stops = ends.tolist()
+    return [view[a:b] for a, b in zip([0, *stops[:-1]], stops, strict=True)]
+
+
+def _unpack_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
+    if not raw:
+        return ()
+    try:
+        rows: Any = msgpack.unpackb(raw)
+        return tuple((str(name), bytes(value)) for name, value in rows)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise InvalidRequest(f"record headers are not [name, bytes] pairs: {error}") from error

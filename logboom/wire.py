@@ -1,0 +1,181 @@
+"""The wire protocol's frames, without any I/O: bytes in, frames out, and back.
+
+A frame is a 20-byte prefix, a msgpack header and a raw body::
+
+    u32 length        bytes after this field (16 + header + body)
+    u8  kind          what it is, see Kind
+    u8  flags         bit 0: more frames of this reply follow (streams)
+    u16 version       of the prefix and header layout: 1
+    u32 header_length bytes of msgpack
+    u64 request_id    chosen by the asker, echoed in every reply; 0: no reply
+    ... header        a msgpack map with short string keys, see docs/protocol.md
+    ... body          raw sections back to back; their lengths are in the header
+
+All integers little-endian. Payload bytes are never wrapped in msgpack.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+import msgpack
+
+from logboom.errors import IncompatibleVersion, ProtocolError
+
+PROTOCOL_VERSION: Final = 1
+PREFIX: Final = struct.Struct("<IBBHIQ")
+PREFIX_BYTES: Final = PREFIX.size
+HEADER_BYTES_MAX: Final = 256 * 1024
+FLAG_MORE: Final = 1
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """Frame kinds. Below 64: client protocol; from 64: between nodes."""
+
+    HELLO = 1
+    WELCOME = 2
+    SUBMIT = 10
+    SUBMITTED = 11
+    GET = 12
+    VALUES = 13
+    SCAN = 14
+    ENTRIES = 15
+    TAIL = 16
+    RECORDS = 17
+    CREDIT = 18
+    BARRIER = 20
+    REACHED = 21
+    STATUS = 22
+    STATUS_REPLY = 23
+    WATERMARKS = 24
+    WATERMARKS_REPLY = 25
+    ADMIN = 26
+    ADMIN_REPLY = 27
+    CANCEL = 30
+    ERROR = 31
+    END = 32
+    PING = 33
+    PONG = 34
+
+    PEER_HELLO = 64
+    PEER_WELCOME = 65
+    PAYLOAD = 66
+    RAFT = 67
+    NEED = 68
+    PROGRESS = 69
+    FORWARD = 70
+    FORWARDED = 71
+    FETCH = 72
+    FETCHED = 73
+
+
+KINDS: Final = frozenset(int(k) for k in Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One received frame. ``body`` is a view that stays valid as long as it is referenced."""
+
+    kind: Kind
+    request_id: int
+    header: dict[str, Any]
+    body: memoryview = field(default=memoryview(b""))
+    flags: int = 0
+
+    @property
+    def more(self) -> bool:
+        """Further frames of the same reply follow."""
+        return bool(self.flags & FLAG_MORE)
+
+
+def encode(
+    kind: Kind,
+    header: Mapping[str, Any],
+    body: Sequence[Buffer] = (),
+    *,
+    request_id: int = 0,
+    flags: int = 0,
+) -> list[Buffer]:
+    """The buffers of one frame: one for prefix and header, then ``body`` as given (not copied)."""
+    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    size = PREFIX_BYTES - 4 + len(packed) + sum(map(len, body))
+    prefix = PREFIX.pack(size, kind, flags, PROTOCOL_VERSION, len(packed), request_id)
+    return [prefix + packed, *body]
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames; refuses a length before it allocates for it."""
+
+    def __init__(self, *, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+        self._target = 0  # whole size of the frame that is being collected, 0: not known yet
+
+    @property
+    def mid_frame(self) -> bool:
+        """A frame has begun and not ended: the sender owes bytes."""
+        return bool(self._buffer)
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """Take bytes as they come; returns the frames that are now whole.
+
+        Raises ProtocolError (too large, unknown kind, bad header) and IncompatibleVersion;
+        the connection must then be closed.
+        """
+        self._buffer += data
+        if len(self._buffer) < self._target:
+            return []
+        frames: list[Frame] = []
+        buffer, offset, size = self._buffer, 0, len(self._buffer)
+        while size - offset >= 4:
+            length = int.from_bytes(buffer[offset : offset + 4], "little")
+            whole = length + 4
+            if whole > self.frame_bytes_max or whole < PREFIX_BYTES:
+                raise ProtocolError(
+                    f"frame of {whole} bytes; allowed are {PREFIX_BYTES} to {self.frame_bytes_max}",
+                    size=whole,
+                    limit=self.frame_bytes_max,
+                )
+            if size - offset < whole:
+                self._target = whole
+                break
+            if offset == 0 and size == whole:
+                # The common case of one large frame: hand the buffer over instead of copying it.
+                frames.append(_parse(memoryview(buffer)))
+                self._buffer = bytearray()
+                self._target = 0
+                return frames
+            frames.append(_parse(memoryview(bytes(memoryview(buffer)[offset : offset + whole]))))
+            offset += whole
+            self._target = 0
+        if offset:
+            self._buffer = buffer[offset:]
+        return frames
+
+
+def _parse(frame: memoryview) -> Frame:
+    _, kind, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
+    if version != PROTOCOL_VERSION:
+        raise IncompatibleVersion(
+            f"frame of protocol version {version}; this side speaks {PROTOCOL_VERSION}",
+            found=version,
+            supported=PROTOCOL_VERSION,
+        )
+    if kind not in KINDS:
+        raise ProtocolError(f"unknown frame kind {kind}", kind=kind)
+    end = PREFIX_BYTES + header_length
+    if header_length > HEADER_BYTES_MAX or end > len(frame):
+        raise ProtocolError(f"frame header of {header_length} bytes does not fit", size=header_length)
+    try:
+        header = msgpack.unpackb(frame[PREFIX_BYTES:end], raw=False, strict_map_key=False)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise ProtocolError(f"frame header is not msgpack: {error}") from error
+    if not isinstance(header, dict):
+        raise ProtocolError("frame header is not a map")
+    return Frame(Kind(kind), request_id, header, frame[end:], flags)

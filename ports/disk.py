@@ -1,0 +1,95 @@
+"""Files. Blocking on purpose: callers run them through ``ports.offload`` unless at start-up.
+
+Nothing is durable before ``File.sync``; a new, renamed or removed name is durable only
+after ``Disk.sync_directory`` of its parent. An OSError from ``sync`` or ``write`` is final:
+the kernel may have dropped the pages, so the file must not be trusted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file with explicit offsets."""
+
+    @property
+    def path(self) -> Path:
+        """Where it was opened."""
+        ...
+
+    def read(self, *, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        """Write all of them back to back; returns the bytes written, which is always all."""
+        ...
+
+    def sync(self) -> None:
+        """Data, and the size if it changed, on stable storage."""
+        ...
+
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut (or extend with zeros) to ``size``."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Make sure that ``size`` bytes are backed by disk space; reads of the new part give zeros."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system. Paths are absolute."""
+
+    def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> File:
+        """Raises FileNotFoundError unless ``create``."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """File or directory."""
+        ...
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in ``directory``, sorted."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """With parents; fine if it exists; durable on return."""
+        ...
+
+    def read_file(self, path: Path) -> bytes:
+        """The whole of a small file."""
+        ...
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        """Atomically and durably: write aside, sync, rename, sync the directory."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Durable only after ``sync_directory``."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Durable only after ``sync_directory``."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Names in ``path`` on stable storage."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Space left on the file system that holds ``path``."""
+        ...

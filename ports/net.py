@@ -1,0 +1,127 @@
+"""Ordered, framed connections. The frame layout is ``logboom.wire``'s; this is only who calls whom."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from logboom.wire import Frame
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection; sizes in bytes, times in seconds."""
+
+    unauthenticated_frame_bytes: int = 4 * 1024
+    frame_bytes: int = 1024 * 1024
+    handshake_s: float = 5.0
+    frame_s: float = 10.0
+    """A frame that has begun must end within this."""
+    send_buffer_bytes: int = 8 * 1024 * 1024
+    """Above this ``Connection.congested`` is true; at twice this the connection is cut."""
+
+
+class Connection(Protocol):
+    """One open connection, both ends' view."""
+
+    @property
+    def remote(self) -> str:
+        """Address of the other end, for logs."""
+        ...
+
+    @property
+    def peer_identities(self) -> frozenset[str]:
+        """Names in the other end's verified certificate; empty without TLS."""
+        ...
+
+    def authenticated(self) -> None:
+        """The handshake is done: raise the frame limit and drop the handshake deadline."""
+        ...
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Queue whole frames. Buffers must not change afterwards. Silently nothing once closed."""
+        ...
+
+    @property
+    def congested(self) -> bool:
+        """True while more than ``send_buffer_bytes`` wait to be sent."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Stop taking frames in (backpressure)."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        ...
+
+    def close(self) -> None:
+        """Flush what is queued, then close. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once and drop what is queued. Idempotent."""
+        ...
+
+
+class ConnectionHandler(Protocol):
+    """What a connection calls, on the loop."""
+
+    def opened(self, connection: Connection) -> None:
+        """Connected (and, with TLS, verified)."""
+        ...
+
+    def frame(self, frame: Frame) -> None:
+        """One whole frame, in order."""
+        ...
+
+    def drained(self) -> None:
+        """No longer congested."""
+        ...
+
+    def closed(self, error: Exception | None) -> None:
+        """Called once, at the end."""
+        ...
+
+
+class Listener(Protocol):
+    """A bound port."""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting, cut what is open."""
+        ...
+
+
+class Network(Protocol):
+    """Makes connections."""
+
+    async def listen(
+        self,
+        address: str,
+        handler: Callable[[], ConnectionHandler],
+        *,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None,
+    ) -> Listener:
+        """Bind ``host:port``; one handler per accepted connection."""
+        ...
+
+    async def dial(
+        self,
+        address: str,
+        handler: ConnectionHandler,
+        *,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None,
+    ) -> Connection:
+        """Connect, or raise OSError."""
+        ...

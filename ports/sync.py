@@ -1,0 +1,30 @@
+"""What the group sync needs from a file that collects writes (journal, partition logs)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class SyncJob(Protocol):
+    """One file's share of a group: detached from its target, so that new writes can queue meanwhile."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that ``run`` writes."""
+        ...
+
+    def run(self) -> None:
+        """Off the loop: write, and sync where the mode asks for it. An OSError stops the node."""
+        ...
+
+    def done(self) -> None:
+        """On the loop, after ``run``: what it wrote is now durable (or written, in write-behind mode)."""
+        ...
+
+
+class SyncTarget(Protocol):
+    """A file with queued writes. At most one job of a target is out at a time."""
+
+    def take(self) -> SyncJob | None:
+        """Detach what is queued; None when clean."""
+        ...
