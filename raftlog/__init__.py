@@ -1,0 +1,1 @@
+"""The parent log: Raft over routing entries. See DESIGN.md."""

@@ -1,0 +1,383 @@
+"""The parent log of one node: engine, journal, gate, links, feeds and outbox, put together.
+
+Driven by the event loop: every message, proposal and timer ends in one ``turn``. Within a
+turn, in this order: new proposals enter the journal, the engine moves, committed entries go
+up, payload and ``append_entries`` leave, one group sync starts, and everything else that
+wants to leave waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from logboom.errors import CorruptData, LogboomError, NotLeader, ProtocolError, Unavailable
+from logboom.settings import RaftSettings
+from logboom.types import MIB, NodeId
+from logboom.wire import Buffer, Frame, Kind
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from ports.rng import Rng
+from raftlog import gate, messages
+from raftlog.engine import Engine
+from raftlog.entry import Route, pack_requests, pack_routes, unpack_routes
+from raftlog.feed import Feeds
+from raftlog.journal import Journal
+from raftlog.links import Links
+from raftlog.outbox import GroupSync
+from raftlog.payloads import Payloads
+from raftlog.repair import Repair
+
+log = structlog.get_logger(__name__)
+
+ENTRY_PAYLOAD_BYTES_MAX: Final = 4 * MIB
+"""Payload behind one Raft entry (one request may exceed it): what a catch-up reads at once."""
+NEED_AGAIN_S: Final = 0.25
+
+
+class RaftEvents(Protocol):
+    """Who uses the parent log; called on the loop."""
+
+    def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
+        """Every node, in order, exactly once per process; the payload of all routes is held and synced here."""
+        ...
+
+    def leads(self, term: int) -> None:
+        """This node leads and knows all that is committed: it may admit."""
+        ...
+
+    def lost_leadership(self) -> None:
+        """What was proposed and is not committed has an unknown outcome."""
+        ...
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        """A frame that is not the parent log's own."""
+        ...
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Its link is gone."""
+        ...
+
+    def synced(self) -> None:
+        """A group sync is done: durable watermarks may have moved."""
+        ...
+
+
+class RaftLog:
+    """See the module. ``fatal`` is called with whatever must stop the node."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        peers: list[NodeId],
+        journal: Journal,
+        payloads: Payloads,
+        links_of: Callable[[RaftLog], Links],
+        group: Callable[[Callable[[], None]], GroupSync],
+        settings: RaftSettings,
+        clock: Clock,
+        rng: Rng,
+        offload: Offload,
+        events: RaftEvents,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.node_id = node_id
+        self.journal = journal
+        self.settings = settings
+        self.clock = clock
+        self.events = events
+        self.payloads = payloads
+        self.fatal = fatal
+        self.links = links_of(self)
+        self.group = group(self._on_synced)
+        self.feeds = Feeds(
+            peers=peers, journal=journal, payloads=payloads, links=self.links, offload=offload, advanced=self._advanced
+        )
+        self.engine = Engine(
+            node_id=node_id,
+            peers=peers,
+            journal=journal,
+            settings=settings,
+            clock=clock,
+            rng=rng,
+            send=self._send_raft,
+            apply=self._on_committed,
+            sendable=self.feeds.sendable,
+        )
+        self.repair = Repair(peers=peers, links=self.links, payloads=payloads, offload=offload, clock=clock)
+        self._leading_term: int | None = None
+        self._admitting = False
+        self._proposals: list[tuple[Sequence[Route], int]] = []
+        self._reads: list[Callable[[LogboomError | None], None]] = []
+        self._rounds: list[tuple[int, int, list[Callable[[LogboomError | None], None]]]] = []
+        self._needed: tuple[int, float] | None = None
+        self._scheduled = False
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- life
+
+    def recover(self) -> None:
+        """Before anything else: make the journal agree with what the partition logs hold (blocking).
+
+        An entry above the floor without its write-ahead batch was never acknowledged by us, nor
+        any later one: cut. Anything else that is missing is refetched before this node votes.
+        """
+        missing: list[Route] = []
+        for command, index, _ in self.journal.entries[1:]:
+            absent = [route for route in unpack_routes(command) if not self.payloads.holds(route)]
+            if not absent:
+                continue
+            if index > self.journal.floor and not all(map(self.payloads.may_be_refetched, absent)):
+                log.warning("journal_tail_cut", from_index=index, to_index=self.journal.last_index)
+                self.journal.truncate_from(index)
+                break
+            missing += absent
+        self.journal.flush()
+        self.repair.missing(missing)
+        self.engine.may_vote = not missing
+
+    async def start(self, peer_address: str) -> str:
+        """Listen for peers and begin to tick; returns the bound address."""
+        self._loop = asyncio.get_running_loop()
+        address = await self.links.start(peer_address)
+        self._tick_later()
+        return address
+
+    async def close(self) -> None:
+        """Stop; what is not synced is dropped."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.links.close()
+        self._fail_reads(Unavailable("the node is shutting down"))
+
+    def _tick_later(self) -> None:
+        if self._loop is not None and not self._closed:
+            self._timer = self._loop.call_later(self.settings.heartbeat_ms / 3000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.poke()
+        self._tick_later()
+
+    def poke(self) -> None:
+        """Have a turn soon, once."""
+        if not self._scheduled and self._loop is not None and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        try:
+            self._append_proposals()
+            self._start_read_round()
+            if self.engine.tick():
+                self.poke()
+            self._notice_role()
+            self._finish_reads()
+            if self._leading_term is not None:
+                self.feeds.pump(term=self.engine.term, settled=not self._proposals)
+            if self.repair.active:
+                self.repair.work()
+                self.engine.may_vote = not self.repair.active
+            self._sync()
+        except (InvariantViolated, CorruptData, OSError) as error:
+            self._closed = True
+            self.fatal(error)
+
+    def _sync(self) -> None:
+        if self.journal.dirty:
+            self.group.dirty(self.journal)
+        self.group.kick()
+
+    def _on_synced(self) -> None:
+        self.events.synced()
+        self.poke()
+
+    # -- writing
+
+    @property
+    def admits(self) -> bool:
+        """Leads, and its first entry of the term is committed."""
+        return self._admitting
+
+    def propose(self, routes: Sequence[Route], *, payload_bytes: int) -> None:
+        """Order one request's routes, in one Raft entry, after everything proposed before. Leader only."""
+        if not self._admitting:
+            raise NotLeader("this node does not lead", leader=None)
+        self._proposals.append((routes, payload_bytes))
+        self.poke()
+
+    def send_payload(self, *, partition_id: int, buffers: list[Buffer]) -> None:
+        """Put a batch that was just appended on every live link, ahead of its routing entry."""
+        self.feeds.broadcast(term=self.engine.term, partition_id=partition_id, buffers=buffers)
+
+    def _append_proposals(self) -> None:
+        if not self._proposals:
+            return
+        proposals, self._proposals = self._proposals, []
+        if not self.engine.is_leader or self.engine.term != self._leading_term:
+            return  # their outcome was answered when leadership was lost
+        for routes in pack_requests(
+            proposals, entry_bytes_max=self.settings.entry_bytes_max, payload_bytes_max=ENTRY_PAYLOAD_BYTES_MAX
+        ):
+            self.engine.append(pack_routes(routes))
+
+    def uncommitted_routes(self) -> list[Route]:
+        """Routes in the journal above what was handed up: where a new leader continues from."""
+        rest = self.journal.entries[self.engine.applied_index - self.journal.entries[0][1] + 1 :]
+        return [route for command, _, _ in rest for route in unpack_routes(command)]
+
+    def _on_committed(self, index: int, term: int, command: bytes) -> None:
+        self.events.committed(index, term, unpack_routes(command))
+
+    def _notice_role(self) -> None:
+        term = self.engine.term if self.engine.is_leader else None
+        if term != self._leading_term:
+            if self._admitting or self._leading_term is not None:
+                self._admitting = False
+                self._proposals.clear()
+                self._fail_reads(NotLeader("this node no longer leads", leader=None))
+                self.events.lost_leadership()
+            self._leading_term = term
+            self.feeds.reset()
+            log.info("role", leads=term is not None, term=self.engine.term)
+        if term is not None and not self._admitting and self.engine.leads_committed_term:
+            self._admitting = True
+            self.events.leads(term)
+
+    # -- linearizable reads (Raft dissertation, 6.4)
+
+    def read_index(self, done: Callable[[LogboomError | None], None]) -> None:
+        """Call ``done(None)`` once everything committed before this call has been handed up here.
+
+        Proven by a quorum's answer to a round sent after the call; no clocks. Else ``done(error)``.
+        """
+        if not self._admitting:
+            done(NotLeader("this node does not lead", leader=None))
+            return
+        self._reads.append(done)
+        self.poke()
+
+    def _start_read_round(self) -> None:
+        if not self._reads or not self._admitting or not self.engine.is_leader:
+            return
+        reads, self._reads = self._reads, []
+        index = self.engine.commit_index
+        self._rounds.append((self.engine.start_read_round(), index, reads))
+
+    def _finish_reads(self) -> None:
+        if not self._rounds:
+            return
+        confirmed = self.engine.quorum_round()
+        while self._rounds and self._rounds[0][0] <= confirmed and self._rounds[0][1] <= self.engine.applied_index:
+            for done in self._rounds.pop(0)[2]:
+                done(None)
+
+    def _fail_reads(self, error: LogboomError) -> None:
+        reads = [done for _, _, dones in self._rounds for done in dones] + self._reads
+        self._rounds.clear()
+        self._reads = []
+        for done in reads:
+            done(error)
+
+    # -- messages
+
+    def _send_raft(self, peer: NodeId, message: messages.Message) -> bool:
+        if not self.links.connected(peer):
+            return False
+        body = messages.encode(message)
+        if message["type"] == "append_entries":
+            # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
+            # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
+            if not self.group.stalled(self.settings.election_min_ms / 1000):
+                return self.links.send(peer, Kind.RAFT, {}, [body])
+        elif message["type"] == "next_node_idx" and message["success"]:
+            acknowledged = message["next_node_idx"] - 1
+            self.group.hold(lambda: self._acknowledge(peer, body, acknowledged))
+            return True
+        self.group.hold(lambda: self.links.send(peer, Kind.RAFT, {}, [body]))
+        return True
+
+    def _acknowledge(self, peer: NodeId, body: bytes, index: int) -> None:
+        # The journal may have been cut since: then this is no longer ours to say.
+        if index <= self.journal.durable_index:
+            self.journal.acknowledged(index)
+            self.links.send(peer, Kind.RAFT, {}, [body])
+
+    def link_up(self, peer: NodeId) -> None:
+        """See LinkEvents."""
+        log.info("link_up", peer=peer)
+        self.engine.connected(peer, up=True)
+        if self._leading_term is not None:
+            self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
+        self._needed = None
+        self.poke()
+
+    def link_down(self, peer: NodeId) -> None:
+        """See LinkEvents."""
+        self.engine.connected(peer, up=False)
+        self.repair.peer_down(peer)
+        self.events.peer_down(peer)
+        self.poke()
+
+    def link_drained(self, peer: NodeId) -> None:
+        """See LinkEvents."""
+        self.poke()
+
+    def link_frame(self, peer: NodeId, frame: Frame) -> None:
+        """See LinkEvents."""
+        if frame.kind is Kind.RAFT:
+            self._on_raft(peer, messages.decode(frame.body))
+        elif frame.kind is Kind.PAYLOAD:
+            self._on_payload(frame)
+        elif frame.kind is Kind.NEED:
+            self._on_need(peer, _index(frame.header, "raft_index"))
+        elif frame.kind in (Kind.FETCH, Kind.FETCHED):
+            self.repair.on_frame(peer, frame)
+        else:
+            self.events.peer_frame(peer, frame)
+        self.poke()
+
+    def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
+        if message["type"] == "append_entries" and message["term"] >= self.engine.term:
+            message, missing = gate.pass_through(message, self.payloads.holds)
+            if missing is not None:
+                self._ask_for_payload(peer, missing)
+        self.engine.receive(peer, message)
+
+    def _ask_for_payload(self, leader: NodeId, index: int) -> None:
+        now = self.clock.monotonic()
+        if self._needed is not None and self._needed[0] == index and now - self._needed[1] < NEED_AGAIN_S:
+            return
+        self._needed = (index, now)
+        self.links.send(leader, Kind.NEED, {"raft_index": index})
+
+    def _on_payload(self, frame: Frame) -> None:
+        if _index(frame.header, "term") >= self.engine.term:
+            self.payloads.receive(frame.body)
+
+    def _on_need(self, peer: NodeId, index: int) -> None:
+        if self._leading_term is None or not 1 < index <= self.journal.last_index:
+            return
+        self.feeds.rewind(peer, held=index - 1)
+        self.engine.rewind(peer, index)
+
+    def _advanced(self, peer: NodeId) -> None:
+        self.engine.send_soon()
+        self.poke()
+
+
+def _index(header: dict[str, Any], name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < messages.INDEX_MAX:
+        raise ProtocolError(f"bad field {name}")
+    return value

@@ -1,0 +1,499 @@
+"""PySyncObj 0.3.17 as a consensus engine, made safe. The only module that imports it.
+
+Stock PySyncObj truncates without a conflict check, rewinds and pipelines wrongly, counts
+replies of older terms, counts votes twice and itself before any sync, and unpickles what
+comes off the wire. ``Engine`` overrides what is unsafe (name-mangled methods, hence the
+exact version and source hash) and keeps the rest: roles, terms, elections, the log.
+
+No threads, sockets, files, clock or randomness of its own: all of it is passed in.
+docs/decisions/0002-pysyncobj.md lists every hole and what closes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pysyncobj.serializer
+import pysyncobj.syncobj as stock
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+from pysyncobj.version import VERSION
+
+from logboom.errors import IncompatibleVersion
+from logboom.settings import RaftSettings
+from logboom.types import NodeId
+from ports.clock import Clock
+from ports.invariant import InvariantViolated, invariant
+from ports.rng import Rng
+from raftlog.entry import KIND_NOOP, KIND_ROUTES
+from raftlog.journal import Journal
+from raftlog.messages import Message
+
+SUPPORTED: Final = "0.3.17"
+SOURCE_HASHES: Final = {
+    stock: "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
+    pysyncobj.serializer: "4d39fde2f15000ad8f507ec229ebd4f6a86371b6f84d4dc1439a9cccd52857ee",
+}
+FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+MESSAGES_PER_ROUND: Final = 4
+
+
+def check_version() -> None:
+    """The overrides below must never meet another PySyncObj. Raises IncompatibleVersion."""
+    if VERSION != SUPPORTED:
+        raise IncompatibleVersion(f"pysyncobj {VERSION}; install {SUPPORTED}", found=VERSION, supported=SUPPORTED)
+    for module, expected in SOURCE_HASHES.items():
+        with open(inspect.getfile(module), "rb") as source:  # noqa: PTH123 - the package's own file
+            if hashlib.sha256(source.read()).hexdigest() != expected:
+                raise IncompatibleVersion(
+                    f"{module.__name__} is not the released pysyncobj {SUPPORTED}: reinstall it",
+                    found="changed source",
+                    supported=SUPPORTED,
+                )
+
+
+class _NoPickle:
+    """Stands where PySyncObj calls pickle: whatever reaches it must not be executed."""
+
+    @staticmethod
+    def _refuse(*_: object, **__: object) -> bytes:
+        raise InvariantViolated("pysyncobj tried to pickle; the overlay must have closed that path")
+
+    dumps = loads = load = dump = to_bytes = _refuse
+
+
+class _NoPoller:
+    def poll(self, timeout: float) -> None:
+        """Nothing to poll: the event loop drives."""
+
+    def subscribe(self, *_: object) -> None:
+        """No sockets here."""
+
+    def unsubscribe(self, *_: object) -> None:
+        """No sockets here."""
+
+
+class _Peer(Node):  # type: ignore[misc]
+    def __hash__(self) -> int:  # set order must not depend on the hash seed
+        return zlib.crc32(self.id.encode())
+
+
+class _Outbound(Transport):  # type: ignore[misc]
+    ready = True
+
+    def __init__(self, send: Callable[[NodeId, Message], bool]) -> None:
+        super().__init__(None, None, None)
+        self._send = send
+
+    def send(self, node: Node, message: Message) -> bool:
+        return self._send(NodeId(node.id), message)
+
+    def destroy(self) -> None:
+        """Connections are not ours."""
+
+
+class Engine(SyncObj):  # type: ignore[misc]
+    """One node's Raft. All calls on the event loop; every effect goes through the callables given."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        peers: Sequence[NodeId],
+        journal: Journal,
+        settings: RaftSettings,
+        clock: Clock,
+        rng: Rng,
+        send: Callable[[NodeId, Message], bool],
+        apply: Callable[[int, int, bytes], None],
+        sendable: Callable[[NodeId], int],
+        apply_batch: int = 256,
+    ) -> None:
+        """``send`` queues a message (False: not connected); ``apply`` gets committed entries in order;
+        ``sendable`` is the highest Raft index whose payload is on the link to a peer."""
+        check_version()
+        self.journal = journal
+        self.clock = clock
+        self.rng = rng
+        self.settings = settings
+        self.may_vote = True
+        """False while payloads of acknowledged entries are missing here: no vote, no campaign."""
+        self._apply = apply
+        self._apply_batch = apply_batch
+        self._sendable = sendable
+        self._voters: set[str] = set()
+        self._pre_votes: set[str] = set()
+        self._pre_vote_passed = False
+        self._heard_leader = -1e9
+        self._need_append = False
+        self.round = 0
+        """Sequence of the last append_entries round; echoed in replies."""
+        self._echoed: dict[str, int] = {}
+        # PySyncObj takes these as module globals.
+        stock.pickle = pysyncobj.serializer.pickle = _NoPickle()
+        stock.monotonicTime = clock.monotonic
+        stock.createPoller = lambda _: _NoPoller()
+        stock.createJournal = lambda j: j
+        conf = SyncObjConf(
+            autoTick=False,
+            journalFile=journal,
+            appendEntriesPeriod=settings.heartbeat_ms / 1000,
+            raftMinTimeout=settings.election_min_ms / 1000,
+            raftMaxTimeout=settings.election_max_ms / 1000,
+            leaderFallbackTimeout=settings.fallback_ms / 1000,
+            connectionTimeout=max(1.0, settings.election_max_ms / 1000),
+            appendEntriesUseBatch=True,
+            appendEntriesBatchSizeBytes=settings.message_bytes_max,
+            logCompactionMinEntries=1 << 60,
+            logCompactionMinTime=1 << 60,
+            dynamicMembershipChange=False,
+        )
+        super().__init__(_Peer(node_id), [_Peer(p) for p in peers], conf, transport=_Outbound(send))
+        self._peers = {n.id: n for n in sorted(self._get("otherNodes"), key=lambda n: n.id)}
+
+    # -- private state of the base class, by its mangled names
+
+    def _get(self, name: str) -> Any:
+        return self.__dict__["_SyncObj__" + name]
+
+    def _set(self, name: str, value: Any) -> None:
+        invariant("_SyncObj__" + name in self.__dict__, f"pysyncobj has no {name}")
+        self.__dict__["_SyncObj__" + name] = value
+
+    # -- what the rest of raftlog sees
+
+    @property
+    def is_leader(self) -> bool:
+        """Believes to lead; proven only by a read round."""
+        return bool(self._get("raftState") == LEADER)
+
+    @property
+    def is_candidate(self) -> bool:
+        """Campaigning."""
+        return bool(self._get("raftState") == CANDIDATE)
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this node knows."""
+        node = self._get("raftLeader")
+        return None if node is None else NodeId(node.id)
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+        return int(self._get("raftCurrentTerm"))
+
+    @property
+    def commit_index(self) -> int:
+        """Highest Raft index known to be committed."""
+        return int(self._get("raftCommitIndex"))
+
+    @property
+    def applied_index(self) -> int:
+        """Highest Raft index handed to ``apply``."""
+        return int(self._get("raftLastApplied"))
+
+    @property
+    def leads_committed_term(self) -> bool:
+        """Leads, and an entry of its own term is committed and applied: it knows all that is committed."""
+        return self.is_leader and self.term_at(self.applied_index) == self.term
+
+    def term_at(self, index: int) -> int | None:
+        """Term of a journal entry."""
+        return self.journal.entry(index)[2] if 1 <= index <= self.journal.last_index else None
+
+    def connected(self, peer: NodeId, *, up: bool) -> None:
+        """A link came up or went down."""
+        node = self._peers[peer]
+        (self._get("connectedNodes").add if up else self._get("connectedNodes").discard)(node)
+        if up and self.is_leader:
+            # Whatever was in flight is gone; start from what the peer has acknowledged.
+            self._get("raftNextIndex")[node] = max(2, self._get("raftMatchIndex")[node] + 1)
+            self._need_append = True
+
+    def append(self, command: bytes) -> int:
+        """Leader only: put a command at the end of the journal; sent by the next tick. Returns its Raft index."""
+        invariant(self.is_leader, "append on a node that does not lead")
+        invariant(command[:1] == KIND_ROUTES, "a command of unknown kind")
+        index = self.journal.last_index + 1
+        self.journal.add(command, index, self.term)
+        self._need_append = True
+        return index
+
+    def start_read_round(self) -> int:
+        """Leader only: send a round at once; leadership is proven when a quorum echoes its number."""
+        self._SyncObj__sendAppendEntries()
+        return self.round
+
+    def quorum_round(self) -> int:
+        """Highest round that a quorum (ourselves included) has echoed in this term."""
+        echoes = sorted((self._echoed.get(peer, 0) for peer in self._peers), reverse=True)
+        needed = (len(echoes) + 1) // 2
+        return self.round if needed == 0 else echoes[needed - 1]
+
+    def receive(self, peer: NodeId, message: Message) -> None:
+        """A checked message, past the gate."""
+        self._SyncObj__onMessageReceived(self._peers[peer], message)
+
+    def acknowledged_by(self, peer: NodeId) -> int:
+        """Leader only: highest Raft index that ``peer`` is known to hold; 1 when nothing is known."""
+        return max(1, int(self._get("raftMatchIndex").get(self._peers[peer], 0)))
+
+    def rewind(self, peer: NodeId, index: int) -> None:
+        """Leader only: send entries from ``index`` on again."""
+        match, following = self._get("raftMatchIndex"), self._get("raftNextIndex")
+        node = self._peers[peer]
+        following[node] = max(match[node] + 1, min(following[node], index), 2)
+        self._need_append = True
+
+    def send_soon(self) -> None:
+        """Leader only: send a round with the next tick."""
+        self._need_append = True
+
+    # -- time
+
+    def tick(self) -> bool:
+        """Everything that is due now. True: committed entries are left to apply, tick again soon."""
+        now = self.clock.monotonic()
+        if not self.is_leader and self.may_vote:
+            self._campaign_if_due(now)
+        if self.is_leader:
+            self._advance_commit()
+            self._fall_back_if_alone(now)
+        more = self._apply_committed()
+        if self.is_leader and (self._need_append or now > self._get("newAppendEntriesTime")):
+            self._SyncObj__sendAppendEntries()
+        return more
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803 - overrides the base class
+        raise InvariantViolated("the stock tick counts unsynced entries; use tick()")
+
+    def _campaign_if_due(self, now: float) -> None:
+        if self._get("raftElectionDeadline") >= now:
+            return
+        self._set("raftElectionDeadline", now + self._SyncObj__generateRaftTimeout())
+        if self._peers and not self._pre_vote_passed:
+            self._pre_votes = set()
+            self._ask_all({"type": "pre_vote", "term": self.term + 1, **self._last_entry()})
+            return
+        self._pre_vote_passed = False
+        self._set("raftLeader", None)
+        self._SyncObj__setState(CANDIDATE)
+        self._SyncObj__setCurrentTerm(self.term + 1, self._get("selfNode").id)
+        self._set("votesCount", 1)
+        self._voters = set()
+        self._ask_all({"type": "request_vote", "term": self.term, **self._last_entry()})
+        if not self._peers:
+            self._SyncObj__onBecomeLeader()
+
+    def _last_entry(self) -> dict[str, int]:
+        _, index, term = self.journal[-1]
+        return {"last_log_index": index, "last_log_term": term}
+
+    def _ask_all(self, message: Message) -> None:
+        for node in self._peers.values():
+            self._get("transport").send(node, dict(message))
+
+    def _advance_commit(self) -> None:
+        match = self._get("raftMatchIndex")
+        # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
+        held = sorted([self.journal.durable_index, *(match[n] for n in self._peers.values())], reverse=True)
+        index = held[len(held) // 2]
+        if index > self.commit_index and self.term_at(index) == self.term:
+            self.journal.acknowledged(min(index, self.journal.durable_index))
+            self._set("raftCommitIndex", index)
+            self._need_append = True
+
+    def _fall_back_if_alone(self, now: float) -> None:
+        deadline = now - self.settings.fallback_ms / 1000
+        heard = sum(self._get("lastResponseTime")[n] > deadline for n in self._peers.values())
+        if heard + 1 <= (len(self._peers) + 1) / 2:
+            self._step_down()
+
+    def _step_down(self) -> None:
+        self._SyncObj__setState(FOLLOWER)
+        self._set("raftLeader", None)
+        self._set("raftElectionDeadline", self.clock.monotonic() + self._SyncObj__generateRaftTimeout())
+
+    def _apply_committed(self) -> bool:
+        # Only what is synced here: what apply shows must survive this node's crash.
+        end = min(self.commit_index, self.journal.durable_index) if self.may_vote else 0
+        stop = min(end, self.applied_index + self._apply_batch)
+        for index in range(self.applied_index + 1, stop + 1):
+            command, _, term = self.journal.entry(index)
+            if command[:1] != KIND_NOOP:
+                self._apply(index, term, command)
+            self._set("raftLastApplied", index)
+        return stop < end
+
+    # -- messages
+
+    def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:  # noqa: N802
+        kind, term = message["type"], message["term"]
+        if kind == "next_node_idx":
+            self._on_reply(node, message)
+        elif kind == "append_entries":
+            if term < self.term:
+                self._SyncObj__sendNextNodeIdx(node, seq=message["seq"])  # a stale leader learns our term
+            else:
+                self._on_append(node, message)
+        elif kind == "pre_vote":
+            self._on_pre_vote(node, message)
+        elif kind == "pre_vote_no":
+            if term > self.term and not self.is_leader:
+                self._SyncObj__setCurrentTerm(term, None)
+                self._SyncObj__setState(FOLLOWER)
+        elif kind == "pre_vote_ok":
+            self._on_pre_vote_ok(node, term)
+        elif kind == "request_vote":
+            if self.may_vote and term >= self.term and not self._leader_is_alive():
+                super()._SyncObj__onMessageReceived(node, message)
+        elif kind == "response_vote" and term == self.term and node.id not in self._voters:
+            self._voters.add(node.id)
+            super()._SyncObj__onMessageReceived(node, message)
+
+    def _leader_is_alive(self) -> bool:
+        recent = self.clock.monotonic() - self._heard_leader < self.settings.election_min_ms / 1000
+        return recent and self._get("raftLeader") is not None
+
+    def _on_pre_vote(self, node: Node, message: Message) -> None:
+        last = self._last_entry()
+        theirs = (message["last_log_term"], message["last_log_index"])
+        fresh = theirs >= (last["last_log_term"], last["last_log_index"])
+        if self.is_leader or not self.may_vote:
+            return
+        if message["term"] <= self.term:
+            self._get("transport").send(node, {"type": "pre_vote_no", "term": self.term})
+        elif fresh and not self._leader_is_alive():
+            self._get("transport").send(node, {"type": "pre_vote_ok", "term": message["term"]})
+
+    def _on_pre_vote_ok(self, node: Node, term: int) -> None:
+        if term != self.term + 1 or self.is_leader or self._leader_is_alive():
+            return
+        self._pre_votes.add(node.id)
+        if len(self._pre_votes) + 1 > (len(self._peers) + 1) / 2:
+            self._pre_vote_passed = True
+            self._set("raftElectionDeadline", 0)
+
+    def _on_reply(self, node: Node, message: Message) -> None:
+        if message["term"] > self.term:
+            self._SyncObj__setCurrentTerm(message["term"], None)
+            self._step_down()
+            return
+        if message["term"] < self.term or not self.is_leader:
+            return  # of an older leadership
+        match, following = self._get("raftMatchIndex"), self._get("raftNextIndex")
+        self._get("lastResponseTime")[node] = self.clock.monotonic()
+        self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
+        if message["success"]:
+            match[node] = max(match[node], message["next_node_idx"] - 1)
+            following[node] = max(following[node], match[node] + 1)
+            invariant(match[node] <= self.journal.last_index, f"{node.id} acknowledged entries that we never sent")
+        elif message["reset"]:
+            following[node] = max(match[node] + 1, min(following[node], message["next_node_idx"]), 2)
+            self._need_append = True
+
+    def _on_append(self, node: Node, message: Message) -> None:
+        self._heard_leader = self.clock.monotonic()
+        invariant(not (self.is_leader and message["term"] == self.term), f"{node.id} also leads term {self.term}")
+        # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
+        super()._SyncObj__onMessageReceived(
+            node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}
+        )
+        if "prevLogIdx" not in message:
+            self._SyncObj__sendNextNodeIdx(node, seq=message["seq"])
+            return
+        previous, entries = message["prevLogIdx"], message["entries"]
+        held = self.term_at(previous)
+        if held is None:
+            self._SyncObj__sendNextNodeIdx(node, reset=True, seq=message["seq"])
+        elif held != message["prevLogTerm"]:
+            self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=max(previous, 1), reset=True, seq=message["seq"])
+        else:
+            self._store(entries)
+            end = previous + len(entries)
+            self._set("raftCommitIndex", max(self.commit_index, min(message["commit_index"], end)))
+            self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True, seq=message["seq"])
+
+    def _store(self, entries: list[tuple[bytes, int, int]]) -> None:
+        known = 0
+        while known < len(entries) and self.term_at(entries[known][1]) == entries[known][2]:
+            known += 1
+        new = entries[known:]
+        if new and new[0][1] <= self.journal.last_index:  # a real conflict
+            invariant(new[0][1] > self.commit_index, f"asked to truncate committed entry {new[0][1]}")
+            self.journal.truncate_from(new[0][1])
+        for command, index, term in new:
+            self.journal.add(command, index, term)
+
+    def _SyncObj__sendNextNodeIdx(  # noqa: N802
+        self,
+        node: Node,
+        reset: bool = False,  # noqa: FBT001, FBT002 - the base class's signature
+        nextNodeIdx: int | None = None,  # noqa: N803
+        success: bool = False,  # noqa: FBT001, FBT002
+        seq: int = 0,
+    ) -> None:
+        self._get("transport").send(
+            node,
+            {
+                "type": "next_node_idx",
+                "next_node_idx": self.journal.last_index + 1 if nextNodeIdx is None else nextNodeIdx,
+                "reset": reset,
+                "success": success,
+                "term": self.term,
+                "seq": seq,
+            },
+        )
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        self._need_append = False
+        self.round += 1
+        self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
+        for node in self._peers.values():
+            if node in self._get("connectedNodes"):
+                self._send_append(node)
+
+    def _send_append(self, node: Node) -> None:
+        following = self._get("raftNextIndex")
+        for _ in range(MESSAGES_PER_ROUND):
+            start = following[node]
+            entries = self._entries(start, min(self.journal.last_index, self._sendable(NodeId(node.id))))
+            previous = self.journal.entry(start - 1)
+            sent = self._get("transport").send(
+                node,
+                {
+                    "type": "append_entries",
+                    "term": self.term,
+                    "commit_index": self.commit_index,
+                    "entries": entries,
+                    "prevLogIdx": previous[1],
+                    "prevLogTerm": previous[2],
+                    "seq": self.round,
+                },
+            )
+            if not sent or not entries:
+                return
+            following[node] = entries[-1][1] + 1
+            if following[node] > self.journal.last_index:
+                return
+
+    def _entries(self, start: int, end: int) -> list[tuple[bytes, int, int]]:
+        taken: list[tuple[bytes, int, int]] = []
+        room = self.settings.message_bytes_max // 2
+        for index in range(start, end + 1):
+            entry = self.journal.entry(index)
+            taken.append(entry)
+            room -= len(entry[0]) + 16
+            if room <= 0:
+                break
+        return taken
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+        low, high = self.settings.election_min_ms, self.settings.election_max_ms
+        return (low + (high - low) * self.rng.random()) / 1000

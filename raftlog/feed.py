@@ -1,0 +1,124 @@
+"""Feeds: how payload reaches each follower.
+
+*Live*: every new batch goes on the link in the turn in which it is appended. A follower that
+cannot keep up, was away, or says what it lacks is *catching up*: batches are read back from
+the partition logs in parent-log order, as fast as the link drains, and Raft entries are sent
+only up to the cursor, so that payload always comes first. A slow follower costs no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from logboom.errors import CorruptData
+from logboom.types import MIB, NodeId
+from logboom.wire import Buffer, Kind
+from ports.offload import Offload
+from raftlog.entry import Route, unpack_routes
+from raftlog.journal import Journal
+from raftlog.links import Links
+from raftlog.payloads import Payloads
+
+log = structlog.get_logger(__name__)
+
+LIVE: Final = 1 << 62
+CHUNK_BYTES: Final = 2 * MIB
+CHUNK_ROUTES: Final = 256
+
+
+@dataclass(slots=True)
+class _Feed:
+    cursor: int = LIVE
+    """Payload of all entries up to here is on the link; LIVE: of all entries there are."""
+    reading: bool = False
+    epoch: int = 0
+    """Changes whenever what is being read becomes pointless."""
+
+
+class Feeds:
+    """The feeds of a leader; forgotten when it stops leading."""
+
+    def __init__(
+        self,
+        *,
+        peers: list[NodeId],
+        journal: Journal,
+        payloads: Payloads,
+        links: Links,
+        offload: Offload,
+        advanced: Callable[[NodeId], None],
+    ) -> None:
+        """``advanced`` is called when more entries of a peer may be sent."""
+        self._feeds = {peer: _Feed() for peer in peers}
+        self._journal = journal
+        self._payloads = payloads
+        self._links = links
+        self._offload = offload
+        self._advanced = advanced
+
+    def sendable(self, peer: NodeId) -> int:
+        """Highest Raft index that may be sent to ``peer``."""
+        return self._feeds[peer].cursor
+
+    def reset(self) -> None:
+        """A new leadership: believe that everybody holds everything until told otherwise."""
+        for feed in self._feeds.values():
+            feed.cursor, feed.reading, feed.epoch = LIVE, False, feed.epoch + 1
+
+    def rewind(self, peer: NodeId, *, held: int) -> None:
+        """``peer`` holds the payload of entries up to ``held``, perhaps not beyond."""
+        feed = self._feeds[peer]
+        feed.cursor, feed.reading, feed.epoch = held, False, feed.epoch + 1
+
+    def broadcast(self, *, term: int, partition_id: int, buffers: list[Buffer]) -> None:
+        """Put a new batch on every live link."""
+        for peer, feed in self._feeds.items():
+            if feed.cursor != LIVE:
+                continue
+            sent = self._links.send(peer, Kind.PAYLOAD, {"term": term}, buffers)
+            if not sent:
+                # Everything proposed so far went out before; this batch is not proposed yet.
+                self.rewind(peer, held=self._journal.last_index)
+
+    def pump(self, *, term: int, settled: bool) -> None:
+        """Move every feed that can move. ``settled``: no batch is appended and not yet proposed."""
+        for peer, feed in self._feeds.items():
+            if feed.cursor != LIVE and not feed.reading and not self._links.congested(peer):
+                self._pump(peer, feed, term=term, settled=settled)
+
+    def _pump(self, peer: NodeId, feed: _Feed, *, term: int, settled: bool) -> None:
+        routes: list[Route] = []
+        room, index = CHUNK_BYTES, feed.cursor
+        while index < self._journal.last_index and room > 0 and len(routes) < CHUNK_ROUTES:
+            index += 1
+            for route in unpack_routes(self._journal.entry(index)[0]):
+                routes.append(route)
+                room -= self._payloads.size(route)
+        if index == feed.cursor:
+            if settled:
+                feed.cursor = LIVE
+            return
+        epoch, feed.reading = feed.epoch, True
+
+        def read() -> list[bytes]:
+            return [self._payloads.read(route) for route in routes]
+
+        def done(raws: list[bytes] | None, error: BaseException | None) -> None:
+            if feed.epoch != epoch:
+                return
+            feed.reading = False
+            if raws is None:
+                if not isinstance(error, CorruptData):
+                    raise error or RuntimeError("reading payload failed")
+                # Our own copy is damaged: this follower has to get it from another node.
+                log.error("catch_up_read_failed", peer=peer, error=str(error))
+                return
+            if all(self._links.send(peer, Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws):
+                feed.cursor = index
+                self._advanced(peer)
+
+        self._offload.submit(read, done)

@@ -1,0 +1,39 @@
+"""The gate: no routing entry enters this node's journal before its payload is here (I2).
+
+A leader may always send fewer entries, so cutting an ``append_entries`` yields a legal Raft
+message. What was cut is asked for, and the leader sends it again, payload first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftlog.entry import Route, unpack_routes
+from raftlog.messages import Message
+
+Holds = Callable[[Route], bool]
+
+
+class Passed(NamedTuple):
+    """What may go on to the engine, and the first Raft index that had to stay outside (None: nothing)."""
+
+    message: Message
+    missing_from: int | None
+
+
+def pass_through(message: Message, holds: Holds) -> Passed:
+    """Cut ``append_entries`` at the first entry of which a payload is not held."""
+    entries = message.get("entries")
+    if not entries:
+        return Passed(message, None)
+    for position, (command, index, _) in enumerate(entries):
+        if not all(holds(route) for route in unpack_routes(command)):
+            cut = dict(message, entries=entries[:position])
+            return Passed(cut if position else bare(message), index)
+    return Passed(message, None)
+
+
+def bare(message: Message) -> Message:
+    """The heartbeat in a message: keeps the follower from campaigning, moves nothing."""
+    return {key: message[key] for key in ("type", "term", "commit_index", "seq")}

@@ -1,0 +1,303 @@
+"""The parent journal: Raft entries, term and vote, on disk before anything else may know.
+
+In memory it is the list that the Raft engine works on; every change is queued as a typed
+record and written, with one sync, by the group sync (``take`` → ``run`` → ``done``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+from logboom.errors import CorruptData
+from logboom.types import MIB
+from ports.disk import Disk, File
+from ports.invariant import InvariantViolated, invariant
+from raftlog import journal_codec as codec
+from raftlog.entry import KIND_NOOP
+from raftlog.journal_codec import Kind
+
+Entry = tuple[bytes, int, int]
+"""Command, Raft index, term: the engine's own shape."""
+
+SCAN_BYTES_MAX = 1 << 31
+
+
+@dataclass
+class _Tail:
+    """Where the next record goes."""
+
+    file: File
+    offset: int
+    sequence: int
+
+
+class JournalJob:
+    """One group's records. ``run`` happens off the loop, alone."""
+
+    def __init__(self, journal: Journal, pending: list[tuple[Kind, bytes]], *, last_index: int, floor: int) -> None:
+        self.journal = journal
+        self.pending = pending
+        self.last_index = last_index
+        self.floor = floor
+        self.pending_bytes = sum(len(body) + codec.RECORD_HEADER.size for _, body in pending)
+
+    def run(self) -> None:
+        """Write and sync. An OSError is final for this node."""
+        self.journal.write(self.pending, floor=self.floor)
+
+    def done(self) -> None:
+        """The records are on stable storage."""
+        self.journal.written(self)
+
+
+@dataclass
+class Journal:
+    """Indexed like a list of entries; the first is a placeholder at Raft index 1 that every node has."""
+
+    disk: Disk
+    directory: Path
+    cluster: bytes
+    segment_bytes: int
+    entries: list[Entry] = field(default_factory=lambda: [(KIND_NOOP, 1, 0)])
+    term: int = 0
+    vote: str | None = None
+    durable_index: int = 1
+    """Entries up to here are synced; a leader may count itself up to here."""
+    floor: int = 1
+    """Highest index that was acknowledged by this node, as far as the journal tells."""
+    _pending: list[tuple[Kind, bytes]] = field(default_factory=list)
+    _tail: _Tail | None = None
+    _synced: int = 0
+    _in_flight: JournalJob | None = None
+
+    # -- opening
+
+    @classmethod
+    def open(cls, *, disk: Disk, directory: Path, cluster_id: str, segment_bytes: int = 16 * MIB) -> Journal:
+        """Read everything back. Raises CorruptData (damage that is not a torn tail) or IncompatibleVersion."""
+        disk.make_directory(directory)
+        journal = cls(disk, directory, cluster_hash(cluster_id), segment_bytes)
+        names = [name for name in disk.list(directory) if name.endswith(".journal")]
+        sequence, floor = 1, 1
+        for position, name in enumerate(names):
+            sequence, floor = journal._load(directory / name, sequence, floor, last=position == len(names) - 1)
+        journal.floor = max(floor, 1)
+        journal.durable_index = journal.entries[-1][1]
+        journal._synced = sequence - 1
+        if journal._tail is None:
+            journal._tail = journal._new_segment(sequence)
+        invariant(journal.floor <= journal.durable_index, "journal ends below its acknowledged floor")
+        return journal
+
+    def _load(self, path: Path, sequence: int, floor: int, *, last: bool) -> tuple[int, int]:
+        file = self.disk.open(path)
+        size = file.size()
+        if last and not any(file.read(offset=0, length=codec.SEGMENT_HEADER.size)):
+            # A crash while the segment was being made: nothing in it was ever promised.
+            self._tail = self._start_segment(file, sequence)
+            return sequence, floor
+        raw = file.read(offset=0, length=min(size, SCAN_BYTES_MAX))
+        first = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
+        if first != sequence:
+            raise CorruptData(
+                f"{path}: starts at record {first}, expected {sequence}: a journal segment is missing", path=str(path)
+            )
+        records, end = codec.scan(memoryview(raw), first_sequence=first)
+        for record in records:
+            self._replay(record, path)
+            floor = max(floor, record.floor)
+        sequence = first + len(records)
+        damage = codec.later_record(raw, end, missing=sequence)
+        if damage is not None or (not last and any(raw[end:])):
+            raise CorruptData(
+                f"{path}: damaged at offset {end}, before records that were synced later. "
+                "This node must not vote; restore it from a peer",
+                path=str(path),
+                offset=end,
+            )
+        if last:
+            self._cut_torn_tail(file, raw, end)
+            self._tail = _Tail(file, end, sequence)
+        else:
+            file.close()
+        return sequence, floor
+
+    def _cut_torn_tail(self, file: File, raw: bytes, end: int) -> None:
+        rest = raw[end:].rstrip(b"\0")
+        if not rest:
+            return
+        # Keep what is cut: an operator may want to know what a power loss left behind.
+        self.disk.replace_file(file.path.with_suffix(".broken"), rest)
+        file.write([bytes(len(rest))], offset=end)
+        file.sync()
+
+    def _replay(self, record: codec.JournalRecord, path: Path) -> None:
+        if record.kind is Kind.ENTRY:
+            index, term = codec.ENTRY.unpack_from(record.body)
+            if index != self.entries[-1][1] + 1:
+                raise CorruptData(f"{path}: entry {index} follows {self.entries[-1][1]}", path=str(path))
+            self.entries.append((bytes(record.body[codec.ENTRY.size :]), index, term))
+        elif record.kind is Kind.TRUNCATE:
+            (index,) = codec.INDEX.unpack(record.body)
+            del self.entries[index - self.entries[0][1] :]
+        else:
+            (self.term,) = codec.INDEX.unpack_from(record.body)
+            self.vote = bytes(record.body[codec.INDEX.size :]).decode() or None
+
+    # -- the engine's view (PySyncObj's journal interface)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Entry]: ...
+    def __getitem__(self, at: int | slice) -> Entry | list[Entry]:
+        return self.entries[at]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        """Append one entry; durable after the next group sync."""
+        invariant(index == self.entries[-1][1] + 1, f"journal entry {index} after {self.entries[-1][1]}")
+        self.entries.append((command, index, term))
+        self._pending.append((Kind.ENTRY, codec.ENTRY.pack(index, term) + command))
+
+    def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the engine's name
+        """Drop entries from list position ``position`` on (a Raft conflict)."""
+        if position >= len(self.entries):
+            return
+        index = self.entries[position][1]
+        del self.entries[position:]
+        self._pending.append((Kind.TRUNCATE, codec.INDEX.pack(index)))
+        self.durable_index = min(self.durable_index, index - 1)
+        if self._in_flight is not None:
+            self._in_flight.last_index = min(self._in_flight.last_index, index - 1)
+
+    def setCurrentTerm(self, term: int, vote: str | None) -> None:  # noqa: N802 - the engine's name
+        """Queue term and vote; no message that depends on them leaves before they are synced."""
+        invariant(term >= self.term, f"term went back from {self.term} to {term}")
+        self.term, self.vote = term, vote
+        self._pending.append((Kind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))
+
+    def getCurrentTerm(self) -> int:  # noqa: N802 - the engine's name
+        """As on disk or queued for it."""
+        return self.term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802 - the engine's name
+        """As on disk or queued for it."""
+        return self.vote
+
+    def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802 - the engine's name
+        """Not stored: a commit index from disk could exceed what the journal still holds."""
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802 - the engine's name
+        """Always 1, for the same reason."""
+        return 1
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802 - the engine's name
+        """Nothing to do."""
+
+    def _destroy(self) -> None:
+        self.close()
+
+    # -- reading
+
+    @property
+    def last_index(self) -> int:
+        """Raft index of the last entry, durable or not."""
+        return self.entries[-1][1]
+
+    def entry(self, index: int) -> Entry:
+        """The entry at a Raft index that the journal holds."""
+        return self.entries[index - self.entries[0][1]]
+
+    def truncate_from(self, index: int) -> None:
+        """Drop entries from Raft index ``index`` on."""
+        self.deleteEntriesFrom(index - self.entries[0][1])
+
+    # -- group sync
+
+    @property
+    def dirty(self) -> bool:
+        """Something is queued or being written."""
+        return bool(self._pending) or self._in_flight is not None
+
+    def acknowledged(self, index: int) -> None:
+        """This node told somebody, or counted for itself, that it holds entries up to ``index``."""
+        self.floor = max(self.floor, index)
+
+    def take(self) -> JournalJob | None:
+        """See ports.sync.SyncTarget."""
+        if not self._pending:
+            return None
+        invariant(self._in_flight is None, "two journal writes at once")
+        pending, self._pending = self._pending, []
+        self._in_flight = JournalJob(self, pending, last_index=self.entries[-1][1], floor=self.floor)
+        return self._in_flight
+
+    def write(self, pending: list[tuple[Kind, bytes]], *, floor: int) -> None:
+        """Off the loop: encode, write once, sync once; a new segment when the old one is full."""
+        tail = self._open_tail()
+        records = [
+            codec.encode_record(kind, body, sequence=tail.sequence + k, synced=self._synced, floor=floor)
+            for k, (kind, body) in enumerate(pending)
+        ]
+        size = sum(map(len, records))
+        if tail.offset + size > self.segment_bytes and tail.offset > codec.SEGMENT_HEADER.size:
+            tail.file.close()
+            tail = self._tail = self._new_segment(tail.sequence)
+        tail.file.write([b"".join(records)], offset=tail.offset)
+        tail.file.sync()
+        tail.offset += size
+        tail.sequence += len(records)
+        self._synced = tail.sequence - 1
+
+    def _open_tail(self) -> _Tail:
+        if self._tail is None:
+            raise InvariantViolated("the journal is closed")
+        return self._tail
+
+    def written(self, job: JournalJob) -> None:
+        """On the loop, after ``write``."""
+        invariant(self._in_flight is job, "a journal write ended that was not under way")
+        self._in_flight = None
+        self.durable_index = max(self.durable_index, job.last_index)
+
+    def flush(self) -> None:
+        """Write and sync what is queued, blocking: for start-up and shutdown only."""
+        job = self.take()
+        if job is not None:
+            job.run()
+            job.done()
+
+    def close(self) -> None:
+        """Idempotent. What is queued and not synced is dropped: nobody was told about it."""
+        if self._tail is not None:
+            self._tail.file.close()
+            self._tail = None
+
+    def _new_segment(self, sequence: int) -> _Tail:
+        path = self.directory / f"{sequence:020d}.journal"
+        file = self.disk.open(path, create=True)
+        tail = self._start_segment(file, sequence)
+        self.disk.sync_directory(self.directory)
+        return tail
+
+    def _start_segment(self, file: File, sequence: int) -> _Tail:
+        # Space first: appends then change no metadata, which makes their syncs cheaper.
+        file.allocate(self.segment_bytes)
+        file.write([codec.segment_header(first_sequence=sequence, cluster=self.cluster)], offset=0)
+        file.sync()
+        return _Tail(file, codec.SEGMENT_HEADER.size, sequence)
+
+
+def cluster_hash(cluster_id: str) -> bytes:
+    """12 bytes that tie files to their cluster."""
+    return hashlib.blake2b(cluster_id.encode(), digest_size=12).digest()

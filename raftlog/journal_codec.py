@@ -1,0 +1,141 @@
+"""Records of the parent journal, as bytes. No I/O.
+
+A segment file starts with a 32-byte header, then records, 8-byte aligned, then zeros::
+
+    header  magic "LBJRNL" 6, version u16, sequence of its first record u64, cluster hash 12, crc32c u32
+    record  magic u32, length u32 (body), sequence u64, synced u64, floor u64,
+            crc32c u32 (of all these, kind and body), kind u8, zero 3, body
+
+Sequences are dense over the whole journal, so a lost, repeated or misplaced record shows.
+``synced`` is the last sequence that was on stable storage before the write that carries the
+record: a gap at or below it is damage, a gap above it is a torn tail that nobody relied on.
+``floor`` is the highest Raft index that had been acknowledged (to a leader, or counted by
+ourselves as leader) before that write.
+Bodies (little-endian)::
+
+    ENTRY     index u64, term u64, command...
+    TRUNCATE  first index removed u64
+    HARDSTATE term u64, voted-for node id (utf-8, empty: nobody)
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import google_crc32c
+
+from logboom.errors import CorruptData, IncompatibleVersion
+
+VERSION: Final = 1
+SEGMENT_MAGIC: Final = b"LBJRNL"
+RECORD_MAGIC: Final = 0x4C4A5243
+RECORD_MAGIC_BYTES: Final = struct.pack("<I", RECORD_MAGIC)
+SEGMENT_HEADER: Final = struct.Struct("<6sHQ12sI")
+RECORD_HEADER: Final = struct.Struct("<IIQQQIB3x")
+CHECKED: Final = struct.Struct("<IQQQB")
+ENTRY: Final = struct.Struct("<QQ")
+INDEX: Final = struct.Struct("<Q")
+ALIGN: Final = 8
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class Kind(IntEnum):
+    """Record kinds."""
+
+    ENTRY = 1
+    TRUNCATE = 2
+    HARDSTATE = 3
+
+
+KINDS: Final = frozenset(int(k) for k in Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One decoded record and where it ends."""
+
+    kind: Kind
+    sequence: int
+    synced: int
+    floor: int
+    body: memoryview
+    end: int
+
+
+def segment_header(*, first_sequence: int, cluster: bytes) -> bytes:
+    """The first 32 bytes of a segment."""
+    head = SEGMENT_HEADER.pack(SEGMENT_MAGIC, VERSION, first_sequence, cluster, 0)[:-4]
+    return head + struct.pack("<I", google_crc32c.value(head))
+
+
+def check_segment_header(raw: bytes, *, cluster: bytes, path: str) -> int:
+    """Returns the first sequence. Raises IncompatibleVersion or CorruptData, naming ``path``."""
+    if len(raw) < SEGMENT_HEADER.size:
+        raise CorruptData(f"{path}: shorter than a journal segment header", path=path, offset=0)
+    magic, version, first, found, crc = SEGMENT_HEADER.unpack_from(raw)
+    if magic != SEGMENT_MAGIC:
+        raise CorruptData(f"{path}: not a journal segment", path=path, offset=0)
+    if version != VERSION:
+        raise IncompatibleVersion(
+            f"{path}: journal format {version}; this release reads {VERSION}. Nothing was changed",
+            found=version,
+            supported=VERSION,
+        )
+    if google_crc32c.value(bytes(raw[: SEGMENT_HEADER.size - 4])) != crc:
+        raise CorruptData(f"{path}: damaged journal segment header", path=path, offset=0)
+    if found != cluster:
+        raise CorruptData(f"{path}: a journal of another cluster", path=path, offset=0)
+    return int(first)
+
+
+def encode_record(kind: Kind, body: bytes, *, sequence: int, synced: int, floor: int) -> bytes:
+    """One aligned record."""
+    crc = google_crc32c.extend(google_crc32c.value(CHECKED.pack(len(body), sequence, synced, floor, kind)), body)
+    raw = RECORD_HEADER.pack(RECORD_MAGIC, len(body), sequence, synced, floor, crc, kind) + body
+    return raw + bytes(-len(raw) % ALIGN)
+
+
+def record_at(raw: memoryview, offset: int, sequence: int | None) -> JournalRecord | None:
+    """The valid record at ``offset`` (with that sequence, if given), else None."""
+    if len(raw) - offset < RECORD_HEADER.size:
+        return None
+    magic, length, found, synced, floor, crc, kind = RECORD_HEADER.unpack_from(raw, offset)
+    start = offset + RECORD_HEADER.size
+    end = start + length
+    if magic != RECORD_MAGIC or kind not in KINDS or length > BODY_BYTES_MAX or end > len(raw):
+        return None
+    if sequence is not None and found != sequence:
+        return None
+    body = raw[start:end]
+    checked = google_crc32c.value(CHECKED.pack(length, found, synced, floor, kind))
+    if google_crc32c.extend(checked, bytes(body)) != crc:
+        return None
+    return JournalRecord(Kind(kind), found, synced, floor, body, end + (-end % ALIGN))
+
+
+def scan(raw: memoryview, *, first_sequence: int) -> tuple[list[JournalRecord], int]:
+    """All records from the segment header on, and the offset where they end."""
+    records: list[JournalRecord] = []
+    offset, sequence = SEGMENT_HEADER.size, first_sequence
+    while (record := record_at(raw, offset, sequence)) is not None:
+        records.append(record)
+        offset, sequence = record.end, sequence + 1
+    return records, offset
+
+
+def later_record(raw: bytes, offset: int, *, missing: int) -> JournalRecord | None:
+    """A whole record beyond ``offset`` written after ``missing`` had been synced: proof of damage.
+
+    Records of the same unsynced write may survive a power loss without ``missing``: those prove nothing.
+    """
+    view = memoryview(raw)
+    at = raw.find(RECORD_MAGIC_BYTES, offset)
+    while at >= 0:
+        record = record_at(view, at, None)
+        if record is not None and record.synced >= missing:
+            return record
+        at = raw.find(RECORD_MAGIC_BYTES, at + 1)
+    return None

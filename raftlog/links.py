@@ -1,0 +1,279 @@
+"""Connections between nodes: one per pair, payload and Raft messages in one FIFO.
+
+The node with the smaller id dials. Both sides introduce themselves; a peer of another
+cluster, with other settings, or whose certificate does not name it is turned away.
+A link that stays silent is cut and made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from logboom.errors import IncompatibleVersion, LogboomError, ProtocolError, WrongNode
+from logboom.settings import Member
+from logboom.types import NodeId
+from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode
+from ports.clock import Clock
+from ports.net import Connection, ConnectionLimits, Listener, Network
+from ports.rng import Rng
+
+log = structlog.get_logger(__name__)
+
+PING_S = 1.0
+SILENT_S = 4.0
+REDIAL_MIN_S = 0.05
+REDIAL_MAX_S = 1.0
+
+
+class LinkEvents(Protocol):
+    """Who uses the links; called on the loop."""
+
+    def link_up(self, peer: NodeId) -> None:
+        """Introduced on both sides."""
+        ...
+
+    def link_down(self, peer: NodeId) -> None:
+        """Whatever was on the way may be lost."""
+        ...
+
+    def link_frame(self, peer: NodeId, frame: Frame) -> None:
+        """One frame; ProtocolError and other LogboomErrors cut the link."""
+        ...
+
+    def link_drained(self, peer: NodeId) -> None:
+        """No longer congested."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What both ends must agree on, and who we are."""
+
+    node_id: NodeId
+    cluster_id: str
+    settings_digest: bytes
+
+
+class Links:
+    """All links of one node."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        members: Mapping[NodeId, Member],
+        network: Network,
+        clock: Clock,
+        rng: Rng,
+        limits: ConnectionLimits,
+        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None,
+        events: LinkEvents,
+        drop: Callable[[NodeId, Kind], bool] | None = None,
+    ) -> None:
+        """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame."""
+        self.identity = identity
+        self.peers = {node: member for node, member in members.items() if node != identity.node_id}
+        self.network = network
+        self.clock = clock
+        self.rng = rng
+        self.limits = limits
+        self.tls = tls
+        self.events = events
+        self.drop = drop
+        self.links: dict[NodeId, _Link] = {}
+        self._listener: Listener | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, address: str) -> str:
+        """Listen and begin to dial; returns the bound address."""
+        server = self.tls[0] if self.tls else None
+        self._listener = await self.network.listen(address, lambda: _Link(self, None), limits=self.limits, tls=server)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep_dialling(peer)) for peer in self.peers if self.identity.node_id < peer
+        ]
+        self._tasks.append(loop.create_task(self._keep_alive()))
+        return self._listener.address
+
+    async def close(self) -> None:
+        """Stop dialling and listening, cut all links."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in list(self.links.values()):
+            link.connection.abort()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def connected(self, peer: NodeId) -> bool:
+        """Introduced and open."""
+        return peer in self.links
+
+    def congested(self, peer: NodeId) -> bool:
+        """Disconnected, or its send buffer is above its bound."""
+        link = self.links.get(peer)
+        return link is None or link.connection.congested
+
+    def send(
+        self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
+    ) -> bool:
+        """Queue one frame; False if there is no link or it is congested (nothing was queued)."""
+        link = self.links.get(peer)
+        if link is None or link.connection.congested:
+            return False
+        if self.drop is None or not self.drop(peer, kind):
+            link.connection.send(encode(kind, header, body, request_id=request_id))
+        return True
+
+    # -- making them
+
+    def hello(self) -> dict[str, Any]:
+        """How a node introduces itself."""
+        return {
+            "version": PROTOCOL_VERSION,
+            "node": self.identity.node_id,
+            "cluster": self.identity.cluster_id,
+            "settings": self.identity.settings_digest,
+        }
+
+    def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
+        """Who is there. Raises a typed error for anyone who may not be."""
+        peer, mine = header.get("node"), self.identity
+        if header.get("version") != PROTOCOL_VERSION:
+            raise IncompatibleVersion(
+                f"{link.connection.remote} speaks version {header.get('version')}, we speak {PROTOCOL_VERSION}",
+                found=header.get("version"),
+                supported=PROTOCOL_VERSION,
+            )
+        if header.get("cluster") != mine.cluster_id:
+            raise WrongNode(f"{link.connection.remote} belongs to cluster {header.get('cluster')!r}")
+        if peer not in self.peers:
+            raise WrongNode(f"{link.connection.remote} says it is {peer!r}: not another member of this cluster")
+        if header.get("settings") != mine.settings_digest:
+            raise WrongNode(f"{peer} has other cluster settings: members, partitions, machines and modes must agree")
+        if self.tls and peer not in link.connection.peer_identities:
+            names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
+            raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
+        if link.expected is not None and peer != link.expected:
+            raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
+        return NodeId(str(peer))
+
+    async def _keep_dialling(self, peer: NodeId) -> None:
+        pause = REDIAL_MIN_S
+        while True:
+            if peer in self.links:
+                pause = REDIAL_MIN_S
+                await self.links[peer].gone.wait()
+                continue
+            link = _Link(self, peer)
+            try:
+                client = self.tls[1] if self.tls else None
+                await self.network.dial(self.peers[peer].peer_address, link, limits=self.limits, tls=client)
+                await asyncio.wait_for(link.introduced.wait(), self.limits.handshake_s)
+                pause = REDIAL_MIN_S
+                continue
+            except (OSError, TimeoutError, LogboomError) as error:
+                log.debug("dial_failed", peer=peer, error=str(error))
+                link.abort()
+            await _wait(pause * (0.5 + self.rng.random()))
+            pause = min(pause * 2, REDIAL_MAX_S)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await _wait(PING_S)
+            now = self.clock.monotonic()
+            for link in list(self.links.values()):
+                if now - link.heard > SILENT_S:
+                    log.warning("link_silent", peer=link.peer, seconds=round(now - link.heard, 1))
+                    link.connection.abort()
+                elif not link.connection.congested:
+                    link.connection.send(encode(Kind.PING, {}))
+
+
+class _Link:
+    """One connection to another node, from opening to closing."""
+
+    def __init__(self, links: Links, expected: NodeId | None) -> None:
+        self.links = links
+        self.expected = expected
+        self.peer: NodeId | None = None
+        self.heard = links.clock.monotonic()
+        self.introduced = asyncio.Event()
+        self.gone = asyncio.Event()
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """Only once opened."""
+        if self._connection is None:
+            raise ProtocolError("link is not open")
+        return self._connection
+
+    def abort(self) -> None:
+        """Give up, whatever state it is in."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.send(encode(Kind.PEER_HELLO, self.links.hello()))
+
+    def frame(self, frame: Frame) -> None:
+        self.heard = self.links.clock.monotonic()
+        if self.peer is None:
+            self._introduce(frame)
+        elif frame.kind is Kind.PING:
+            self.connection.send(encode(Kind.PONG, {}))
+        elif frame.kind is not Kind.PONG:
+            try:
+                self.links.events.link_frame(self.peer, frame)
+            except LogboomError as error:
+                log.warning("link_cut", peer=self.peer, error=str(error), code=error.code)
+                self.connection.abort()
+
+    def _introduce(self, frame: Frame) -> None:
+        try:
+            if frame.kind is not Kind.PEER_HELLO:
+                raise ProtocolError(f"{self.connection.remote} began with {frame.kind.name}, not PEER_HELLO")
+            peer = self.links.check_hello(frame.header, self)
+        except LogboomError as error:
+            log.warning("peer_refused", error=str(error), code=error.code)
+            self.connection.abort()
+            return
+        self.connection.authenticated()
+        older = self.links.links.pop(peer, None)
+        if older is not None:
+            older.connection.abort()
+            self.links.events.link_down(peer)
+        self.peer = peer
+        self.links.links[peer] = self
+        self.introduced.set()
+        self.links.events.link_up(peer)
+
+    def drained(self) -> None:
+        if self.peer is not None and self.links.links.get(self.peer) is self:
+            self.links.events.link_drained(self.peer)
+
+    def closed(self, error: Exception | None) -> None:
+        self.gone.set()
+        if self.peer is not None and self.links.links.get(self.peer) is self:
+            del self.links.links[self.peer]
+            log.info("link_down", peer=self.peer, error=str(error) if error else None)
+            self.links.events.link_down(self.peer)
+
+
+async def _wait(seconds: float) -> None:
+    # A timer of the running loop, hence virtual in the simulator.
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    handle = loop.call_later(seconds, lambda: done.done() or done.set_result(None))
+    try:
+        await done
+    finally:
+        handle.cancel()

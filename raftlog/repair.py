@@ -1,0 +1,100 @@
+"""Fetching batches by digest from any peer that holds them.
+
+Needed only after damage or, in write-behind mode, a power loss: entries of the journal that
+were acknowledged and whose batch is gone. Until all are back the node casts no vote and
+applies nothing. (In normal operation the gate makes this unnecessary.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import structlog
+
+from logboom.errors import ProtocolError
+from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Frame, Kind
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.entry import ROUTE, ROUTE_BYTES, Route
+from raftlog.links import Links
+from raftlog.payloads import Payloads
+
+log = structlog.get_logger(__name__)
+
+ROUTES_PER_FETCH: Final = 16
+ASK_AGAIN_S: Final = 0.5
+
+
+class Repair:
+    """Both sides: asks for what is missing here, answers what peers ask."""
+
+    def __init__(
+        self, *, peers: list[NodeId], links: Links, payloads: Payloads, offload: Offload, clock: Clock
+    ) -> None:
+        self._peers = itertools.cycle(peers)
+        self._peer_count = len(peers)
+        self._links = links
+        self._payloads = payloads
+        self._offload = offload
+        self._clock = clock
+        self._missing: list[Route] = []
+        self._asked: tuple[NodeId, float] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Something is missing."""
+        return bool(self._missing)
+
+    def missing(self, routes: list[Route]) -> None:
+        """These must be fetched, in this order (a batch is appended only after its predecessor)."""
+        self._missing = list(routes)
+        if routes:
+            log.warning("payload_missing", batches=len(routes), first=routes[0].last_index)
+
+    def work(self) -> None:
+        """Drop what has arrived; ask the next peer when the last one has not answered in time."""
+        while self._missing and self._payloads.holds(self._missing[0]):
+            self._missing.pop(0)
+            self._asked = None if self._asked is None or not self._missing else self._asked
+        if not self._missing:
+            log.info("payload_repaired")
+            return
+        now = self._clock.monotonic()
+        if self._asked is not None and now - self._asked[1] < ASK_AGAIN_S:
+            return
+        wanted = b"".join(ROUTE.pack(*route) for route in self._missing[:ROUTES_PER_FETCH])
+        for _ in range(self._peer_count):
+            peer = next(self._peers)
+            if self._links.send(peer, Kind.FETCH, {}, [wanted]):
+                self._asked = (peer, now)
+                return
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Do not wait for its answer."""
+        if self._asked is not None and self._asked[0] == peer:
+            self._asked = None
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """FETCH: answer with what we hold. FETCHED: one batch."""
+        if frame.kind is Kind.FETCHED:
+            self._payloads.receive(frame.body)
+            if not frame.more:
+                self._asked = None
+            return
+        if len(frame.body) % ROUTE_BYTES or len(frame.body) > ROUTES_PER_FETCH * ROUTE_BYTES:
+            raise ProtocolError("FETCH: not a list of routing entries")
+        rows = [
+            Route(PartitionId(p), Term(t), PartitionLogIndex(i), d) for p, t, i, d in ROUTE.iter_unpack(frame.body)
+        ]
+        held = [route for route in rows if self._payloads.holds(route)]
+
+        def done(raws: list[bytes] | None, error: BaseException | None) -> None:
+            if raws is None:
+                log.error("fetch_failed", peer=peer, error=str(error))
+                return
+            for raw in raws:
+                self._links.send(peer, Kind.FETCHED, {}, [raw])
+
+        self._offload.submit(lambda: [self._payloads.read(route) for route in held], done)
