@@ -19,7 +19,7 @@ from logboom.settings import RaftSettings
 from logboom.types import MIB, NodeId
 from logboom.wire import Buffer, Frame, Kind
 from ports.clock import Clock
-from ports.invariant import InvariantViolated
+from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 from ports.rng import Rng
 from raftlog import gate, messages
@@ -56,6 +56,10 @@ class RaftEvents(Protocol):
 
     def peer_frame(self, peer: NodeId, frame: Frame) -> None:
         """A frame that is not the parent log's own."""
+        ...
+
+    def peer_up(self, peer: NodeId) -> None:
+        """A link to it is open."""
         ...
 
     def peer_down(self, peer: NodeId) -> None:
@@ -301,17 +305,18 @@ class RaftLog:
             if not self.group.stalled(self.settings.election_min_ms / 1000):
                 return self.links.send(peer, Kind.RAFT, {}, [body])
         elif message["type"] == "next_node_idx" and message["success"]:
-            acknowledged = message["next_node_idx"] - 1
-            self.group.hold(lambda: self._acknowledge(peer, body, acknowledged))
+            acknowledged, term = message["next_node_idx"] - 1, message["term"]
+            self.group.hold(lambda: self._acknowledge(peer, body, index=acknowledged, term=term))
             return True
         self.group.hold(lambda: self.links.send(peer, Kind.RAFT, {}, [body]))
         return True
 
-    def _acknowledge(self, peer: NodeId, body: bytes, index: int) -> None:
-        # The journal may have been cut since: then this is no longer ours to say.
-        if index <= self.journal.durable_index:
-            self.journal.acknowledged(index)
-            self.links.send(peer, Kind.RAFT, {}, [body])
+    def _acknowledge(self, peer: NodeId, body: bytes, *, index: int, term: int) -> None:
+        if term != self.engine.term:
+            return  # a new leader may have cut what this speaks of before it was ever synced
+        invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")
+        self.journal.acknowledged(index)
+        self.links.send(peer, Kind.RAFT, {}, [body])
 
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""
@@ -320,6 +325,7 @@ class RaftLog:
         if self._leading_term is not None:
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
         self._needed = None
+        self.events.peer_up(peer)
         self.poke()
 
     def link_down(self, peer: NodeId) -> None:

@@ -134,6 +134,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         self.round = 0
         """Sequence of the last append_entries round; echoed in replies."""
         self._echoed: dict[str, int] = {}
+        self._rewound: dict[str, int] = {}
+        """Last round before a peer's entries were started over: complaints about older rounds are stale."""
         # PySyncObj takes these as module globals.
         stock.pickle = pysyncobj.serializer.pickle = _NoPickle()
         stock.monotonicTime = clock.monotonic
@@ -249,6 +251,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         match, following = self._get("raftMatchIndex"), self._get("raftNextIndex")
         node = self._peers[peer]
         following[node] = max(match[node] + 1, min(following[node], index), 2)
+        self._rewound[peer] = self.round
         self._need_append = True
 
     def send_soon(self) -> None:
@@ -394,7 +397,9 @@ class Engine(SyncObj):  # type: ignore[misc]
             match[node] = max(match[node], message["next_node_idx"] - 1)
             following[node] = max(following[node], match[node] + 1)
             invariant(match[node] <= self.journal.last_index, f"{node.id} acknowledged entries that we never sent")
-        elif message["reset"]:
+        elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
+            # Once per round: every message in flight will complain, and each answer would start a storm.
+            self._rewound[node.id] = self.round
             following[node] = max(match[node] + 1, min(following[node], message["next_node_idx"]), 2)
             self._need_append = True
 

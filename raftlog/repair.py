@@ -41,6 +41,8 @@ class Repair:
         self._clock = clock
         self._missing: list[Route] = []
         self._asked: tuple[NodeId, float] | None = None
+        self._awaited: Route | None = None
+        """Last route of the request under way."""
 
     @property
     def active(self) -> bool:
@@ -56,19 +58,20 @@ class Repair:
     def work(self) -> None:
         """Drop what has arrived; ask the next peer when the last one has not answered in time."""
         while self._missing and self._payloads.holds(self._missing[0]):
-            self._missing.pop(0)
-            self._asked = None if self._asked is None or not self._missing else self._asked
+            if self._missing.pop(0) == self._awaited:
+                self._asked = None
         if not self._missing:
             log.info("payload_repaired")
             return
         now = self._clock.monotonic()
         if self._asked is not None and now - self._asked[1] < ASK_AGAIN_S:
             return
-        wanted = b"".join(ROUTE.pack(*route) for route in self._missing[:ROUTES_PER_FETCH])
+        rows = self._missing[:ROUTES_PER_FETCH]
+        wanted = b"".join(ROUTE.pack(*route) for route in rows)
         for _ in range(self._peer_count):
             peer = next(self._peers)
             if self._links.send(peer, Kind.FETCH, {}, [wanted]):
-                self._asked = (peer, now)
+                self._asked, self._awaited = (peer, now), rows[-1]
                 return
 
     def peer_down(self, peer: NodeId) -> None:
@@ -80,8 +83,6 @@ class Repair:
         """FETCH: answer with what we hold. FETCHED: one batch."""
         if frame.kind is Kind.FETCHED:
             self._payloads.receive(frame.body)
-            if not frame.more:
-                self._asked = None
             return
         if len(frame.body) % ROUTE_BYTES or len(frame.body) > ROUTES_PER_FETCH * ROUTE_BYTES:
             raise ProtocolError("FETCH: not a list of routing entries")

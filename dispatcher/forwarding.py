@@ -1,0 +1,104 @@
+"""Forwarding: a node that does not lead passes a client's request to the leader and the answer back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dispatcher.requests import SubmitReply, SubmitRequest, encode_reply, encode_submit, parse_reply, parse_submit
+from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome, from_wire
+from logboom.types import NodeId
+from logboom.wire import Frame, Kind
+from ports.clock import Clock
+from raftlog.links import Links
+
+Done = Callable[[SubmitReply | LogboomError], None]
+
+
+@dataclass(slots=True)
+class _Forwarded:
+    leader: NodeId
+    nbytes: int
+    deadline: float
+    done: Done
+
+
+class Forwarding:
+    """Both sides. Bounded by ``bytes_max`` of requests under way."""
+
+    def __init__(
+        self, *, links: Links, submit: Callable[[SubmitRequest, Done], None], clock: Clock, bytes_max: int
+    ) -> None:
+        self._links = links
+        self._submit = submit
+        self._clock = clock
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._next = itertools.count(1)
+        self._open: dict[int, _Forwarded] = {}
+
+    def forward(self, leader: NodeId, request: SubmitRequest, done: Done) -> None:
+        """Send a request on; ``done`` gets the leader's answer, or UnknownOutcome if the link breaks."""
+        if self._bytes + request.nbytes > self._bytes_max:
+            raise Overloaded(
+                "too many forwarded requests are under way; go to the leader",
+                partition_id=None,
+                limit="forward_bytes",
+                maximum=self._bytes_max,
+                used=self._bytes,
+                retry_after=0.05,
+            )
+        number = next(self._next)
+        header, body = encode_submit(request, now=self._clock.monotonic())
+        if not self._links.send(leader, Kind.FORWARD, header, body, request_id=number):
+            raise UnknownOutcome("the leader cannot be reached from here", outcome="not_applied")
+        self._open[number] = _Forwarded(leader, request.nbytes, request.deadline, done)
+        self._bytes += request.nbytes
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """FORWARD: a request from another node's client. FORWARDED: the answer to one of ours."""
+        number = frame.request_id
+        if frame.kind is Kind.FORWARDED:
+            found = self._take(number)
+            if found is not None:
+                error = frame.header.get("error")
+                found.done(from_wire(error) if error is not None else parse_reply(frame.header))
+        elif frame.kind is Kind.FORWARD:
+
+            def answer(reply: SubmitReply | LogboomError) -> None:
+                header = {"error": reply.to_wire()} if isinstance(reply, LogboomError) else encode_reply(reply)
+                self._links.send(peer, Kind.FORWARDED, header, request_id=number)
+
+            try:
+                request = parse_submit(frame, now=self._clock.monotonic(), forwarded=True)
+            except LogboomError as error:
+                answer(error)
+                return
+            self._submit(request, answer)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Answers that were to come over this link never will."""
+        for number in [n for n, f in self._open.items() if f.leader == peer]:
+            self._fail(number, UnknownOutcome("the link to the leader broke; send it again"))
+
+    def expire(self, now: float) -> None:
+        """Give up on those past their deadline."""
+        for number in [n for n, f in self._open.items() if f.deadline <= now]:
+            self._fail(number, DeadlineExceeded("the leader did not answer in time", outcome="unknown"))
+
+    def close(self) -> None:
+        """The node stops."""
+        for number in list(self._open):
+            self._fail(number, UnknownOutcome("the node is shutting down; send it again elsewhere"))
+
+    def _take(self, number: int) -> _Forwarded | None:
+        found = self._open.pop(number, None)
+        if found is not None:
+            self._bytes -= found.nbytes
+        return found
+
+    def _fail(self, number: int, error: LogboomError) -> None:
+        found = self._take(number)
+        if found is not None:
+            found.done(error)

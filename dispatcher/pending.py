@@ -1,0 +1,164 @@
+"""Requests between admission and apply: who waits for which level, and what is still owed.
+
+Sans-io: events in (committed, durable, applied, lost, time), replies out through the ``done``
+callback that came with the request, each exactly once. A part stays here until it is applied
+or lost, replied or not, because that is when its admission budget is given back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dispatcher.admission import Ticket
+from dispatcher.requests import SubmitReply, SubmitRequest
+from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, UnknownOutcome
+from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex
+from partitions.apply_core import AppliedBatch
+from ports.invariant import invariant
+
+Done = Callable[[SubmitReply | LogboomError], None]
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition's share of a request: one batch."""
+
+    request: PendingRequest
+    partition_id: PartitionId
+    first_index: PartitionLogIndex
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex = GlobalLogIndex(0)
+    duplicate: int = 0
+    results: bytes | None = None
+    refused: LogboomError | None = None
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """A proposed request. ``owed``: parts that have not reached the level waited for."""
+
+    wait: Level
+    deadline: float
+    done: Done | None
+    ticket: Ticket
+    parts: list[Part] = field(default_factory=list)
+    owed: int = 0
+    committed: bool = False
+
+    def answer(self, reply: SubmitReply | LogboomError) -> None:
+        """Once; later calls have nobody to tell."""
+        done, self.done = self.done, None
+        if done is not None:
+            done(reply)
+
+
+class Pending:
+    """All of a node's. Bounded by admission: every part holds a ticket."""
+
+    def __init__(self) -> None:
+        self._by_end: dict[tuple[PartitionId, PartitionLogIndex], Part] = {}
+        self._uncommitted: dict[int, PendingRequest] = {}
+        self._awaiting_durable: dict[PartitionId, deque[Part]] = {}
+        self._deadlines: list[tuple[float, int, PendingRequest]] = []
+        self._tie = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._by_end)
+
+    @property
+    def uncommitted(self) -> int:
+        """Requests proposed and not committed."""
+        return len(self._uncommitted)
+
+    def add(
+        self,
+        request: SubmitRequest,
+        *,
+        ends: Sequence[tuple[PartitionId, PartitionLogIndex, PartitionLogIndex]],
+        ticket: Ticket,
+        done: Done,
+    ) -> None:
+        """A request whose batches (partition, first, last index) have just been appended and proposed."""
+        pending = PendingRequest(request.wait, request.deadline, done, ticket, owed=len(ends))
+        for partition_id, first, last in ends:
+            part = Part(pending, partition_id, first, last)
+            pending.parts.append(part)
+            invariant((partition_id, last) not in self._by_end, f"two requests for {partition_id}/{last}")
+            self._by_end[partition_id, last] = part
+        self._uncommitted[id(pending)] = pending
+        heapq.heappush(self._deadlines, (request.deadline, next(self._tie), pending))
+
+    def committed(
+        self, partition_id: PartitionId, last_index: PartitionLogIndex, global_index: GlobalLogIndex
+    ) -> GlobalLogIndex | None:
+        """A routing entry was committed; replies to whoever waited for just that."""
+        part = self._by_end.get((partition_id, last_index))
+        if part is None:
+            return None
+        request = part.request
+        part.global_index = global_index
+        if not request.committed:
+            request.committed = True
+            self._uncommitted.pop(id(request), None)
+        if request.wait in (Level.COMMITTED, Level.ORDERED):
+            self._reached(request)
+        elif request.wait is Level.DURABLE:
+            self._awaiting_durable.setdefault(partition_id, deque()).append(part)
+        return global_index
+
+    def durable(self, partition_id: PartitionId, durable_index: PartitionLogIndex) -> None:
+        """This node's durable watermark of a partition moved."""
+        queue = self._awaiting_durable.get(partition_id)
+        while queue and queue[0].last_index <= durable_index:
+            self._reached(queue.popleft().request)
+
+    def applied(self, batch: AppliedBatch, partition_id: PartitionId) -> None:
+        """A batch was applied here (or refused at apply): its budget is free again."""
+        part = self._by_end.pop((partition_id, batch.last_index), None)
+        if part is None:
+            return
+        request = part.request
+        request.ticket.release(partition_id)
+        part.duplicate, part.results = batch.duplicate, batch.results
+        if batch.refused is not None:
+            part.refused = BY_CODE[batch.refused](
+                f"partition {partition_id}: sequence {batch.sequence} was refused ({batch.refused})",
+                partition_id=partition_id,
+                got=batch.sequence,
+            )
+            request.answer(part.refused)
+        if request.wait is Level.APPLIED:
+            self._reached(request)
+
+    def lost(self) -> None:
+        """Leadership is gone: nobody here can say what becomes of the uncommitted."""
+        lost, self._uncommitted = list(self._uncommitted.values()), {}
+        for request in lost:
+            for part in request.parts:
+                del self._by_end[part.partition_id, part.last_index]
+                request.ticket.release(part.partition_id)
+            request.answer(UnknownOutcome("leadership was lost before the request was committed; send it again"))
+
+    def expire(self, now: float) -> None:
+        """Answer those whose deadline has passed; their budget stays taken until they are applied."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            request = heapq.heappop(self._deadlines)[2]
+            request.answer(
+                DeadlineExceeded("the deadline passed before the level asked for was reached", outcome="unknown")
+            )
+
+    def _reached(self, request: PendingRequest) -> None:
+        request.owed -= 1
+        invariant(request.owed >= 0, "a part reached its level twice")
+        if request.owed:
+            return
+        last = max(part.global_index for part in request.parts)
+        parts = tuple(
+            (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results)
+            for p in request.parts
+        )
+        request.answer(SubmitReply(parts=parts, commit_index=last))

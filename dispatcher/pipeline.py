@@ -1,0 +1,477 @@
+"""The whole write flow of one node, in order.
+
+admit → build batch → append (tentative) → payload to followers → propose → *commit* →
+bind batch to its global index → apply → release budget, move watermarks, wake waiters.
+
+Stages below return facts; only this module sees them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from dispatcher.admission import Admission
+from dispatcher.barriers import Barriers
+from dispatcher.forwarding import Forwarding
+from dispatcher.payloads import PartitionPayloads
+from dispatcher.pending import Done, Pending
+from dispatcher.requests import SubmitReply, SubmitRequest
+from dispatcher.stability import Stability, parse_progress
+from dispatcher.watermarks import Watermarks
+from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
+from logboom.settings import Settings
+from logboom.state_machine import StateMachine
+from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
+from logboom.wire import Frame, Kind
+from partitions.apply_core import AppliedBatch
+from partitions.batch import build_batch
+from partitions.log import PartitionLog
+from partitions.worker import ApplyWorker
+from ports.clock import Clock
+from ports.invariant import invariant
+from ports.offload import Offload
+from ports.sync import SyncJob
+from raftlog.core import RaftLog
+from raftlog.entry import Route
+from raftlog.parent_state import EMPTY, ParentState, Tail
+
+log = structlog.get_logger(__name__)
+
+EXPIRE_S = 0.05
+
+
+class Pipeline:
+    """One node's dispatcher: the client service's backend, the parent log's audience."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        node_id: NodeId,
+        logs: Mapping[PartitionId, PartitionLog],
+        machines: Mapping[PartitionId, StateMachine],
+        worker_of: Callable[[PartitionId, Callable[[Sequence[AppliedBatch]], None]], ApplyWorker],
+        raft_of: Callable[[Pipeline], RaftLog],
+        offload: Offload,
+        clock: Clock,
+        watermarks: Watermarks,
+        barriers: Barriers,
+        admission: Admission,
+    ) -> None:
+        self.settings = settings
+        self.cluster = settings.cluster
+        self.node_id = node_id
+        self.logs = logs
+        self.machines = machines
+        self.offload = offload
+        self.clock = clock
+        self.watermarks = watermarks
+        self.barriers = barriers
+        self.admission = admission
+        self.payloads = PartitionPayloads(logs, self._appended)
+        self.parent = ParentState()
+        self.pending = Pending()
+        behind = [p for p, store in logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
+        members = [NodeId(m.id) for m in settings.cluster.members]
+        self.stability = Stability(node_id=node_id, members=members, partitions=behind)
+        self.raft = raft_of(self)
+        self.forwarding = Forwarding(
+            links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
+        )
+        self.workers: dict[PartitionId, ApplyWorker] = {}
+        for partition_id in logs:
+            self.workers[partition_id] = worker_of(partition_id, self._progress_of(partition_id))
+        self._addresses = {m.id: m.client_address for m in settings.cluster.members}
+        self._tails: dict[PartitionId, Tail] = {}
+        self._recovery_target: GlobalLogIndex | None = None
+        self._recovered = False
+        self._touched: set[PartitionId] = set()
+        self._settle_due = False
+        self._linger_due = False
+        self._commit_callbacks: dict[PartitionId, list[Callable[[], None]]] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # -- life
+
+    async def start(self, peer_address: str) -> None:
+        """Begin to talk to peers and to admit."""
+        for partition_id in self.logs:
+            self._publish(partition_id)
+        await self.raft.start(peer_address)
+        self._expire()
+
+    async def close(self) -> None:
+        """Answer what is open, let applies under way finish, close the files."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self.pending.lost()
+        self.forwarding.close()
+        await self.raft.close()
+        for worker in self.workers.values():
+            await worker.close()
+
+    def _expire(self) -> None:
+        now = self.clock.monotonic()
+        self.pending.expire(now)
+        self.forwarding.expire(now)
+        self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+
+    # -- submit
+
+    def submit(self, request: SubmitRequest, done: Done) -> None:
+        """Admit and propose, or answer at once with why not. ``done`` is called exactly once."""
+        try:
+            self._submit(request, done)
+        except LogboomError as error:
+            done(error)
+
+    def _submit(self, request: SubmitRequest, done: Done) -> None:
+        if not self.raft.admits:
+            self._redirect(request, done)
+            return
+        for part in request.parts:
+            if part.partition_id not in self.logs:
+                raise NoSuchPartition(
+                    f"partition {part.partition_id} does not exist; there are {len(self.logs)}",
+                    partition_id=part.partition_id,
+                    partitions=len(self.logs),
+                )
+            if part.records.nbytes > self.settings.log.batch_bytes_max:
+                raise RecordTooLarge(
+                    f"{part.records.nbytes} bytes for one partition; at most {self.settings.log.batch_bytes_max} "
+                    "per request: send it in several",
+                    size=part.records.nbytes,
+                    limit=self.settings.log.batch_bytes_max,
+                )
+        applied = self._already_applied(request)
+        if applied is not None:
+            done(applied)
+            return
+        if self.pending.uncommitted >= self.settings.raft.proposals_max:
+            raise Overloaded(
+                "too many requests wait for their commit",
+                partition_id=None,
+                limit="proposals",
+                maximum=self.settings.raft.proposals_max,
+                used=self.pending.uncommitted,
+                retry_after=self.settings.admission.retry_after_ms / 1000,
+            )
+        ticket = self.admission.admit(
+            [(p.partition_id, p.records.count, p.records.nbytes) for p in request.parts], self.clock.monotonic()
+        )
+        routes: list[Route] = []
+        ends = []
+        for part in request.parts:
+            tail = self._tails.get(part.partition_id, EMPTY)
+            batch = build_batch(
+                partition_id=part.partition_id,
+                first_index=tail.last_index + 1,
+                term=Term(self.raft.engine.term),
+                timestamp_ms=self.clock.wall_ms(),
+                producer=request.producer,
+                epoch=request.epoch,
+                sequence=part.first_sequence,
+                floor=part.floor,
+                dense=request.dense,
+                records=part.records,
+                previous_digest=tail.digest,
+            )
+            store = self.logs[part.partition_id]
+            invariant(store.append(batch), "a new batch was already in the log")
+            self._appended(store)
+            self.raft.send_payload(partition_id=part.partition_id, buffers=batch.buffers)
+            self._tails[part.partition_id] = Tail(batch.last_index, batch.digest)
+            routes.append(Route(part.partition_id, Term(self.raft.engine.term), batch.last_index, batch.digest))
+            ends.append((part.partition_id, batch.header.first_index, batch.last_index))
+        self.pending.add(request, ends=ends, ticket=ticket, done=done)
+        self.raft.propose(routes, payload_bytes=request.nbytes)
+
+    def _redirect(self, request: SubmitRequest, done: Done) -> None:
+        leader = self.raft.engine.leader
+        if leader is None or leader == self.node_id:
+            raise Unavailable("there is no leader right now; try again", retry_after=0.05)
+        if request.forward and not request.forwarded:
+            self.forwarding.forward(leader, request, done)
+            return
+        raise NotLeader(f"{leader} leads", leader=self._addresses[leader])
+
+    def _already_applied(self, request: SubmitRequest) -> SubmitReply | None:
+        """A retry of something that every part of was applied before: answer from what is remembered."""
+        if request.producer == NO_PRODUCER:
+            return None
+        parts = []
+        for part in request.parts:
+            found = self.workers[part.partition_id].dedupe.lookup(
+                request.producer, request.epoch, part.first_sequence, part.records.count
+            )
+            if found is None:
+                return None
+            parts.append(
+                (
+                    part.partition_id,
+                    found.first_index,
+                    found.last_index,
+                    found.global_index,
+                    part.records.count,
+                    found.results,
+                )
+            )
+        return SubmitReply(parts=tuple(parts), commit_index=self.parent.global_index)
+
+    def _appended(self, store: PartitionLog) -> None:
+        self.raft.group.dirty(store)
+        if store.mode is DurabilityMode.WRITE_BEHIND and not self._linger_due:
+            self._linger_due = True
+            asyncio.get_running_loop().call_later(self.settings.log.linger_ms / 1000, self._sync_behind)
+
+    def _sync_behind(self) -> None:
+        self._linger_due = False
+        for partition_id in self.stability.partitions:
+            self.raft.group.dirty(_LingerSync(self.logs[partition_id]))
+        self.raft.poke()
+
+    # -- the parent log's events
+
+    def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
+        """See RaftEvents."""
+        global_index = self.parent.apply(raft_index, routes)
+        for route in routes:
+            self.logs[route.partition_id].commit(
+                last_index=route.last_index, digest=route.digest, global_index=global_index, term=Term(term)
+            )
+            self.pending.committed(route.partition_id, route.last_index, global_index)
+            self._touched.add(route.partition_id)
+            global_index = GlobalLogIndex(global_index + 1)
+        self._settle_soon()
+
+    def leads(self, term: int) -> None:
+        """See RaftEvents."""
+        self._tails = self.parent.tails_after(self.raft.uncommitted_routes())
+        log.info("admitting", term=term, global_commit_index=self.parent.global_index)
+
+    def lost_leadership(self) -> None:
+        """See RaftEvents."""
+        self.pending.lost()
+
+    def synced(self) -> None:
+        """See RaftEvents."""
+        for partition_id in self.logs if len(self.logs) <= len(self._touched) else self.stability.partitions:
+            self._touched.add(partition_id)
+        self._settle()
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        """See RaftEvents."""
+        if frame.kind is Kind.PROGRESS:
+            for partition_id, durable in parse_progress(frame.header):
+                if self.stability.update(peer, partition_id, durable):
+                    self._touched.add(partition_id)
+            self._settle_soon()
+        else:
+            self.forwarding.on_frame(peer, frame)
+
+    def peer_up(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self._tell_progress([peer])
+
+    def peer_down(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.forwarding.peer_down(peer)
+
+    # -- after commit
+
+    def _settle_soon(self) -> None:
+        if not self._settle_due:
+            self._settle_due = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """Once per turn: move workers and watermarks of all partitions that something happened to."""
+        self._settle_due = False
+        touched, self._touched = self._touched, set()
+        tell = False
+        for partition_id in touched:
+            store = self.logs[partition_id]
+            self.pending.durable(partition_id, store.durable_index)
+            tell |= self.stability.update(self.node_id, partition_id, store.durable_index)
+            stable = self.stability.stable(partition_id)
+            limit = store.durable_index if stable is None else min(store.durable_index, stable)
+            self.workers[partition_id].notify(limit)
+            for callback in self._commit_callbacks.get(partition_id, ()):
+                callback()
+        if self.stability.partitions and touched:
+            self._tell_progress([NodeId(m.id) for m in self.cluster.members if m.id != self.node_id])
+        for partition_id, worker in self.workers.items():
+            worker.advance_idle(self.parent.global_index)
+            self._publish(partition_id)
+        self._notice_recovery()
+
+    def _tell_progress(self, peers: Sequence[NodeId]) -> None:
+        rows = self.stability.mine()
+        for peer in peers if rows else ():
+            self.raft.links.send(peer, Kind.PROGRESS, {"durable": rows})
+
+    def _progress_of(self, partition_id: PartitionId) -> Callable[[Sequence[AppliedBatch]], None]:
+        def progressed(batches: Sequence[AppliedBatch]) -> None:
+            for batch in batches:
+                self.pending.applied(batch, partition_id)
+            self.workers[partition_id].advance_idle(self.parent.global_index)
+            self._publish(partition_id)
+            self._notice_recovery()
+
+        return progressed
+
+    def _publish(self, partition_id: PartitionId) -> None:
+        store, worker = self.logs[partition_id], self.workers[partition_id]
+        state = worker.state
+        if state == "running" and self.admission.frozen(partition_id):
+            state = "frozen"
+        self.watermarks.update(
+            partition_id,
+            log_index=store.committed_index,
+            durable_index=store.durable_index,
+            applied_index=worker.applied_index,
+            applied_global_index=worker.applied_global_index,
+            state=state,
+        )
+
+    def _notice_recovery(self) -> None:
+        """After a start: hide watermarks until they are known to be at least what was shown before.
+
+        The first commit of the current term covers everything that was ever committed; once
+        applied up to there, no watermark can be lower than before the restart (I7).
+        """
+        if self._recovered:
+            return
+        if self._recovery_target is None:
+            engine = self.raft.engine
+            if engine.commit_index > 1 and engine.term_at(engine.applied_index) == engine.term:
+                self._recovery_target = self.parent.global_index
+        target = self._recovery_target
+        if target is not None and all(
+            worker.applied_global_index >= target or worker.state not in ("running", "retrying")
+            for worker in self.workers.values()
+        ):
+            self._recovered = True
+            log.info("recovered", global_commit_index=target)
+
+    # -- the client service's view (dispatcher.backend.Backend)
+
+    def partition_ids(self) -> Sequence[PartitionId]:
+        """All of them, ascending."""
+        return list(self.logs)
+
+    def leader_address(self) -> str | None:
+        """Where clients reach the leader, if there is one."""
+        leader = self.raft.engine.leader
+        return None if leader is None else self._addresses[leader]
+
+    def recovered(self) -> bool:
+        """Watermarks, barriers and reads may be answered."""
+        return self._recovered
+
+    def global_commit_index(self) -> GlobalLogIndex:
+        """Highest ``global_log_index`` that this node knows to be committed."""
+        return self.parent.global_index
+
+    async def read_index(self, deadline: float) -> GlobalLogIndex:
+        """A global index that covers everything committed before this call (a quorum has said so)."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[GlobalLogIndex] = loop.create_future()
+
+        def done(error: LogboomError | None) -> None:
+            if answer.done():
+                return
+            if isinstance(error, NotLeader):
+                error = NotLeader(error.message, leader=self.leader_address())
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(self.parent.global_index)
+
+        self.raft.read_index(done)
+        timer = loop.call_later(
+            max(0.0, deadline - self.clock.monotonic()),
+            lambda: done(Unavailable("no quorum confirmed the leader in time")),
+        )
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
+        """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
+        if self.workers[partition_id].applied_global_index >= global_index:
+            return
+        await self.watermarks.wait_applied(partition_id, global_index, deadline)
+
+    def machine(self, partition_id: PartitionId) -> StateMachine:
+        """For reads, off the loop."""
+        return self.machines[partition_id]
+
+    def log(self, partition_id: PartitionId) -> PartitionLog:
+        """For reads of records, off the loop."""
+        return self.logs[partition_id]
+
+    def pause(self, partition_id: PartitionId) -> str:
+        """Stop applying here; returns the state."""
+        return self._steer(partition_id, self.workers[partition_id].pause)
+
+    def resume(self, partition_id: PartitionId) -> str:
+        """Go on applying here."""
+        return self._steer(partition_id, self.workers[partition_id].resume)
+
+    def freeze(self, partition_id: PartitionId) -> str:
+        """Admit no writes here."""
+        return self._steer(partition_id, lambda: self.admission.freeze(partition_id))
+
+    def thaw(self, partition_id: PartitionId) -> str:
+        """Admit writes again."""
+        return self._steer(partition_id, lambda: self.admission.thaw(partition_id))
+
+    def _steer(self, partition_id: PartitionId, act: Callable[[], object]) -> str:
+        act()
+        self._publish(partition_id)
+        return self.watermarks.of(partition_id).state
+
+    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever the partition's committed, durable prefix may have grown; returns the way to stop it."""
+        callbacks = self._commit_callbacks.setdefault(partition_id, [])
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback)
+
+    def status(self) -> dict[str, Any]:
+        """Header fields of a STATUS_REPLY that this module knows."""
+        engine = self.raft.engine
+        role = "leader" if engine.is_leader else "candidate" if engine.is_candidate else "follower"
+        leader = engine.leader
+        return {
+            "node": self.node_id,
+            "cluster": self.cluster.id,
+            "role": role,
+            "term": engine.term,
+            "leader": leader,
+            "leader_address": self.leader_address(),
+            "admits": self.raft.admits,
+            "commit_index": self.parent.global_index,
+            "raft_index": engine.commit_index,
+            "recovered": self._recovered,
+            "members": [
+                [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
+                for m in self.cluster.members
+            ],
+        }
+
+
+class _LingerSync:
+    """Write-behind: the later sync that makes what was written durable."""
+
+    def __init__(self, store: PartitionLog) -> None:
+        self._store = store
+
+    def take(self) -> SyncJob | None:
+        """See ports.sync.SyncTarget."""
+        return self._store.take_sync()

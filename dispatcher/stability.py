@@ -1,0 +1,58 @@
+"""Write-behind: which prefix of a partition is durable on a majority, hence safe to apply.
+
+Every node tells every other how far its own copy is synced; each computes the same rule.
+Sans-io.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from logboom.errors import ProtocolError
+from logboom.types import NodeId, PartitionId, PartitionLogIndex
+
+
+class Stability:
+    """Durable indices per node and write-behind partition."""
+
+    def __init__(self, *, node_id: NodeId, members: Sequence[NodeId], partitions: Iterable[PartitionId]) -> None:
+        self._node_id = node_id
+        self._position = len(members) // 2
+        self._durable: dict[PartitionId, dict[NodeId, int]] = {p: dict.fromkeys(members, 0) for p in partitions}
+        self._stable: dict[PartitionId, PartitionLogIndex] = dict.fromkeys(self._durable, PartitionLogIndex(0))
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """The write-behind ones."""
+        return list(self._durable)
+
+    def stable(self, partition_id: PartitionId) -> PartitionLogIndex | None:
+        """Highest index durable on a majority; None for partitions that need no such rule."""
+        return self._stable.get(partition_id)
+
+    def update(self, node: NodeId, partition_id: PartitionId, durable_index: int) -> bool:
+        """One node's word; True if the stable index moved."""
+        nodes = self._durable.get(partition_id)
+        if nodes is None or node not in nodes:
+            return False
+        nodes[node] = max(nodes[node], durable_index)
+        stable = PartitionLogIndex(sorted(nodes.values(), reverse=True)[self._position])
+        moved = stable > self._stable[partition_id]
+        self._stable[partition_id] = max(stable, self._stable[partition_id])
+        return moved
+
+    def mine(self) -> list[tuple[PartitionId, int]]:
+        """What to tell the others."""
+        return [(p, nodes[self._node_id]) for p, nodes in self._durable.items() if nodes[self._node_id]]
+
+
+def parse_progress(header: Mapping[str, Any]) -> list[tuple[PartitionId, int]]:
+    """The rows of a PROGRESS frame. Raises ProtocolError."""
+    rows = header.get("durable")
+    if not isinstance(rows, list):
+        raise ProtocolError("PROGRESS without a list of durable indices")
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and v >= 0 for v in row)):
+            raise ProtocolError(f"PROGRESS with {row!r}")
+    return [(PartitionId(p), index) for p, index in rows]

@@ -1,0 +1,310 @@
+"""Three parent logs in one world, with a fault schedule drawn from a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from logboom.errors import LogboomError
+from logboom.settings import Member, RaftSettings
+from logboom.types import NO_DIGEST, NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Frame
+from ports.net import ConnectionLimits
+from raftlog.core import RaftLog
+from raftlog.entry import Route
+from raftlog.journal import Journal
+from raftlog.links import Identity, Links
+from raftlog.outbox import GroupSync
+from raftlog.parent_state import EMPTY, ParentState, Tail
+from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload
+
+PARTITIONS = (PartitionId(0), PartitionId(1))
+
+
+class Store:
+    """Payloads: a synced file of batches, each `partition, index, digest, previous` and a body."""
+
+    def __init__(self, disk: MemoryDisk, path: Path) -> None:
+        self.file = disk.open(path, create=True)
+        self.appended: Callable[[Store], None] = lambda _: None
+        self.batches: dict[tuple[int, int, bytes], bytes] = {}
+        self.queue: list[bytes] = []
+        raw, offset = self.file.read(offset=0, length=1 << 30), 0
+        while offset + 64 <= len(raw) and any(raw[offset : offset + 64]):
+            if hashlib.blake2b(raw[offset : offset + 48], digest_size=16).digest() != raw[offset + 48 : offset + 64]:
+                break
+            self._keep(raw[offset : offset + 64])
+            offset += 64
+        self.end = offset
+
+    def _keep(self, raw: bytes) -> Route:
+        partition, index = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little")
+        self.batches[partition, index, raw[48:64]] = raw
+        return Route(PartitionId(partition), Term(0), PartitionLogIndex(index), raw[48:64])
+
+    def make(self, partition: int, tail: Tail, salt: int) -> tuple[Route, bytes]:
+        head = partition.to_bytes(8, "little") + (tail.last_index + 1).to_bytes(8, "little") + tail.digest
+        head += salt.to_bytes(16, "little")
+        raw = head + hashlib.blake2b(head, digest_size=16).digest()
+        return self.append(raw), raw
+
+    def append(self, raw: bytes) -> Route:
+        route = self._keep(raw)
+        self.queue.append(raw)
+        self.appended(self)
+        return route
+
+    def holds(self, route: Route) -> bool:
+        return (route.partition_id, route.last_index, route.digest) in self.batches
+
+    def may_be_refetched(self, route: Route) -> bool:
+        return False
+
+    def receive(self, raw: memoryview) -> Route | None:
+        batch = bytes(raw)
+        partition, index = int.from_bytes(batch[:8], "little"), int.from_bytes(batch[8:16], "little")
+        if (partition, index, batch[48:64]) in self.batches:
+            return None
+        if batch[16:32] != NO_DIGEST and (partition, index - 1, batch[16:32]) not in self.batches:
+            return None
+        return self.append(batch)
+
+    def size(self, route: Route) -> int:
+        return 64
+
+    def read(self, route: Route) -> bytes:
+        return self.batches[route.partition_id, route.last_index, route.digest]
+
+    # SyncTarget and SyncJob in one
+    def take(self) -> Store | None:
+        self.writing, self.queue = self.queue, []
+        return self if self.writing else None
+
+    @property
+    def pending_bytes(self) -> int:
+        return 64 * len(self.writing)
+
+    def run(self) -> None:
+        self.file.write(self.writing, offset=self.end)
+        self.end += 64 * len(self.writing)
+        self.file.sync()
+
+    def done(self) -> None:
+        pass
+
+
+class SimNode:
+    """One process: everything in here is lost in a crash, the disk is not (less what was unsynced)."""
+
+    def __init__(self, cluster: Cluster, node_id: NodeId) -> None:
+        self.cluster, self.node_id = cluster, node_id
+        loop, rng = cluster.loop, random.Random(cluster.rng.random())
+        disk = cluster.disks[node_id]
+        self.offload = VirtualOffload(loop, rng)
+        self.journal = Journal.open(
+            disk=disk, directory=Path(f"/{node_id}/journal"), cluster_id="sim", segment_bytes=cluster.segment_bytes
+        )
+        self.store = Store(disk, Path(f"/{node_id}/aof"))
+        self.parent = ParentState()
+        self.tails: dict[PartitionId, Tail] = {}
+        self.proposed: list[tuple[PartitionId, int, bytes]] = []
+        self.network = cluster.net.of(f"{node_id}:1")
+        clock = VirtualClock(loop)
+        members = {n: Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in cluster.ids}
+        self.raft = RaftLog(
+            node_id=node_id,
+            peers=[n for n in cluster.ids if n != node_id],
+            journal=self.journal,
+            payloads=self.store,
+            links_of=lambda events: Links(
+                identity=Identity(node_id, "sim", b"same"),
+                members=members,
+                network=self.network,  # type: ignore[arg-type]
+                clock=clock,
+                rng=rng,
+                limits=ConnectionLimits(),
+                tls=None,
+                events=events,
+                drop=lambda peer, kind: cluster.drop_payload and kind == 66 and rng.random() < 0.3,
+            ),
+            group=lambda synced: GroupSync(
+                offload=self.offload, clock=clock, synced=synced, failed=cluster.failures.append
+            ),
+            settings=RaftSettings(),
+            clock=clock,
+            rng=rng,
+            offload=self.offload,
+            events=self,
+            fatal=cluster.failures.append,
+        )
+        self.store.appended = self.raft.group.dirty
+        self.raft.recover()
+
+    async def start(self) -> None:
+        await self.raft.start(f"{self.node_id}:1")
+
+    def submit(self, salt: int) -> None:
+        """One request over one or both partitions."""
+        routes = []
+        for partition in PARTITIONS[: 1 + salt % 2]:
+            route, raw = self.store.make(partition, self.tails.get(partition, EMPTY), salt)
+            self.tails[partition] = Tail(route.last_index, route.digest)
+            self.raft.send_payload(partition_id=partition, buffers=[raw])
+            routes.append(route)
+        self.raft.propose(routes, payload_bytes=64 * len(routes))
+
+    # RaftEvents
+    def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
+        first = self.parent.apply(raft_index, routes)
+        for offset, route in enumerate(routes):
+            assert self.store.holds(route), "I2: committed without its payload"
+            self.cluster.committed(self.node_id, first + offset, route)
+
+    def leads(self, term: int) -> None:
+        self.cluster.leaders.setdefault(term, set()).add(self.node_id)
+        self.tails = self.parent.tails_after(self.raft.uncommitted_routes())
+
+    def lost_leadership(self) -> None:
+        pass
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        raise AssertionError(frame)
+
+    def peer_up(self, peer: NodeId) -> None:
+        pass
+
+    def peer_down(self, peer: NodeId) -> None:
+        pass
+
+    def synced(self) -> None:
+        pass
+
+
+class Cluster:
+    def __init__(self, seed: int, *, nodes: int = 3, segment_bytes: int = 4096, drop_payload: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.loop = VirtualLoop()
+        self.net = MemoryNetwork(self.loop, random.Random(self.rng.random()))
+        self.ids = [NodeId(f"n{k}") for k in range(nodes)]
+        self.disks = {n: MemoryDisk() for n in self.ids}
+        self.nodes: dict[NodeId, SimNode] = {}
+        self.log: dict[int, Route] = {}
+        self.failures: list[BaseException] = []
+        self.leaders: dict[int, set[NodeId]] = {}
+        self.segment_bytes = segment_bytes
+        self.drop_payload = drop_payload
+        self.reads = 0
+        self.crashes = 0
+
+    def committed(self, node: NodeId, global_index: int, route: Route) -> None:
+        """State-machine safety: one route per global index, ever, on every node."""
+        known = self.log.setdefault(global_index, route)
+        assert known[2:] == route[2:], f"{node} commits {route} at {global_index}, another had {known}"
+
+    async def start(self, node_id: NodeId) -> None:
+        self.nodes[node_id] = SimNode(self, node_id)
+        await self.nodes[node_id].start()
+
+    def crash(self, node_id: NodeId, *, power: bool) -> None:
+        node = self.nodes.pop(node_id)
+        node.offload.dead = True
+        node.raft._closed = True
+        for task in node.raft.links._tasks:
+            task.cancel()
+        self.net.kill(f"{node_id}:1")
+        self.crashes += 1
+        if power:
+            self.disks[node_id].crash(self.rng)
+
+    def leader(self) -> SimNode | None:
+        found = [n for n in self.nodes.values() if n.raft.admits]
+        return max(found, key=lambda n: n.raft.engine.term) if found else None
+
+    async def sleep(self, seconds: float) -> None:
+        woken = self.loop.create_future()
+        self.loop.call_later(seconds, woken.set_result, None)
+        await woken
+
+    def check(self) -> None:
+        """What must hold at any moment."""
+        if self.failures:
+            raise self.failures[0]
+        for term, leaders in self.leaders.items():
+            assert len(leaders) == 1, f"term {term} was led by {leaders}"
+
+    async def load(self, seconds: float) -> None:
+        end, salt = self.loop.now + seconds, 0
+        while self.loop.now < end:
+            for node in list(self.nodes.values()):
+                if node.raft.admits:
+                    for _ in range(self.rng.randint(1, 8)):
+                        salt += 1
+                        node.submit(self.rng.getrandbits(64) * 2 + salt % 2)
+                    node.raft.read_index(self._read_done)
+            self.check()
+            await self.sleep(self.rng.uniform(0.001, 0.02))
+
+    def _read_done(self, error: LogboomError | None) -> None:
+        self.reads += error is None
+
+    async def faults(self, seconds: float) -> None:
+        end = self.loop.now + seconds
+        while self.loop.now < end:
+            await self.sleep(self.rng.uniform(0.02, 0.5))
+            a, b = self.rng.sample(self.ids, 2)
+            fate = self.rng.random()
+            if fate < 0.35:
+                self.net.cut(f"{a}:1", f"{b}:1")
+                self.loop.call_later(self.rng.uniform(0.05, 1.0), self.net.heal, f"{a}:1", f"{b}:1")
+            elif fate < 0.6:
+                self.net.slow[f"{a}:1", f"{b}:1"] = self.rng.uniform(0.02, 0.4)
+                self.loop.call_later(self.rng.uniform(0.1, 0.6), self.net.slow.pop, (f"{a}:1", f"{b}:1"), None)
+            elif fate < 0.65:
+                for node in list(self.nodes):
+                    self.crash(node, power=True)
+                await self.sleep(0.2)
+                for node in self.ids:
+                    await self.start(node)
+            elif len(self.nodes) == len(self.ids):
+                self.crash(a, power=self.rng.random() < 0.6)
+                await self.sleep(self.rng.uniform(0.05, 0.8))
+                await self.start(a)
+
+    async def heal(self) -> None:
+        """Everything back; all nodes must agree within 30 simulated seconds."""
+        self.net.cuts.clear()
+        self.net.slow.clear()
+        self.drop_payload = False
+        for node in self.ids:
+            if node not in self.nodes:
+                await self.start(node)
+        end = self.loop.now + 30
+        while self.loop.now < end:
+            self.check()
+            leader = self.leader()
+            if leader is not None and {n.parent.global_index for n in self.nodes.values()} == {max(self.log or [0])}:
+                return
+            await self.sleep(0.05)
+        where = {n: (s.parent.global_index, s.raft.engine.term, s.raft.admits) for n, s in self.nodes.items()}
+        raise AssertionError(f"did not converge on {max(self.log or [0])}: {where}")
+
+    async def run(self, seconds: float, *, faults: bool = True) -> None:
+        for node in self.ids:
+            await self.start(node)
+        jobs = [self.loop.create_task(self.load(seconds))]
+        if faults:
+            jobs.append(self.loop.create_task(self.faults(seconds)))
+        for job in jobs:
+            await job
+        await self.heal()
+
+    def play(self, seconds: float, *, faults: bool = True) -> None:
+        try:
+            self.loop.run_until_complete(self.run(seconds, faults=faults))
+        finally:
+            for node in list(self.nodes):
+                self.crash(node, power=False)
+            self.loop.run_until_complete(self.sleep(1))
+            self.loop.close()
