@@ -34,7 +34,6 @@ from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import invariant
 from ports.offload import Offload
-from ports.sync import SyncJob
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.parent_state import EMPTY, ParentState, Tail
@@ -231,7 +230,8 @@ class Pipeline:
     def _sync_behind(self) -> None:
         self._linger_due = False
         for partition_id in self.stability.partitions:
-            self.raft.group.dirty(_LingerSync(self.logs[partition_id]))
+            if self.logs[partition_id].request_sync():
+                self.raft.group.dirty(self.logs[partition_id])
         self.raft.poke()
 
     # -- the parent log's events
@@ -464,14 +464,3 @@ class Pipeline:
                 for m in self.cluster.members
             ],
         }
-
-
-class _LingerSync:
-    """Write-behind: the later sync that makes what was written durable."""
-
-    def __init__(self, store: PartitionLog) -> None:
-        self._store = store
-
-    def take(self) -> SyncJob | None:
-        """See ports.sync.SyncTarget."""
-        return self._store.take_sync()

@@ -1,0 +1,99 @@
+"""The interface of a partition's state machine, for built-in ones and for yours.
+
+Register a class under the entry point group ``logboom.state_machines``; its name there is
+what ``cluster.state_machine`` in the configuration says.
+
+Rules: ``apply`` is deterministic (no clock, no randomness, no I/O beyond its own state), takes
+whole batches so that it can be vectorised, and writes state, position and the opaque
+``meta`` entries in ONE transaction. All methods are called off the event loop, ``apply``
+from one thread at a time, reads concurrently with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol
+
+from logboom.commands import Value
+from logboom.records import RecordBlock
+from logboom.settings import ApplySettings
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+
+
+class Position(NamedTuple):
+    """How far a state machine has applied."""
+
+    applied_index: PartitionLogIndex
+    applied_global_index: GlobalLogIndex
+
+
+NOWHERE = Position(PartitionLogIndex(0), GlobalLogIndex(0))
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyBatch:
+    """One committed batch to apply. ``skip``: half-open record ranges that were applied before; they take no effect.
+
+    ``records`` is None for machines that set ``needs_records = False``.
+    """
+
+    first_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    timestamp_ms: int
+    count: int
+    nbytes: int
+    digest: bytes
+    records: RecordBlock | None
+    skip: tuple[tuple[int, int], ...] = ()
+
+
+Results = Sequence[bytes]
+"""Per batch: one status byte per record, or a single byte when all are equal."""
+Sealed = tuple[Position, Mapping[bytes, bytes | None]]
+"""The position after the batches, and meta entries to write (None: delete) in the same transaction."""
+
+
+class StateMachine(Protocol):
+    """See the module."""
+
+    needs_records: ClassVar[bool]
+
+    @classmethod
+    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> StateMachine:
+        """Open or create in ``directory``. Raises CorruptData rather than serve damaged state."""
+        ...
+
+    def position(self) -> Position:
+        """As of the last transaction."""
+        ...
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        """All meta entries, in any order."""
+        ...
+
+    def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
+        """Apply in order; before committing, pass the results to ``seal`` and write what it returns.
+
+        All or nothing: on an exception no effect may remain.
+        """
+        ...
+
+    def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
+        """Values and the position that they are at, from one consistent view. Raises CorruptData."""
+        ...
+
+    def scan(
+        self, *, start: bytes, end: bytes | None, limit: int, chunk: int
+    ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
+        """Keys in [start, end) ascending, in chunks, all from one view; ``limit`` 0: all."""
+        ...
+
+    def digest(self) -> tuple[bytes, Position]:
+        """Equal for equal state, and the position it is of."""
+        ...
+
+    def close(self) -> None:
+        """Sync and close; idempotent."""
+        ...

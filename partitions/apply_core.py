@@ -1,0 +1,180 @@
+"""Applying one partition's committed batches: the cursor, the states, and one group's work.
+
+Sans-io but for the state machine and the log it is given; the worker runs ``ApplyGroup.run``
+off the loop and tells ``Cursor`` what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from logboom.settings import ApplySettings
+from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed, StateMachine
+from logboom.types import GlobalLogIndex, PartitionLogIndex, ProducerId
+from partitions.dedupe import Decision, Dedupe
+from partitions.log import CommittedBatch, PartitionLog
+from ports.invariant import invariant
+
+
+class WorkerState(StrEnum):
+    """What a worker is doing."""
+
+    RUNNING = "running"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    DAMAGED = "damaged"
+
+
+class AppliedBatch(NamedTuple):
+    """What became of one batch. ``refused``: an error code; then it had no effect."""
+
+    first_index: PartitionLogIndex
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    producer: ProducerId
+    epoch: int
+    sequence: int
+    count: int
+    nbytes: int
+    duplicate: int
+    results: bytes | None
+    refused: str | None
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where a worker stands. Watermarks only grow (I7)."""
+
+    applied: Position = NOWHERE
+    limit: PartitionLogIndex = PartitionLogIndex(0)
+    """May apply up to here: committed, durable here, and stable where the mode asks for it."""
+    committed: PartitionLogIndex = PartitionLogIndex(0)
+    state: WorkerState = WorkerState.RUNNING
+    attempts: int = 0
+
+    @property
+    def due(self) -> bool:
+        """There is something that may be applied."""
+        return self.applied.applied_index < self.limit
+
+    def raise_limit(self, limit: int, committed: int) -> None:
+        """More may be applied."""
+        self.limit = PartitionLogIndex(max(self.limit, limit))
+        self.committed = PartitionLogIndex(max(self.committed, committed))
+
+    def advance(self, position: Position) -> None:
+        """A group was applied."""
+        invariant(
+            position.applied_index >= self.applied.applied_index
+            and position.applied_global_index >= self.applied.applied_global_index,
+            f"I7: applied went back from {self.applied} to {position}",
+        )
+        self.applied = position
+        self.attempts = 0
+        if self.state is WorkerState.RETRYING:
+            self.state = WorkerState.RUNNING
+
+    def follow_commit(self, global_commit_index: int) -> bool:
+        """An idle partition is as far as the whole log is: nothing of it is pending."""
+        if self.applied.applied_index < self.committed or global_commit_index <= self.applied.applied_global_index:
+            return False
+        self.applied = Position(self.applied.applied_index, GlobalLogIndex(global_commit_index))
+        return True
+
+    def failed(self, *, damaged: bool, attempts_max: int) -> None:
+        """Retry for a while, then wait for an operator; damaged data is not retried."""
+        self.attempts += 1
+        if damaged:
+            self.state = WorkerState.DAMAGED
+        elif self.attempts >= attempts_max:
+            self.state = WorkerState.PAUSED
+        else:
+            self.state = WorkerState.RETRYING
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyGroup:
+    """One transaction's worth: read, decide, apply. All or nothing."""
+
+    log: PartitionLog
+    machine: StateMachine
+    dedupe: Dedupe
+    settings: ApplySettings
+    after: PartitionLogIndex
+    through: PartitionLogIndex
+
+    def run(self) -> list[AppliedBatch]:
+        """Off the loop. Raises whatever reading or applying raised; then nothing has changed."""
+        batches = self.log.read_committed(
+            after_index=self.after,
+            through_index=self.through,
+            max_bytes=self.settings.batch_bytes,
+            max_batches=self.settings.batches_max,
+            headers_only=not self.machine.needs_records,
+        )
+        invariant(bool(batches), f"nothing to apply after {self.after} though {self.through} is durable")
+        invariant(
+            batches[0].header.first_index == self.after + 1,
+            f"I5: applying {batches[0].header.first_index} after {self.after}",
+        )
+        self.dedupe.rollback()
+        decisions, applied = self._decide(batches)
+        outcomes: list[AppliedBatch] = []
+
+        def seal(results: Results) -> Sealed:
+            by_batch = iter(results)
+            for batch, decision in zip(batches, decisions, strict=True):
+                fresh = next(by_batch) if decision.refused is None else None
+                outcomes.append(self._outcome(batch, decision, fresh))
+            last = batches[-1]
+            return Position(last.last_index, last.global_index), self.dedupe.changes()
+
+        self.machine.apply(applied, seal)
+        return outcomes
+
+    def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[Decision], list[ApplyBatch]]:
+        # Decisions depend on the batches before them in the same group: stage each at once.
+        decisions, applied = [], []
+        for batch in batches:
+            header = batch.header
+            decision = self.dedupe.decide(header)
+            decisions.append(decision)
+            if decision.refused is None:
+                self.dedupe.record(header, decision, batch.global_index)
+                applied.append(
+                    ApplyBatch(
+                        header.first_index,
+                        batch.global_index,
+                        header.timestamp_ms,
+                        header.count,
+                        header.nbytes,
+                        header.digest,
+                        batch.records,
+                        decision.skip,
+                    )
+                )
+        return decisions, applied
+
+    def _outcome(self, batch: CommittedBatch, decision: Decision, fresh: bytes | None) -> AppliedBatch:
+        header = batch.header
+        results = None
+        if fresh is not None:
+            results = self.dedupe.results(header, decision, fresh)
+            if decision.duplicate < header.count:
+                self.dedupe.remember(header, batch.global_index, results)
+        return AppliedBatch(
+            header.first_index,
+            header.last_index,
+            batch.global_index,
+            header.producer,
+            header.epoch,
+            header.sequence,
+            header.count,
+            header.nbytes,
+            decision.duplicate,
+            results,
+            decision.refused,
+        )

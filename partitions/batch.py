@@ -1,0 +1,210 @@
+"""A batch: what one append writes. The unit of replication, of the digest chain and of the index.
+
+128-byte header (little-endian, field by field as in ``HEAD``), metadata section, data section::
+
+    magic "LBB1", version u16 (1), flags u16 (bit 0: dense), partition id u32, record count u32,
+    first index u64, term u64, timestamp ms u64, producer id 16, epoch u32, codec u32 (0: none),
+    first sequence u64, floor u64, metadata length u32, data length u32,
+    previous digest 16, digest 16, crc32c of all before it u32, 4 zero bytes
+
+``digest`` = first 16 bytes of BLAKE3 over previous digest ‖ content fields of the header ‖
+metadata ‖ data: a commitment to the whole prefix of the partition's log.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import google_crc32c
+from blake3 import blake3
+
+from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
+from logboom.records import RecordBlock
+from logboom.types import DIGEST_BYTES, PartitionId, PartitionLogIndex, ProducerId, Term
+from logboom.wire import Buffer
+
+MAGIC: Final = b"LBB1"
+VERSION: Final = 1
+FLAG_DENSE: Final = 1
+HEAD: Final = struct.Struct("<4sHHIIQQQ16sIIQQII")
+DIGESTS: Final = struct.Struct("<16s16s")
+CRC: Final = struct.Struct("<I4x")
+HEADER_BYTES: Final = HEAD.size + DIGESTS.size + CRC.size
+SECTION_BYTES_MAX: Final = 1 << 30
+
+
+class BatchHeader(NamedTuple):
+    """Everything about a batch but its records."""
+
+    partition_id: PartitionId
+    first_index: PartitionLogIndex
+    count: int
+    term: Term
+    timestamp_ms: int
+    producer: ProducerId
+    epoch: int
+    sequence: int
+    floor: int
+    dense: bool
+    metadata_length: int
+    data_length: int
+    previous_digest: bytes
+    digest: bytes
+
+    @property
+    def last_index(self) -> PartitionLogIndex:
+        """``partition_log_index`` of the last record."""
+        return PartitionLogIndex(self.first_index + self.count - 1)
+
+    @property
+    def nbytes(self) -> int:
+        """The whole batch on disk."""
+        return HEADER_BYTES + self.metadata_length + self.data_length
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A header and the three buffers that follow each other on disk and on the wire."""
+
+    header: BatchHeader
+    buffers: list[Buffer]
+
+    @property
+    def last_index(self) -> PartitionLogIndex:
+        """See BatchHeader."""
+        return self.header.last_index
+
+    @property
+    def digest(self) -> bytes:
+        """See BatchHeader."""
+        return self.header.digest
+
+    @property
+    def nbytes(self) -> int:
+        """See BatchHeader."""
+        return self.header.nbytes
+
+    def records(self) -> RecordBlock:
+        """The records, not copied. Raises CorruptData if the sections are not a block."""
+        try:
+            return RecordBlock.parse(self.header.count, self.buffers[1], self.buffers[2])
+        except InvalidRequest as error:
+            raise CorruptData(f"batch at {self.header.first_index}: {error}") from error
+
+
+def build_batch(
+    *,
+    partition_id: PartitionId,
+    first_index: int,
+    term: Term,
+    timestamp_ms: int,
+    producer: ProducerId,
+    epoch: int,
+    sequence: int,
+    floor: int,
+    dense: bool,
+    records: RecordBlock,
+    previous_digest: bytes,
+) -> Batch:
+    """A new batch of ``records``; sections are referenced, not copied."""
+    metadata, data = records.metadata, records.data
+    head = HEAD.pack(
+        MAGIC,
+        VERSION,
+        FLAG_DENSE if dense else 0,
+        partition_id,
+        records.count,
+        first_index,
+        term,
+        timestamp_ms,
+        producer,
+        epoch,
+        0,
+        sequence,
+        floor,
+        len(metadata),
+        len(data),
+    )
+    digest = _digest(previous_digest, head, metadata, data)
+    checked = head + previous_digest + digest
+    raw = checked + CRC.pack(google_crc32c.value(checked))
+    header = BatchHeader(
+        partition_id,
+        PartitionLogIndex(first_index),
+        records.count,
+        term,
+        timestamp_ms,
+        producer,
+        epoch,
+        sequence,
+        floor,
+        dense,
+        len(metadata),
+        len(data),
+        previous_digest,
+        digest,
+    )
+    return Batch(header, [raw, metadata, data])
+
+
+def parse_header(raw: Buffer) -> BatchHeader:
+    """Check and decode the first 128 bytes. Raises CorruptData or IncompatibleVersion."""
+    if len(raw) < HEADER_BYTES:
+        raise CorruptData(f"a batch header of {len(raw)} bytes")
+    fields = HEAD.unpack_from(raw)
+    if fields[0] != MAGIC:
+        raise CorruptData("not a batch header")
+    checked = bytes(raw[: HEADER_BYTES - CRC.size])
+    (crc,) = CRC.unpack_from(raw, HEADER_BYTES - CRC.size)
+    if google_crc32c.value(checked) != crc:
+        raise CorruptData("batch header does not match its checksum")
+    _, version, flags, partition, count, first, term, stamp, producer, epoch, codec, seq, floor, meta, data = fields
+    if version != VERSION or codec != 0 or flags & ~FLAG_DENSE:
+        raise IncompatibleVersion(
+            f"batch of format {version}, codec {codec}, flags {flags}; this release reads format {VERSION}",
+            found=version,
+            supported=VERSION,
+        )
+    if not count or meta > SECTION_BYTES_MAX or data > SECTION_BYTES_MAX:
+        raise CorruptData(f"batch header with {count} records in {meta} + {data} bytes")
+    previous, digest = DIGESTS.unpack_from(raw, HEAD.size)
+    return BatchHeader(
+        PartitionId(partition),
+        PartitionLogIndex(first),
+        count,
+        Term(term),
+        stamp,
+        ProducerId(producer),
+        epoch,
+        seq,
+        floor,
+        bool(flags & FLAG_DENSE),
+        meta,
+        data,
+        previous,
+        digest,
+    )
+
+
+def parse_batch(raw: Buffer) -> Batch:
+    """Check a whole batch against its own digest. Raises CorruptData or IncompatibleVersion."""
+    view = memoryview(raw)
+    header = parse_header(view)
+    if len(view) != header.nbytes:
+        raise CorruptData(f"batch of {len(view)} bytes; its header says {header.nbytes}")
+    middle = HEADER_BYTES + header.metadata_length
+    metadata, data = view[HEADER_BYTES:middle], view[middle:]
+    if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:
+        raise CorruptData(f"batch at {header.first_index} does not match its digest")
+    return Batch(header, [view[:HEADER_BYTES], metadata, data])
+
+
+def _digest(previous: bytes, head: bytes, metadata: Buffer, data: Buffer) -> bytes:
+    if len(metadata) + len(data) < 4096:
+        return blake3(b"".join((previous, head, metadata, data))).digest(DIGEST_BYTES)
+    hasher = blake3(previous + head)
+    hasher.update(metadata)
+    hasher.update(data)
+    return hasher.digest(DIGEST_BYTES)

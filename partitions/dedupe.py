@@ -1,0 +1,232 @@
+"""Each ``(producer, sequence)`` at most once (I5), decided from replicated state only.
+
+Per producer: its epoch, a floor below which everything is settled, and the applied ranges
+above it. A batch is applied less the records that these cover. ``dense`` producers (Spark
+writers) may leave no gap. What is remembered is bounded: ranges per producer, receipts per
+producer, producers per partition (the one that wrote longest ago goes first: the same one on
+every node, since that order is the order of the log). Sans-io.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgpack
+
+from logboom.settings import ApplySettings
+from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId, Status
+from partitions.batch import BatchHeader
+from ports.invariant import invariant
+
+RESULTS_BYTES_MAX = 1024
+
+
+class AppliedReceipt(NamedTuple):
+    """What became of a part when it was applied."""
+
+    sequence: int
+    count: int
+    first_index: PartitionLogIndex
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    results: bytes | None
+
+
+class Decision(NamedTuple):
+    """What to do with a batch: refuse it (an error code), or skip some records (half-open positions)."""
+
+    refused: str | None
+    skip: tuple[tuple[int, int], ...]
+
+    @property
+    def duplicate(self) -> int:
+        """Records skipped."""
+        return sum(stop - start for start, stop in self.skip)
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer's past."""
+
+    epoch: int = 0
+    floor: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Applied sequences at or above the floor: disjoint, ascending, half-open."""
+    receipts: list[AppliedReceipt] = field(default_factory=list)
+    last_global: int = 0
+
+    @property
+    def expected(self) -> int:
+        """The next sequence of a dense producer."""
+        return self.ranges[-1][1] if self.ranges else self.floor
+
+    def covered(self, first: int, last: int, floor: int) -> list[tuple[int, int]]:
+        """The parts of [first, last) that are settled."""
+        found = []
+        floor = max(floor, self.floor)
+        if first < floor:
+            found.append((first, min(last, floor)))
+        for start, stop in self.ranges:
+            low, high = max(start, first, floor), min(stop, last)
+            if low < high:
+                found.append((low, high))
+        return _merge(found)
+
+    def settle(self, first: int, last: int, floor: int) -> None:
+        """[first, last) is applied; nothing below ``floor`` will come again."""
+        self.floor = max(self.floor, floor)
+        merged = _merge([*self.ranges, (first, last)])
+        while merged and merged[0][0] <= self.floor:
+            self.floor = max(self.floor, merged.pop(0)[1])
+        self.ranges = merged
+
+    def copy(self) -> Producer:
+        """To change without touching the original."""
+        return Producer(self.epoch, self.floor, list(self.ranges), list(self.receipts), self.last_global)
+
+    def encode(self) -> bytes:
+        """For the state machine's transaction."""
+        packed: bytes = msgpack.packb(
+            [self.epoch, self.floor, self.ranges, [list(r) for r in self.receipts], self.last_global]
+        )
+        return packed
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Producer:
+        """Inverse of ``encode``."""
+        row: Any = msgpack.unpackb(raw)
+        epoch, floor, ranges, receipts, last_global = row
+        return cls(epoch, floor, [tuple(r) for r in ranges], [AppliedReceipt(*r) for r in receipts], last_global)
+
+
+class Dedupe:
+    """All producers of one partition.
+
+    Per batch, in log order: ``decide``, then ``record``. Per transaction: ``changes`` gives what to
+    write, then ``commit`` makes it so in memory, or ``rollback`` forgets it.
+    """
+
+    def __init__(self, settings: ApplySettings, entries: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._settings = settings
+        loaded = [(ProducerId(key), Producer.decode(raw)) for key, raw in entries]
+        loaded.sort(key=lambda item: item[1].last_global)
+        self._producers: OrderedDict[ProducerId, Producer] = OrderedDict(loaded)
+        self._staged: dict[ProducerId, Producer] = {}
+        """Changed in the transaction under way, in the order of their last write."""
+        self._evicted: list[ProducerId] = []
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def decide(self, header: BatchHeader) -> Decision:
+        """Reads only."""
+        if header.producer == NO_PRODUCER:
+            return Decision(None, ())
+        known = self._known(header.producer)
+        if known is None or header.epoch > known.epoch:
+            known = Producer(epoch=header.epoch)
+        if header.epoch < known.epoch:
+            return Decision("producer_fenced", ())
+        if header.dense and header.sequence > max(known.expected, header.floor):
+            return Decision("out_of_sequence", ())
+        covered = known.covered(header.sequence, header.sequence + header.count, header.floor)
+        if len(known.ranges) >= self._settings.producer_ranges_max and not covered:
+            merged = _merge([*known.ranges, (header.sequence, header.sequence + header.count)])
+            if len(merged) > self._settings.producer_ranges_max:
+                return Decision("quota_exceeded", ())
+        return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
+
+    def results(self, header: BatchHeader, decision: Decision, fresh: bytes) -> bytes:
+        """Status per record: what was remembered for skipped ones, ``fresh`` for the others."""
+        if not decision.skip:
+            return fresh
+        known = self._known(header.producer)
+        full = bytearray(fresh * header.count if len(fresh) == 1 else fresh)
+        for start, stop in decision.skip:
+            for position in range(start, stop):
+                full[position] = _remembered(known, header.sequence + position)
+        return bytes(full[:1]) if len(set(full)) == 1 else bytes(full)
+
+    def record(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex) -> None:
+        """The batch will be applied as decided: what follows it in the log is judged with that in mind."""
+        if header.producer == NO_PRODUCER or decision.refused is not None:
+            return
+        known = self._staged.pop(header.producer, None)
+        if known is None:
+            before = self._producers.get(header.producer)
+            known = before.copy() if before is not None else Producer(epoch=header.epoch)
+        if header.epoch > known.epoch:
+            known = Producer(epoch=header.epoch, last_global=known.last_global)
+        invariant(global_index > known.last_global, "I5: a producer's batches recorded out of order")
+        known.settle(header.sequence, header.sequence + header.count, header.floor)
+        known.last_global = global_index
+        self._staged[header.producer] = known
+
+    def remember(self, header: BatchHeader, global_index: GlobalLogIndex, results: bytes) -> None:
+        """Keep the receipt of a batch that had any effect, for retries."""
+        known = self._staged.get(header.producer)
+        if known is None:
+            return
+        kept = results if len(results) <= RESULTS_BYTES_MAX else None
+        known.receipts.append(
+            AppliedReceipt(header.sequence, header.count, header.first_index, header.last_index, global_index, kept)
+        )
+        del known.receipts[: -self._settings.producer_receipts]
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        """Entries to write in the transaction under way; None: forget."""
+        fresh = sum(producer not in self._producers for producer in self._staged)
+        excess = len(self._producers) + fresh - self._settings.producers_max
+        old = (producer for producer in self._producers if producer not in self._staged)
+        self._evicted = [producer for producer, _ in zip(old, range(max(0, excess)), strict=False)]
+        found: dict[bytes, bytes | None] = {bytes(p): known.encode() for p, known in self._staged.items()}
+        found.update(dict.fromkeys(map(bytes, self._evicted)))
+        return found
+
+    def commit(self) -> None:
+        """The transaction is on disk."""
+        for producer, known in self._staged.items():
+            self._producers[producer] = known
+            self._producers.move_to_end(producer)
+        for producer in self._evicted:
+            del self._producers[producer]
+        self.rollback()
+
+    def rollback(self) -> None:
+        """The transaction did not happen."""
+        self._staged, self._evicted = {}, []
+
+    def _known(self, producer: ProducerId) -> Producer | None:
+        return self._staged.get(producer) or self._producers.get(producer)
+
+    def lookup(
+        self, producer: ProducerId, epoch: int, first_sequence: int, count: int
+    ) -> AppliedReceipt | None:
+        """The receipt of exactly this part, if it was applied and is remembered."""
+        known = self._producers.get(producer)
+        if known is None or known.epoch != epoch:
+            return None
+        for receipt in reversed(known.receipts):
+            if (receipt.sequence, receipt.count) == (first_sequence, count):
+                return receipt
+        return None
+
+
+def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _remembered(known: Producer | None, sequence: int) -> int:
+    for receipt in reversed(known.receipts if known is not None else []):
+        if receipt.results is not None and receipt.sequence <= sequence < receipt.sequence + receipt.count:
+            return receipt.results[0 if len(receipt.results) == 1 else sequence - receipt.sequence]
+    return int(Status.UNKNOWN_RESULT)

@@ -1,0 +1,53 @@
+"""Open segment files: a cache bounded in number, least recently used first out, never one in use."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ports.disk import File
+
+
+class OpenFiles:
+    """Shared by all readers of a partition log; safe to use from several threads."""
+
+    def __init__(self, open_file: Callable[[int], File], *, files_max: int) -> None:
+        self._open = open_file
+        self._files_max = files_max
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._users: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def use(self, segment: int) -> Iterator[File]:
+        """The file of a segment, which stays open at least until the block ends."""
+        with self._lock:
+            file = self._files.get(segment)
+            if file is None:
+                file = self._files[segment] = self._open(segment)
+            self._files.move_to_end(segment)
+            self._users[segment] = self._users.get(segment, 0) + 1
+        try:
+            yield file
+        finally:
+            with self._lock:
+                self._users[segment] -= 1
+                if not self._users[segment]:
+                    del self._users[segment]
+                self._shrink()
+
+    def _shrink(self) -> None:
+        for segment in list(self._files):
+            if len(self._files) <= self._files_max:
+                return
+            if segment not in self._users:
+                self._files.pop(segment).close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()

@@ -1,0 +1,470 @@
+"""One partition's append-only log (AOF): tentative and committed batches, durable and readable.
+
+Append-only means conflicts too: after a leader change a new batch may reuse an index that
+holds a tentative batch of the old term. Both stay; the parent log's digest says which one
+the index means.
+
+The loop appends and commits; the group sync writes (``take``/``run``/``done``); readers use
+other threads. What they share is append-only arrays and immutable tuples.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from logboom.errors import CorruptData, LogboomError
+from logboom.records import RecordBlock
+from logboom.settings import LogSettings
+from logboom.types import (
+    DIGEST_BYTES,
+    NO_DIGEST,
+    DurabilityMode,
+    GlobalLogIndex,
+    PartitionId,
+    PartitionLogIndex,
+    Term,
+)
+from partitions.batch import HEADER_BYTES, Batch, BatchHeader, parse_batch, parse_header
+from partitions.files import OpenFiles
+from partitions.segment import (
+    SEGMENT_HEADER_BYTES,
+    BatchRef,
+    Damage,
+    load,
+    pack_index,
+    pack_segment_header,
+    segment_name,
+    segment_ordinal,
+)
+from ports.disk import Disk, File
+from ports.invariant import InvariantViolated, invariant
+
+HELD_PRUNE = 8192
+
+
+class ChainBroken(LogboomError):
+    """A batch whose predecessor is not held here: it must come first."""
+
+    code = "chain_broken"
+    retryable = True
+
+
+class CommittedBatch(NamedTuple):
+    """A committed batch, read back and checked. ``records`` is None when only headers were asked for."""
+
+    header: BatchHeader
+    global_index: GlobalLogIndex
+    records: RecordBlock | None
+
+    @property
+    def last_index(self) -> PartitionLogIndex:
+        """See BatchHeader."""
+        return self.header.last_index
+
+
+@dataclass(slots=True)
+class _Write:
+    """Batches for one segment, in order, back to back from ``offset``."""
+
+    segment: int
+    first_index: PartitionLogIndex
+    offset: int
+    batches: list[Batch]
+    refs: list[BatchRef]
+
+
+class WriteJob:
+    """One group's batches of one partition."""
+
+    def __init__(self, log: PartitionLog, writes: list[_Write], *, order: int, sync: bool) -> None:
+        self._log = log
+        self.writes = writes
+        self.order = order
+        self.sync = sync
+        self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
+
+    def run(self) -> None:
+        """See ports.sync.SyncJob."""
+        self._log.write(self.writes, sync=self.sync)
+
+    def done(self) -> None:
+        """See ports.sync.SyncJob."""
+        self._log.written(self)
+
+
+class PartitionLog:
+    """See the module."""
+
+    def __init__(
+        self, *, disk: Disk, directory: Path, partition_id: PartitionId, settings: LogSettings, mode: DurabilityMode
+    ) -> None:
+        self.partition_id = partition_id
+        self.mode = mode
+        self.damage: list[Damage] = []
+        self.committed_index = PartitionLogIndex(0)
+        self.committed_global_index = GlobalLogIndex(0)
+        self.durable_index = PartitionLogIndex(0)
+        """Contiguous committed prefix on stable storage."""
+        self.highest_index = PartitionLogIndex(0)
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._names: dict[int, str] = {}
+        self._files = OpenFiles(self._open_for_reading, files_max=settings.open_files_max)
+        self._held: dict[int, list[BatchRef]] = {}
+        """Not yet committed, by last index."""
+        self._head = NO_DIGEST
+        # Committed batches, column by column: position k is the k-th committed batch.
+        self._last = array("Q")
+        self._global = array("Q")
+        self._segment = array("I")
+        self._offset = array("Q")
+        self._length = array("I")
+        self._digests = bytearray()
+        self._undurable: deque[tuple[PartitionLogIndex, int]] = deque()
+        # Appending
+        self._order = 0
+        self._written_order = 0
+        self._synced_order = 0
+        self._queue: list[_Write] = []
+        self._unwritten: dict[tuple[int, bytes], Batch] = {}
+        self._tail_segment = 0
+        self._tail_offset = 0
+        self._tail_records = 0
+        # Off the loop, one job at a time
+        self._file: File | None = None
+        self._file_refs: list[BatchRef] = []
+        self._file_end = 0
+        self._job: WriteJob | None = None
+        self._sync_requested = False
+
+    @classmethod
+    def open(
+        cls, *, disk: Disk, directory: Path, partition_id: PartitionId, settings: LogSettings, mode: DurabilityMode
+    ) -> PartitionLog:
+        """Recover from disk (blocking). Raises IncompatibleVersion or CorruptData for files that are not ours."""
+        disk.make_directory(directory)
+        log = cls(disk=disk, directory=directory, partition_id=partition_id, settings=settings, mode=mode)
+        log._recover()
+        return log
+
+    def _recover(self) -> None:
+        names = [n for n in self._disk.list(self._directory) if n.endswith(".log")]
+        names.sort(key=segment_ordinal)
+        for position, name in enumerate(names):
+            ordinal = segment_ordinal(name)
+            last = position == len(names) - 1
+            found, file = load(self._disk, self._directory / name, self.partition_id, sealed=not last)
+            self._names[ordinal] = name
+            self.damage += found.damage
+            for ref in found.refs:
+                self._hold(ref)
+            self._tail_segment, self._tail_offset = ordinal, found.end
+            self._tail_records = sum(r.last_index - r.first_index + 1 for r in found.refs)
+            if file is not None:
+                self._reopen_tail(file, found.refs, found.end)
+
+    def _reopen_tail(self, file: File, refs: list[BatchRef], end: int) -> None:
+        if end == 0:
+            end = self._tail_offset = SEGMENT_HEADER_BYTES
+            first = int(file.path.name[:20])
+            file.write(
+                [pack_segment_header(self.partition_id, ordinal=self._tail_segment, first_index=first)], offset=0
+            )
+        # What a crash left in the page cache counts as held: make it so before anyone relies on it.
+        file.sync()
+        self._file, self._file_refs, self._file_end = file, list(refs), end
+
+    # -- holding
+
+    def holds(self, last_index: int, digest: bytes) -> bool:
+        """A batch with this digest ends at this index here: appended, perhaps not yet synced."""
+        return self.find(last_index, digest) is not None
+
+    def find(self, last_index: int, digest: bytes) -> BatchRef | None:
+        """Where it is."""
+        for ref in self._held.get(last_index, ()):
+            if ref.digest == digest:
+                return ref
+        position = bisect_left(self._last, last_index)
+        if position < len(self._last) and self._last[position] == last_index and self._digest(position) == digest:
+            return self._ref(position)
+        return None
+
+    def is_durable(self, last_index: int, digest: bytes) -> bool:
+        """Held and on stable storage."""
+        ref = self.find(last_index, digest)
+        return ref is not None and ref.order <= self._synced_order
+
+    def _hold(self, ref: BatchRef) -> None:
+        self._held.setdefault(ref.last_index, []).append(ref)
+        self.highest_index = max(self.highest_index, ref.last_index)
+
+    def _digest(self, position: int) -> bytes:
+        return bytes(self._digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES])
+
+    def _ref(self, position: int) -> BatchRef:
+        previous = position - 1
+        return BatchRef(
+            PartitionLogIndex(self._last[previous] + 1 if position else 1),
+            PartitionLogIndex(self._last[position]),
+            self._digest(position),
+            self._digest(previous) if position else NO_DIGEST,
+            Term(0),
+            self._segment[position],
+            self._offset[position],
+            self._length[position],
+            0 if self._last[position] <= self.durable_index else self._order,
+        )
+
+    # -- appending (on the loop)
+
+    def append(self, batch: Batch) -> bool:
+        """Queue a batch; False if it is held already. Raises ChainBroken, or CorruptData for another partition's."""
+        header = batch.header
+        if header.partition_id != self.partition_id:
+            raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
+        if self.holds(batch.last_index, header.digest):
+            return False
+        before = header.first_index - 1
+        if not (before == 0 and header.previous_digest == NO_DIGEST) and not self.holds(before, header.previous_digest):
+            raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
+        self._order += 1
+        write = self._place(header)
+        ref = BatchRef(
+            header.first_index,
+            batch.last_index,
+            header.digest,
+            header.previous_digest,
+            header.term,
+            write.segment,
+            self._tail_offset,
+            header.nbytes,
+            self._order,
+        )
+        write.batches.append(batch)
+        write.refs.append(ref)
+        self._tail_offset += header.nbytes
+        self._tail_records += header.count
+        self._unwritten[batch.last_index, header.digest] = batch
+        self._hold(ref)
+        return True
+
+    def _place(self, header: BatchHeader) -> _Write:
+        full = (
+            self._tail_segment == 0
+            or self._tail_offset + header.nbytes > self._settings.segment_bytes
+            or self._tail_records + header.count > self._settings.segment_records
+        ) and (self._tail_segment == 0 or self._tail_offset > SEGMENT_HEADER_BYTES)
+        if full:
+            self._tail_segment += 1
+            self._tail_offset, self._tail_records = SEGMENT_HEADER_BYTES, 0
+            self._names[self._tail_segment] = segment_name(header.first_index, self._tail_segment)
+        if full or not self._queue:
+            self._queue.append(_Write(self._tail_segment, header.first_index, self._tail_offset, [], []))
+        return self._queue[-1]
+
+    # -- writing (ports.sync.SyncTarget)
+
+    def take(self) -> WriteJob | None:
+        """See ports.sync.SyncTarget. In write-behind mode the job syncs only when asked to (``request_sync``)."""
+        if not self._queue and not self._sync_requested:
+            return None
+        invariant(self._job is None, f"partition {self.partition_id}: two writes at once")
+        writes, self._queue = self._queue, []
+        sync = self.mode is DurabilityMode.WRITE_AHEAD or self._sync_requested
+        self._sync_requested = False
+        self._job = WriteJob(self, writes, order=self._order, sync=sync)
+        return self._job
+
+    def request_sync(self) -> bool:
+        """Write-behind: make the next job sync; False if there is nothing to sync."""
+        self._sync_requested = self._synced_order < self._order
+        return self._sync_requested
+
+    def write(self, writes: Sequence[_Write], *, sync: bool) -> None:
+        """Off the loop, one job at a time. An OSError is final for this node."""
+        for write in writes:
+            if self._file is None or segment_ordinal(self._file.path.name) != write.segment:
+                self._roll(write)
+            file = self._tail_file()
+            invariant(write.offset == self._file_end, f"{file.path}: write at {write.offset}, end is {self._file_end}")
+            buffers = [buffer for batch in write.batches for buffer in batch.buffers]
+            self._file_end += file.write(buffers, offset=write.offset)
+            self._file_refs += write.refs
+        if sync:
+            self._tail_file().sync()
+
+    def _roll(self, write: _Write) -> None:
+        if self._file is not None:
+            # Seal: everything in it durable, then its index; a crash in between only costs a scan.
+            self._file.sync()
+            ordinal = segment_ordinal(self._file.path.name)
+            index = pack_index(self._file_refs, ordinal=ordinal, end=self._file_end)
+            self._disk.replace_file(self._file.path.with_suffix(".idx"), index)
+            self._file.close()
+        path = self._directory / self._names[write.segment]
+        self._file = self._disk.open(path, create=True)
+        # Space first: appends then change no metadata, which makes their syncs cheaper.
+        self._file.allocate(self._settings.segment_bytes)
+        header = pack_segment_header(self.partition_id, ordinal=write.segment, first_index=write.first_index)
+        self._file.write([header], offset=0)
+        self._file.sync()
+        self._disk.sync_directory(self._directory)
+        self._file_refs, self._file_end = [], SEGMENT_HEADER_BYTES
+
+    def _tail_file(self) -> File:
+        if self._file is None:
+            raise InvariantViolated(f"partition {self.partition_id}: no open segment")
+        return self._file
+
+    def written(self, job: WriteJob) -> None:
+        """On the loop, after the job."""
+        invariant(self._job is job, f"partition {self.partition_id}: a write ended that was not under way")
+        self._job = None
+        self._written_order = max(self._written_order, job.order)
+        if job.sync:
+            self._synced_order = max(self._synced_order, job.order)
+        for write in job.writes:
+            for ref in write.refs:
+                self._unwritten.pop((ref.last_index, ref.digest), None)
+        self._advance_durable()
+
+    # -- committing (on the loop)
+
+    def commit(self, *, last_index: int, digest: bytes, global_index: int, term: int) -> None:
+        """The parent log has committed the batch that ends here. Invariants I2 and I4."""
+        ref = next((r for r in self._held.get(last_index, ()) if r.digest == digest), None)
+        if ref is None:
+            raise InvariantViolated(f"I2: partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
+        invariant(
+            ref.first_index == self.committed_index + 1 and ref.previous_digest == self._head,
+            f"I4: partition {self.partition_id}: batch {ref.first_index} does not follow {self.committed_index}",
+        )
+        del self._held[last_index]
+        self._last.append(last_index)
+        self._global.append(global_index)
+        self._segment.append(ref.segment)
+        self._offset.append(ref.offset)
+        self._length.append(ref.length)
+        self._digests += digest
+        self._head = digest
+        self.committed_index = PartitionLogIndex(last_index)
+        self.committed_global_index = GlobalLogIndex(global_index)
+        self._undurable.append((self.committed_index, ref.order))
+        self._advance_durable()
+        if len(self._held) > HELD_PRUNE:
+            self._held = {last: refs for last, refs in self._held.items() if last > last_index}
+
+    def _advance_durable(self) -> None:
+        while self._undurable and self._undurable[0][1] <= self._synced_order:
+            self.durable_index = self._undurable.popleft()[0]
+
+    # -- reading (any thread)
+
+    def read_committed(
+        self,
+        *,
+        after_index: int,
+        through_index: int,
+        max_bytes: int,
+        max_batches: int = 1 << 30,
+        headers_only: bool = False,
+    ) -> list[CommittedBatch]:
+        """Committed batches that hold records in (after, through], at least one if there is any.
+
+        Reads only what has been written. Every batch is checked against the digest that the
+        parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
+        """
+        batches: list[CommittedBatch] = []
+        position = bisect_left(self._last, after_index + 1)
+        room = max_bytes
+        while position < len(self._last) and len(batches) < max_batches:
+            if (self._last[position - 1] + 1 if position else 1) > through_index:
+                break
+            run = self._run_from(position, through_index, room, max_batches - len(batches))
+            batches += self._read_run(position, run, headers_only=headers_only)
+            position += run
+            room -= sum(self._length[position - run : position])
+            if room <= 0:
+                break
+        return batches
+
+    def _run_from(self, position: int, through_index: int, room: int, most: int) -> int:
+        """How many batches from here lie back to back in one segment and fit."""
+        segment, end = self._segment[position], self._offset[position]
+        count = 0
+        while position + count < len(self._last) and count < most:
+            at = position + count
+            before = self._last[at - 1] if at else 0
+            if self._segment[at] != segment or self._offset[at] != end or before >= through_index:
+                break
+            if count and room < self._length[at]:
+                break
+            end += self._length[at]
+            room -= self._length[at]
+            count += 1
+        return count
+
+    def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
+        refs = [self._ref(p) for p in range(position, position + count)]
+        batches = []
+        if headers_only and sum(r.length for r in refs) > 4096 * count:
+            with self._files.use(refs[0].segment) as file:
+                raws = [file.read(offset=r.offset, length=HEADER_BYTES) for r in refs]
+            views = [memoryview(raw) for raw in raws]
+        else:
+            length = refs[-1].offset + refs[-1].length - refs[0].offset
+            with self._files.use(refs[0].segment) as file:
+                raw = file.read(offset=refs[0].offset, length=length)
+            start = refs[0].offset
+            view = memoryview(raw)
+            views = [view[r.offset - start : r.offset - start + r.length] for r in refs]
+        for offset, (ref, view) in enumerate(zip(refs, views, strict=True)):
+            try:
+                header = parse_header(view)
+                records = None if headers_only else parse_batch(view).records()
+            except CorruptData as error:
+                raise self._corrupt(ref, str(error)) from error
+            if header.digest != ref.digest:
+                raise self._corrupt(ref, "is not the batch that the parent log committed")
+            batches.append(CommittedBatch(header, GlobalLogIndex(self._global[position + offset]), records))
+        return batches
+
+    def read_batch(self, last_index: int, digest: bytes) -> bytes:
+        """A held batch, raw, written or not. Raises CorruptData. Blocking."""
+        queued = self._unwritten.get((last_index, digest))
+        if queued is not None:
+            return b"".join(queued.buffers)
+        ref = self.find(last_index, digest)
+        if ref is None:
+            raise CorruptData(f"partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
+        with self._files.use(ref.segment) as file:
+            raw = file.read(offset=ref.offset, length=ref.length)
+        try:
+            found = parse_batch(raw)
+        except CorruptData as error:
+            raise self._corrupt(ref, str(error)) from error
+        if found.digest != digest:
+            raise self._corrupt(ref, "is another batch")
+        return raw
+
+    def _corrupt(self, ref: BatchRef, why: str) -> CorruptData:
+        path = self._directory / self._names[ref.segment]
+        return CorruptData(f"{path} at {ref.offset}: {why}", path=str(path), offset=ref.offset)
+
+    def _open_for_reading(self, segment: int) -> File:
+        return self._disk.open(self._directory / self._names[segment], readonly=True)
+
+    def close(self) -> None:
+        """Idempotent. What is queued and not written is dropped: nobody was told about it."""
+        self._files.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,125 @@
+"""``log``: records are kept in the partition's log and nowhere else.
+
+Its state is a few counters and a digest over the applied batches' digests, so applying costs
+next to nothing and never reads payload. A checkpoint is written now and then; after a crash
+the batch headers since then are replayed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import google_crc32c
+import msgpack
+from blake3 import blake3
+
+from logboom.commands import Value
+from logboom.errors import CorruptData, InvalidRequest
+from logboom.settings import ApplySettings
+from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+
+CHECKPOINT_BATCHES = 4096
+OK = b"\x00"
+
+
+class LogMachine:
+    """See the module."""
+
+    needs_records: ClassVar[bool] = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = NOWHERE
+        self._meta: dict[bytes, bytes] = {}
+        self._records = 0
+        self._bytes = 0
+        self._digest = bytes(16)
+        self._since = 0
+
+    @classmethod
+    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> LogMachine:
+        """See StateMachine."""
+        machine = cls(directory / "checkpoint")
+        if machine._path.exists():
+            machine._load(machine._path.read_bytes())
+        return machine
+
+    def _load(self, raw: bytes) -> None:
+        body, crc = raw[:-4], raw[-4:]
+        if google_crc32c.value(body).to_bytes(4, "little") != crc:
+            raise CorruptData(f"{self._path}: damaged checkpoint; remove it to replay the log", path=str(self._path))
+        row: Any = msgpack.unpackb(body)
+        version, index, global_index, self._records, self._bytes, self._digest, self._meta = row
+        if version != 1:
+            raise CorruptData(f"{self._path}: checkpoint of format {version}", path=str(self._path))
+        self._position = Position(PartitionLogIndex(index), GlobalLogIndex(global_index))
+
+    def position(self) -> Position:
+        """See StateMachine."""
+        return self._position
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        """See StateMachine."""
+        return iter(list(self._meta.items()))
+
+    def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
+        """See StateMachine."""
+        results = [OK] * len(batches)
+        position, meta = seal(results)
+        digest = self._digest
+        for batch in batches:
+            skipped = sum(stop - start for start, stop in batch.skip)
+            self._records += batch.count - skipped
+            self._bytes += batch.nbytes
+            digest = blake3(digest + batch.digest).digest(16)
+        self._digest = digest
+        for key, value in meta.items():
+            if value is None:
+                self._meta.pop(key, None)
+            else:
+                self._meta[key] = value
+        self._position = position
+        self._since += len(batches)
+        if self._since >= CHECKPOINT_BATCHES:
+            self._checkpoint()
+        return results
+
+    def _checkpoint(self) -> None:
+        body = msgpack.packb([1, *self._position, self._records, self._bytes, self._digest, self._meta])
+        aside = self._path.with_suffix(".new")
+        with aside.open("wb") as file:
+            file.write(body + google_crc32c.value(body).to_bytes(4, "little"))
+            file.flush()
+            os.fsync(file.fileno())
+        # Rename last: a crash before this leaves the old checkpoint, and the log to replay from it.
+        aside.rename(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._since = 0
+
+    def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
+        """A log has no keys."""
+        raise InvalidRequest("this partition is a log: it has no keys to get; tail it instead")
+
+    def scan(
+        self, *, start: bytes, end: bytes | None, limit: int, chunk: int
+    ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
+        """A log has no keys."""
+        raise InvalidRequest("this partition is a log: it has no keys to scan; tail it instead")
+
+    def digest(self) -> tuple[bytes, Position]:
+        """See StateMachine."""
+        packed = self._digest + self._records.to_bytes(8, "little") + self._bytes.to_bytes(8, "little")
+        return blake3(packed).digest(16), self._position
+
+    def close(self) -> None:
+        """See StateMachine."""
+        if self._since:
+            self._checkpoint()

@@ -1,0 +1,151 @@
+"""The worker of one partition: applies what may be applied, group by group, off the loop.
+
+Its queue is a position in the log, so a backlog costs no memory. A failing apply is retried
+with growing pauses, then the partition waits for an operator; no other partition notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
+from logboom.state_machine import Position, StateMachine
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.dedupe import Dedupe
+from partitions.log import PartitionLog
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+
+log = structlog.get_logger(__name__)
+
+
+class ApplyWorker:
+    """See the module. ``on_progress`` is called on the loop after every group."""
+
+    def __init__(
+        self,
+        *,
+        log: PartitionLog,  # noqa: A002
+        machine: StateMachine,
+        offload: Offload,
+        clock: Clock,
+        settings: ApplySettings,
+        on_progress: Callable[[Sequence[AppliedBatch]], None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.log = log
+        self.machine = machine
+        self.dedupe = Dedupe(settings, machine.meta())
+        self._cursor = Cursor(applied=machine.position())
+        self._offload = offload
+        self._clock = clock
+        self._settings = settings
+        self._on_progress = on_progress
+        self._fatal = fatal
+        self._running = False
+        self._stopped: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.last_error = ""
+
+    @property
+    def applied_index(self) -> PartitionLogIndex:
+        """``partition_applied_index``."""
+        return self._cursor.applied.applied_index
+
+    @property
+    def applied_global_index(self) -> GlobalLogIndex:
+        """Everything of this partition up to here is applied."""
+        return self._cursor.applied.applied_global_index
+
+    @property
+    def state(self) -> str:
+        """``running``, ``retrying``, ``paused`` or ``damaged``."""
+        return self._cursor.state.value
+
+    def notify(self, limit_index: int) -> None:
+        """Records up to ``limit_index`` may be applied."""
+        self._cursor.raise_limit(min(limit_index, self.log.committed_index), self.log.committed_index)
+        self._start()
+
+    def advance_idle(self, global_commit_index: int) -> None:
+        """Follow the commit index if nothing of this partition is pending."""
+        if not self._running:
+            self._cursor.raise_limit(0, self.log.committed_index)
+            self._cursor.follow_commit(global_commit_index)
+
+    def pause(self) -> None:
+        """Apply nothing more until resumed; a group under way finishes."""
+        self._cursor.state = WorkerState.PAUSED
+
+    def resume(self) -> None:
+        """Go on."""
+        self._cursor.state, self._cursor.attempts = WorkerState.RUNNING, 0
+        self._start()
+
+    async def close(self) -> None:
+        """Let the group under way finish; start no other."""
+        self._cursor.state = WorkerState.PAUSED
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._running:
+            self._stopped = asyncio.get_running_loop().create_future()
+            await self._stopped
+
+    def _start(self) -> None:
+        cursor = self._cursor
+        if self._running or not cursor.due or cursor.state is not WorkerState.RUNNING:
+            return
+        self._running = True
+        group = ApplyGroup(
+            self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, cursor.limit
+        )
+        self._offload.submit(group.run, self._ended)
+
+    def _ended(self, batches: list[AppliedBatch] | None, error: BaseException | None) -> None:
+        self._running = False
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+        if isinstance(error, InvariantViolated):
+            self._fatal(error)
+        elif error is not None or batches is None:
+            self._failed(error)
+        else:
+            self.dedupe.commit()
+            last = batches[-1]
+            # Idleness may have carried the global watermark further than the last batch of this group.
+            reached = GlobalLogIndex(max(last.global_index, self._cursor.applied.applied_global_index))
+            self._cursor.advance(Position(last.last_index, reached))
+            self._on_progress(batches)
+            self._start()
+
+    def _failed(self, error: BaseException | None) -> None:
+        self.dedupe.rollback()
+        self.last_error = repr(error)
+        self._cursor.failed(
+            damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max
+        )
+        log.error(
+            "apply_failed",
+            partition=self.log.partition_id,
+            after=self.applied_index,
+            attempt=self._cursor.attempts,
+            state=self.state,
+            error=self.last_error,
+        )
+        if self._cursor.state is WorkerState.RETRYING:
+            pause_ms = min(
+                self._settings.retry_initial_ms * 2 ** (self._cursor.attempts - 1), self._settings.retry_max_ms
+            )
+            self._timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._retry)
+        self._on_progress([])
+
+    def _retry(self) -> None:
+        if self._cursor.state is WorkerState.RETRYING:
+            self._cursor.state = WorkerState.RUNNING
+            self._start()

@@ -1,0 +1,85 @@
+"""The data directory: whose it is, which format, and that only one process uses it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
+from logboom.types import NodeId
+from ports.disk import Disk
+
+FORMAT_VERSION: Final = 1
+IDENTITY: Final = "identity.json"
+LOCK: Final = "lock"
+
+
+class DataDir:
+    """Opened, checked and locked. Nothing is written before every check has passed."""
+
+    def __init__(self, path: Path, *, disk: Disk, node_id: NodeId, cluster_id: str) -> None:
+        """Raises WrongNode, IncompatibleVersion, CorruptData or ConfigError, naming the directory."""
+        self.path = path
+        try:
+            self._check(disk, node_id=node_id, cluster_id=cluster_id)
+            disk.make_directory(path)
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise ConfigError(f"node.data_dir {path}: {error.strerror or error}", path="node.data_dir") from error
+        if not disk.exists(path / IDENTITY):
+            identity = {"format": FORMAT_VERSION, "node": node_id, "cluster": cluster_id}
+            disk.replace_file(path / IDENTITY, json.dumps(identity).encode() + b"\n")
+
+    @property
+    def journal(self) -> Path:
+        """Where the parent journal lives."""
+        return self.path / "journal"
+
+    def partition(self, partition_id: int) -> Path:
+        """Where one partition lives."""
+        return self.path / "partitions" / str(partition_id)
+
+    def strangers(self, disk: Disk, known: set[int]) -> list[str]:
+        """Partition directories that the configuration does not name. They are left alone, never deleted."""
+        root = self.path / "partitions"
+        if not disk.exists(root):
+            return []
+        return [name for name in disk.list(root) if not (name.isdigit() and int(name) in known)]
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._lock)
+
+    def _check(self, disk: Disk, *, node_id: NodeId, cluster_id: str) -> None:
+        file = self.path / IDENTITY
+        if not disk.exists(file):
+            if disk.exists(self.path) and any(name != LOCK for name in disk.list(self.path)):
+                raise WrongNode(f"{self.path} is not empty and has no {IDENTITY}: not a logboom data directory")
+            return
+        try:
+            found = json.loads(disk.read_file(file))
+            version, node, cluster = found["format"], found["node"], found["cluster"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptData(f"{file} cannot be read: {error}", path=str(file)) from error
+        if version != FORMAT_VERSION:
+            raise IncompatibleVersion(
+                f"{self.path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",
+                found=version,
+                supported=FORMAT_VERSION,
+            )
+        if (node, cluster) != (node_id, cluster_id):
+            raise WrongNode(
+                f"{self.path} belongs to node {node!r} of cluster {cluster!r}, not to {node_id!r} of {cluster_id!r}"
+            )
+
+    def _take_lock(self) -> int:
+        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise ConfigError(f"{self.path} is in use by another process", path="node.data_dir") from None
+        return lock

@@ -1,0 +1,133 @@
+"""The real disk (ports.disk)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ports.disk import Buffer
+
+IOV_MAX: Final = 1024
+
+
+class OsFile:
+    """One descriptor. Offsets are explicit, so threads may read while another writes."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def read(self, *, offset: int, length: int) -> bytes:
+        """See File."""
+        parts: list[bytes] = []
+        while length > 0 and (part := os.pread(self._fd, length, offset)):
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        """See File."""
+        total = 0
+        for start in range(0, len(buffers), IOV_MAX):
+            group = buffers[start : start + IOV_MAX]
+            size = sum(map(len, group))
+            written = os.pwritev(self._fd, group, offset + total)
+            if written < size:
+                self._write_rest(b"".join(group)[written:], offset + total + written)
+            total += size
+        return total
+
+    def _write_rest(self, rest: bytes, offset: int) -> None:
+        view = memoryview(rest)
+        while view:
+            written = os.pwrite(self._fd, view, offset)
+            view, offset = view[written:], offset + written
+
+    def sync(self) -> None:
+        """See File."""
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        """See File."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """See File."""
+        os.ftruncate(self._fd, size)
+
+    def allocate(self, size: int) -> None:
+        """See File."""
+        os.posix_fallocate(self._fd, 0, size)
+
+    def close(self) -> None:
+        """See File."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsDisk:
+    """The operating system's file system."""
+
+    def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> OsFile:
+        """See Disk."""
+        return OsFile(path, (os.O_RDONLY if readonly else os.O_RDWR) | (os.O_CREAT if create else 0))
+
+    def exists(self, path: Path) -> bool:
+        """See Disk."""
+        return path.exists()
+
+    def list(self, directory: Path) -> list[str]:
+        """See Disk."""
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: Path) -> None:
+        """See Disk."""
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            self.sync_directory(each.parent)
+
+    def read_file(self, path: Path) -> bytes:
+        """See Disk."""
+        return path.read_bytes()
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        """See Disk."""
+        aside = path.with_name(path.name + ".new")
+        file = OsFile(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            file.write([content], offset=0)
+            os.fsync(file._fd)
+        finally:
+            file.close()
+        # Rename last: a crash before this leaves the old content.
+        aside.rename(path)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See Disk."""
+        source.rename(target)
+
+    def remove(self, path: Path) -> None:
+        """See Disk."""
+        path.unlink()
+
+    def sync_directory(self, path: Path) -> None:
+        """See Disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        """See Disk."""
+        return shutil.disk_usage(path).free

@@ -1,0 +1,59 @@
+"""A node as a process: ``run`` until SIGTERM, SIGINT, or something that must stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+
+import structlog
+
+from logboom.errors import LogboomError
+from logboom.settings import Settings
+from server.logs import configure
+from server.node import Node
+
+log = structlog.get_logger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNHEALTHY = 0, 1, 2, 5
+
+
+def run(settings: Settings) -> int:
+    """The exit status: 0 after a clean stop, 2 for configuration, 5 when the node had to stop itself."""
+    configure(level=settings.node.log_level, form=settings.node.log_format)
+    # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
+    gc.set_threshold(50_000, 20, 20)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_serve(settings))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def fatal(error: BaseException) -> None:
+        if not stop.done():
+            stop.set_result(error)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: stop.done() or stop.set_result(None))
+    try:
+        node = Node(settings, fatal=fatal)
+        await node.start()
+    except LogboomError as error:
+        print(f"logboom node: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    gc.freeze()
+    error = await stop
+    if error is not None:
+        # Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how.
+        log.critical("stopping", error=repr(error), exc_info=error)
+        return EXIT_UNHEALTHY
+    await node.close()
+    log.info("stopped", node=node.node_id)
+    return EXIT_OK

@@ -1,0 +1,211 @@
+"""One node: every part made and put together, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from dispatcher.admission import Admission
+from dispatcher.barriers import Barriers
+from dispatcher.pipeline import Pipeline
+from dispatcher.service import ClientService
+from dispatcher.watermarks import Watermarks
+from logboom import certs
+from logboom.errors import ConfigError
+from logboom.settings import ClusterSettings, Member, Settings
+from logboom.types import DurabilityMode, NodeId, PartitionId
+from partitions.apply_core import AppliedBatch
+from partitions.log import PartitionLog
+from partitions.machines import open_machine
+from partitions.worker import ApplyWorker
+from ports.net import ConnectionLimits, Listener
+from raftlog.core import RaftLog
+from raftlog.journal import Journal
+from raftlog.links import Identity, Links
+from raftlog.outbox import GroupSync
+from server.clock_os import OsClock
+from server.data_dir import DataDir
+from server.disk_os import OsDisk
+from server.faults import drop_hook
+from server.net_os import AsyncioNetwork
+from server.offload_os import ThreadOffload
+
+log = structlog.get_logger(__name__)
+
+
+class Node:
+    """A running node. ``fatal`` is called, on the loop, with whatever must stop the process."""
+
+    def __init__(self, settings: Settings, *, fatal: Callable[[BaseException], None]) -> None:
+        """Open and recover everything on disk (blocking). Raises typed errors; nothing is left open then."""
+        self.settings = settings
+        self.fatal = fatal
+        self.member = _member(settings)
+        self.node_id = NodeId(self.member.id)
+        self.clock = OsClock()
+        self.disk = OsDisk()
+        self.network = AsyncioNetwork(clock=self.clock, on_fatal=fatal)
+        self.sync_offload = ThreadOffload(workers=4, name="sync")
+        self.apply_offload = ThreadOffload(workers=4, name="apply")
+        self.data_dir = DataDir(
+            Path(settings.node.data_dir).absolute(),
+            disk=self.disk,
+            node_id=self.node_id,
+            cluster_id=settings.cluster.id,
+        )
+        self._open_partitions()
+        self.journal = Journal.open(
+            disk=self.disk,
+            directory=self.data_dir.journal,
+            cluster_id=settings.cluster.id,
+            segment_bytes=settings.raft.journal_segment_bytes,
+        )
+        self.watermarks = Watermarks(list(self.logs))
+        self.barriers = Barriers(settings.barrier, self.watermarks)
+        self.admission = Admission(settings.admission, list(self.logs))
+        self.pipeline = Pipeline(
+            settings=settings,
+            node_id=self.node_id,
+            logs=self.logs,
+            machines=self.machines,
+            worker_of=self._worker,
+            raft_of=self._raft,
+            offload=self.apply_offload,
+            clock=self.clock,
+            watermarks=self.watermarks,
+            barriers=self.barriers,
+            admission=self.admission,
+        )
+        self.pipeline.raft.recover()
+        self.service = ClientService(self.pipeline, settings)
+        self._listener: Listener | None = None
+
+    async def start(self) -> str:
+        """Bind both ports and take part; returns the client address as bound."""
+        tls = self.settings.tls.directory
+        context = certs.server_context(tls, self.node_id) if tls else None
+        net = self.settings.net
+        self._listener = await self.network.listen(
+            self.settings.node.client_address or self.member.client_address,
+            self.service.accept,
+            limits=ConnectionLimits(
+                unauthenticated_frame_bytes=net.unauthenticated_frame_bytes,
+                frame_bytes=net.client_frame_bytes,
+                handshake_s=net.handshake_ms / 1000,
+                frame_s=net.frame_ms / 1000,
+                send_buffer_bytes=net.client_send_buffer_bytes,
+                connections_max=net.connections_max,
+            ),
+            tls=context,
+        )
+        await self.pipeline.start(self.settings.node.peer_address or self.member.peer_address)
+        self.service.start()
+        log.info("serving", node=self.node_id, clients=self._listener.address, peers=self.member.peer_address)
+        return self._listener.address
+
+    async def close(self) -> None:
+        """Stop taking requests, answer what is open, sync and close every file."""
+        if self._listener is not None:
+            await self._listener.close()
+        await self.service.close()
+        await self.pipeline.close()
+        await asyncio.gather(self.sync_offload.close(), self.apply_offload.close())
+        for machine in self.machines.values():
+            machine.close()
+        for store in self.logs.values():
+            store.close()
+        self.journal.close()
+        self.data_dir.close()
+
+    # -- parts
+
+    def _open_partitions(self) -> None:
+        cluster = self.settings.cluster
+        self.logs: dict[PartitionId, PartitionLog] = {}
+        self.machines = {}
+        for number in range(cluster.partitions):
+            partition_id = PartitionId(number)
+            chosen = cluster.partition(number)
+            directory = self.data_dir.partition(number)
+            self.logs[partition_id] = PartitionLog.open(
+                disk=self.disk,
+                directory=directory,
+                partition_id=partition_id,
+                settings=self.settings.log,
+                mode=DurabilityMode(chosen.mode),
+            )
+            self.machines[partition_id] = open_machine(
+                chosen.state_machine, directory / "state", partition_id, self.settings.apply
+            )
+        strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
+        if strangers:
+            log.warning("unknown_partition_directories_left_alone", names=strangers)
+
+    def _worker(
+        self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]
+    ) -> ApplyWorker:
+        return ApplyWorker(
+            log=self.logs[partition_id],
+            machine=self.machines[partition_id],
+            offload=self.apply_offload,
+            clock=self.clock,
+            settings=self.settings.apply,
+            on_progress=progressed,
+            fatal=self.fatal,
+        )
+
+    def _raft(self, pipeline: Pipeline) -> RaftLog:
+        settings, members = self.settings, {NodeId(m.id): m for m in self.settings.cluster.members}
+        tls = settings.tls.directory
+        net = settings.net
+        return RaftLog(
+            node_id=self.node_id,
+            peers=[node for node in members if node != self.node_id],
+            journal=self.journal,
+            payloads=pipeline.payloads,
+            links_of=lambda events: Links(
+                identity=Identity(self.node_id, settings.cluster.id, settings_digest(settings.cluster)),
+                members=members,
+                network=self.network,
+                clock=self.clock,
+                rng=random.SystemRandom(),
+                limits=ConnectionLimits(
+                    unauthenticated_frame_bytes=net.unauthenticated_frame_bytes,
+                    frame_bytes=net.peer_frame_bytes,
+                    handshake_s=net.handshake_ms / 1000,
+                    frame_s=net.frame_ms / 1000,
+                    send_buffer_bytes=net.peer_send_buffer_bytes,
+                ),
+                tls=certs.peer_contexts(tls, self.node_id) if tls else None,
+                events=events,
+                drop=drop_hook(),
+            ),
+            group=lambda synced: GroupSync(
+                offload=self.sync_offload, clock=self.clock, synced=synced, failed=self.fatal
+            ),
+            settings=settings.raft,
+            clock=self.clock,
+            rng=random.SystemRandom(),
+            offload=self.apply_offload,
+            events=pipeline,
+            fatal=self.fatal,
+        )
+
+
+def settings_digest(cluster: ClusterSettings) -> bytes:
+    """What both ends of a link compare: all cluster settings, in a canonical form."""
+    return hashlib.blake2b(msgspec.json.encode(cluster, order="deterministic"), digest_size=16).digest()
+
+
+def _member(settings: Settings) -> Member:
+    for member in settings.cluster.members:
+        if member.id == settings.node.id:
+            return member
+    known = ", ".join(m.id for m in settings.cluster.members) or "none"
+    raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
