@@ -25,7 +25,7 @@ from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
 from logboom.settings import Settings
 from logboom.state_machine import StateMachine
-from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
+from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, Term, Watermark
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
@@ -307,6 +307,10 @@ class Pipeline:
         for partition_id, worker in self.workers.items():
             worker.advance_idle(self.parent.global_index)
             self._publish(partition_id)
+            store = self.logs[partition_id]
+            whole = store.durable_index == store.committed_index
+            self.barriers.durable(partition_id, self.parent.global_index if whole else store.durable_global_index)
+        self.barriers.committed(self.parent.global_index)
         self._notice_recovery()
 
     def _tell_progress(self, peers: Sequence[NodeId]) -> None:
@@ -406,7 +410,33 @@ class Pipeline:
         """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
         if self.workers[partition_id].applied_global_index >= global_index:
             return
-        await self.watermarks.wait_applied(partition_id, global_index, deadline)
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(answer: list[Watermark] | LogboomError) -> None:
+            if reached.done():
+                return
+            if isinstance(answer, LogboomError):
+                reached.set_exception(
+                    Unavailable(f"partition {partition_id} is not applied up to {global_index} here: {answer}")
+                )
+            else:
+                reached.set_result(None)
+
+        waiter = self.barriers.add(
+            client=self,
+            target=global_index,
+            partitions=[partition_id],
+            level=Level.APPLIED,
+            deadline=deadline,
+            wait_blocked=False,
+            now=self.clock.monotonic(),
+            done=done,
+        )
+        try:
+            await reached
+        finally:
+            if waiter is not None:
+                self.barriers.cancel(waiter)
 
     def machine(self, partition_id: PartitionId) -> StateMachine:
         """For reads, off the loop."""

@@ -16,7 +16,7 @@
     ├── UnknownOutcome            sent, and nobody can say: retry with the same sequence
     ├── DeadlineExceeded
     ├── BarrierTimeout            carries the watermarks reached
-    ├── BarrierBlocked            a partition is paused or frozen: waiting is pointless
+    │   └── BarrierBlocked        a partition is paused or damaged: answered at once
     ├── OutOfSequence             a dense producer left a gap
     ├── ProducerFenced            a newer epoch of this producer exists
     ├── IndexCompacted
@@ -158,7 +158,7 @@ class BarrierTimeout(LogboomError):
     retryable = True
 
 
-class BarrierBlocked(LogboomError):
+class BarrierBlocked(BarrierTimeout):
     """``blocked``: partitions that are paused or frozen, with their state; ``watermarks``."""
 
     code = "barrier_blocked"

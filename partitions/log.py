@@ -111,6 +111,8 @@ class PartitionLog:
         self.committed_global_index = GlobalLogIndex(0)
         self.durable_index = PartitionLogIndex(0)
         """Contiguous committed prefix on stable storage."""
+        self.durable_global_index = GlobalLogIndex(0)
+        """Global index of the last batch of that prefix."""
         self.highest_index = PartitionLogIndex(0)
         self._disk = disk
         self._directory = directory
@@ -127,7 +129,7 @@ class PartitionLog:
         self._offset = array("Q")
         self._length = array("I")
         self._digests = bytearray()
-        self._undurable: deque[tuple[PartitionLogIndex, int]] = deque()
+        self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
         # Appending
         self._order = 0
         self._written_order = 0
@@ -357,14 +359,14 @@ class PartitionLog:
         self._head = digest
         self.committed_index = PartitionLogIndex(last_index)
         self.committed_global_index = GlobalLogIndex(global_index)
-        self._undurable.append((self.committed_index, ref.order))
+        self._undurable.append((self.committed_index, ref.order, self.committed_global_index))
         self._advance_durable()
         if len(self._held) > HELD_PRUNE:
             self._held = {last: refs for last, refs in self._held.items() if last > last_index}
 
     def _advance_durable(self) -> None:
         while self._undurable and self._undurable[0][1] <= self._synced_order:
-            self.durable_index = self._undurable.popleft()[0]
+            self.durable_index, _, self.durable_global_index = self._undurable.popleft()
 
     # -- reading (any thread)
 

@@ -23,6 +23,8 @@ class ConnectionLimits:
     """A frame that has begun must end within this."""
     send_buffer_bytes: int = 8 * 1024 * 1024
     """Above this ``Connection.congested`` is true; at twice this the connection is cut."""
+    connections_max: int = 4096
+    """Open connections of one listener."""
 
 
 class Connection(Protocol):

@@ -1,0 +1,110 @@
+"""Reads of state: linearizable, at least as new as an index, or stale; always off the loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from dispatcher.requests import field_of
+from logboom.commands import Value, pack_numbers
+from logboom.errors import InvalidRequest, NoSuchPartition, Unavailable
+from logboom.records import RecordBlock
+from logboom.state_machine import Position
+from logboom.types import GlobalLogIndex, PartitionId
+
+KEYS_MAX: Final = 10_000
+SCAN_CHUNK: Final = 1_000
+
+
+def encode_value(value: Value) -> bytes:
+    """As on the wire: ``b`` + bytes, or ``q``/``d`` + numbers."""
+    return b"b" + value if isinstance(value, bytes) else pack_numbers(value)
+
+
+def partition_of_header(backend: Any, header: Mapping[str, Any]) -> PartitionId:
+    """The partition that a request names. Raises NoSuchPartition."""
+    number = field_of(header, "partition", int)
+    known = backend.partition_ids()
+    if number not in known:
+        raise NoSuchPartition(
+            f"partition {number} does not exist; there are {len(known)}", partition_id=number, partitions=len(known)
+        )
+    return PartitionId(number)
+
+
+async def make_fresh(backend: Any, header: Mapping[str, Any], partition_id: PartitionId, deadline: float) -> None:
+    """Wait until this node may answer the read that ``header`` asks for."""
+    mode = header.get("read", "linearizable")
+    if mode == "stale":
+        return
+    if mode == "linearizable":
+        target = await backend.read_index(deadline)
+    elif mode == "at_least":
+        target = GlobalLogIndex(field_of(header, "at_least", int))
+    else:
+        raise InvalidRequest(f"read must be linearizable, at_least or stale, not {mode!r}")
+    if not backend.recovered():
+        raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
+    await backend.wait_applied(partition_id, target, deadline)
+
+
+async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple[dict[str, Any], list[Any]]:
+    """Header and body of VALUES."""
+    partition_id = partition_of_header(backend, header)
+    keys = field_of(header, "keys", list)
+    if not 1 <= len(keys) <= KEYS_MAX or not all(isinstance(k, bytes) for k in keys):
+        raise InvalidRequest(f"keys must be 1 to {KEYS_MAX} byte strings")
+    await make_fresh(backend, header, partition_id, deadline)
+    machine = backend.machine(partition_id)
+    values, position = await backend.offload.run(lambda: machine.get(keys))
+    block = RecordBlock.from_columns(payloads=[b"" if v is None else encode_value(v) for v in values])
+    reply = {
+        "found": [v is not None for v in values],
+        "metadata": len(block.metadata),
+        "data": len(block.data),
+        "global_index": position.applied_global_index,
+    }
+    return reply, [block.metadata, block.data]
+
+
+async def scan(
+    backend: Any, header: Mapping[str, Any], deadline: float
+) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+    """Headers and bodies of ENTRIES, one chunk each; a chunk may be empty."""
+    partition_id = partition_of_header(backend, header)
+    start, end = scan_range(header)
+    limit = field_of(header, "limit", int, 0)
+    await make_fresh(backend, header, partition_id, deadline)
+    chunks = backend.machine(partition_id).scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+    try:
+        while True:
+            step = await backend.offload.run(lambda: next(chunks, None))
+            if step is None:
+                return
+            rows, position = step
+            yield _entries(rows, position)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+
+def _entries(rows: list[tuple[bytes, Value]], position: Position) -> tuple[dict[str, Any], list[Any]]:
+    reply: dict[str, Any] = {"count": len(rows), "global_index": position.applied_global_index}
+    if not rows:
+        return {**reply, "metadata": 0, "data": 0}, []
+    block = RecordBlock.from_columns(payloads=[encode_value(v) for _, v in rows], keys=[k for k, _ in rows])
+    return {**reply, "metadata": len(block.metadata), "data": len(block.data)}, [block.metadata, block.data]
+
+
+def scan_range(header: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
+    """Start and end (exclusive; None: no end) of a scan, from a prefix or a range."""
+    prefix, start, end = header.get("prefix"), header.get("start"), header.get("end")
+    if any(v is not None and not isinstance(v, bytes) for v in (prefix, start, end)):
+        raise InvalidRequest("prefix, start and end must be bytes")
+    if prefix is None:
+        return start or b"", end
+    if start is not None or end is not None:
+        raise InvalidRequest("give a prefix or a range, not both")
+    stripped = prefix.rstrip(b"\xff")
+    return prefix, stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None

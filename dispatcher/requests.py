@@ -1,0 +1,149 @@
+"""A submit request and its reply: as objects, and as wire headers and sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logboom.errors import InvalidRequest
+from logboom.records import RecordBlock
+from logboom.types import (
+    PRODUCER_ID_BYTES,
+    GlobalLogIndex,
+    Level,
+    PartitionId,
+    PartitionLogIndex,
+    ProducerId,
+)
+from logboom.wire import Buffer, Frame
+
+PARTS_MAX: Final = 4096
+SEQUENCE_MAX: Final = 1 << 62
+REQUEST_MS_MAX: Final = 600_000
+WAITS: Final = frozenset((Level.COMMITTED, Level.DURABLE, Level.APPLIED))
+
+ReplyPart = tuple[PartitionId, PartitionLogIndex, PartitionLogIndex, GlobalLogIndex, int, bytes | None]
+"""Partition, first index, last index, global index, duplicates, statuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitPart:
+    """One partition's share."""
+
+    partition_id: PartitionId
+    first_sequence: int
+    floor: int
+    records: RecordBlock
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """One atomic request. ``deadline`` in seconds of the node's monotonic clock."""
+
+    producer: ProducerId
+    epoch: int
+    dense: bool
+    wait: Level
+    deadline: float
+    parts: tuple[SubmitPart, ...]
+    nbytes: int
+    forward: bool = False
+    forwarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitReply:
+    """Where it landed."""
+
+    parts: tuple[ReplyPart, ...]
+    commit_index: GlobalLogIndex
+
+
+def field_of(header: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """A header field of the right type. Raises InvalidRequest, naming it."""
+    value = header.get(name, default)
+    if value is None and name not in header and default is None:
+        raise InvalidRequest(f"field {name} is missing")
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise InvalidRequest(f"field {name} must be {kind.__name__}, not {type(value).__name__}")
+    if kind is int and not 0 <= value <= SEQUENCE_MAX:
+        raise InvalidRequest(f"field {name} is out of range: {value}")
+    return value
+
+
+def parse_submit(frame: Frame, *, now: float, forwarded: bool = False) -> SubmitRequest:
+    """Decode and check; record sections are views into the frame. Raises InvalidRequest or RecordTooLarge."""
+    header = frame.header
+    producer = field_of(header, "producer", bytes)
+    if len(producer) != PRODUCER_ID_BYTES:
+        raise InvalidRequest(f"producer must have {PRODUCER_ID_BYTES} bytes, not {len(producer)}")
+    wait = header.get("wait")
+    if wait not in WAITS:
+        raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
+    epoch = field_of(header, "epoch", int)
+    if epoch > 0xFFFFFFFF:
+        raise InvalidRequest(f"epoch {epoch} does not fit 32 bits")
+    rows = field_of(header, "parts", list)
+    if not 1 <= len(rows) <= PARTS_MAX:
+        raise InvalidRequest(f"a request has 1 to {PARTS_MAX} parts, not {len(rows)}")
+    parts, offset = [], 0
+    for row in rows:
+        part, offset = _part(row, frame.body, offset)
+        parts.append(part)
+    if offset != len(frame.body):
+        raise InvalidRequest(f"parts cover {offset} bytes of a body of {len(frame.body)}")
+    if len({part.partition_id for part in parts}) != len(parts):
+        raise InvalidRequest("a partition appears twice in one request")
+    timeout_ms = min(field_of(header, "timeout_ms", int), REQUEST_MS_MAX)
+    return SubmitRequest(
+        ProducerId(producer),
+        epoch,
+        bool(header.get("dense", False)),
+        Level(wait),
+        now + timeout_ms / 1000,
+        tuple(parts),
+        len(frame.body),
+        forward=bool(header.get("forward", False)),
+        forwarded=forwarded,
+    )
+
+
+def _part(row: Any, body: memoryview, offset: int) -> tuple[SubmitPart, int]:
+    if not isinstance(row, list) or len(row) != 6 or any(type(v) is not int or not 0 <= v <= SEQUENCE_MAX for v in row):
+        raise InvalidRequest("a part is six numbers: partition, first sequence, floor, count and two section lengths")
+    partition, first, floor, count, metadata_length, data_length = row
+    middle = offset + metadata_length
+    end = middle + data_length
+    if end > len(body):
+        raise InvalidRequest(f"partition {partition}: its sections end at {end}, the body at {len(body)}")
+    if partition > 0xFFFFFFFF:
+        raise InvalidRequest(f"partition {partition} does not fit 32 bits")
+    records = RecordBlock.parse(count, body[offset:middle], body[middle:end])
+    return SubmitPart(PartitionId(partition), first, floor, records), end
+
+
+def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any], list[Buffer]]:
+    """Header and body, to send a request on to the leader."""
+    header = {
+        "producer": request.producer,
+        "epoch": request.epoch,
+        "dense": request.dense,
+        "wait": request.wait.value,
+        "timeout_ms": max(1, int((request.deadline - now) * 1000)),
+        "parts": [
+            [p.partition_id, p.first_sequence, p.floor, p.records.count, len(p.records.metadata), len(p.records.data)]
+            for p in request.parts
+        ],
+    }
+    return header, [section for p in request.parts for section in (p.records.metadata, p.records.data)]
+
+
+def encode_reply(reply: SubmitReply) -> dict[str, Any]:
+    """Header of SUBMITTED."""
+    return {"parts": [list(part) for part in reply.parts], "commit_index": reply.commit_index}
+
+
+def parse_reply(header: Mapping[str, Any]) -> SubmitReply:
+    """Inverse, between nodes."""
+    return SubmitReply(tuple(tuple(part) for part in header["parts"]), header["commit_index"])

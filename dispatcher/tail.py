@@ -1,0 +1,107 @@
+"""Tail: a client follows one partition's log. Committed and durable batches only, in order, within its credit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from logboom.errors import CorruptData, LogboomError, Unavailable
+from logboom.types import MIB, PartitionId
+from logboom.wire import FLAG_MORE, Kind
+from partitions.log import CommittedBatch
+
+READ_BYTES: Final = 1 * MIB
+Send = Callable[[Kind, dict[str, Any], list[Any], int], None]
+
+
+class Tail:
+    """One stream. Reads at most one chunk ahead, off the loop; woken when the log grows."""
+
+    def __init__(
+        self,
+        backend: Any,
+        partition_id: PartitionId,
+        *,
+        start: int,
+        follow: bool,
+        credit: int,
+        send: Send,
+        congested: Callable[[], bool],
+        ended: Callable[[LogboomError | None], None],
+    ) -> None:
+        self._backend = backend
+        self._log = backend.log(partition_id)
+        self._next = start
+        self._follow = follow
+        self._credit = credit
+        self._send = send
+        self._congested = congested
+        self._ended = ended
+        self._reading = False
+        self._closed = False
+        self._unsubscribe = backend.subscribe_commits(partition_id, self.move)
+
+    def add_credit(self, nbytes: int) -> None:
+        """The client has room for more."""
+        self._credit += nbytes
+        self.move()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._unsubscribe()
+
+    def move(self) -> None:
+        """Read and send if there is anything, the client has room, and the connection is not full."""
+        if self._closed or self._reading or self._credit <= 0 or self._congested():
+            return
+        end = self._log.durable_index
+        if self._next > end:
+            if not self._follow:
+                self._send(Kind.END, {"next_index": self._next}, [], 0)
+                self.close()
+                self._ended(None)
+            return
+        self._reading = True
+        after, most = self._next - 1, min(READ_BYTES, self._credit)
+        self._backend.offload.submit(
+            lambda: self._log.read_committed(after_index=after, through_index=end, max_bytes=most), self._read
+        )
+
+    def _read(self, batches: Sequence[CommittedBatch] | None, error: BaseException | None) -> None:
+        self._reading = False
+        if self._closed:
+            return
+        if batches is None:
+            self.close()
+            known = error if isinstance(error, CorruptData) else Unavailable(f"the log could not be read: {error}")
+            self._ended(known)
+            return
+        for batch in batches:
+            self._send_batch(batch)
+        self.move()
+
+    def _send_batch(self, batch: CommittedBatch) -> None:
+        header, records = batch.header, batch.records
+        if records is None:
+            return
+        first = header.first_index
+        if self._next > first:  # begins within this batch
+            records = records.take(self._next - first, header.count)
+        reply = {
+            "partition": header.partition_id,
+            "first_index": max(first, self._next),
+            "count": records.count,
+            "global_index": batch.global_index,
+            "term": header.term,
+            "timestamp_ms": header.timestamp_ms,
+            "producer": header.producer,
+            "epoch": header.epoch,
+            "sequence": header.sequence + max(first, self._next) - first,
+            "metadata": len(records.metadata),
+            "data": len(records.data),
+        }
+        self._next = header.last_index + 1
+        self._credit -= records.nbytes
+        self._send(Kind.RECORDS, reply, [records.metadata, records.data], FLAG_MORE)

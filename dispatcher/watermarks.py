@@ -1,0 +1,87 @@
+"""Watermarks of every partition on this node, and who wants to know when they move. Sans-io."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
+from ports.invariant import invariant
+
+Listener = Callable[[Watermark], None]
+
+
+class Watermarks:
+    """Only ever grow (I7), in their order (I1)."""
+
+    def __init__(self, partitions: Sequence[PartitionId]) -> None:
+        zero, nothing = PartitionLogIndex(0), GlobalLogIndex(0)
+        self._marks = {p: Watermark(p, zero, zero, zero, zero, nothing, "running") for p in partitions}
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Called with every change."""
+        self._listeners.append(listener)
+
+    def of(self, partition_id: PartitionId) -> Watermark:
+        """The current one. KeyError if there is no such partition."""
+        return self._marks[partition_id]
+
+    def all(self, partitions: Iterable[PartitionId] | None = None) -> list[Watermark]:
+        """Of these partitions, or all."""
+        return [self._marks[p] for p in (self._marks if partitions is None else partitions)]
+
+    def minimum(self, partitions: Iterable[PartitionId] | None = None) -> GlobalLogIndex:
+        """Every one of these partitions has applied up to here."""
+        return min((m.applied_global_index for m in self.all(partitions)), default=GlobalLogIndex(0))
+
+    def update(
+        self,
+        partition_id: PartitionId,
+        *,
+        log_index: PartitionLogIndex,
+        durable_index: PartitionLogIndex,
+        applied_index: PartitionLogIndex,
+        applied_global_index: GlobalLogIndex,
+        state: str,
+    ) -> None:
+        """Take what is true now; tell the listeners if anything changed."""
+        before = self._marks[partition_id]
+        # While the parent log is replayed after a start, the log's own marks trail behind what is applied.
+        after = Watermark(
+            partition_id,
+            PartitionLogIndex(max(log_index, applied_index)),
+            PartitionLogIndex(max(durable_index, applied_index)),
+            applied_index,
+            before.snapshot_index,
+            applied_global_index,
+            state,
+        )
+        if after == before:
+            return
+        invariant(
+            after.log_index >= before.log_index
+            and after.durable_index >= before.durable_index
+            and after.applied_index >= before.applied_index
+            and after.applied_global_index >= before.applied_global_index,
+            f"I7: a watermark went back: {before} to {after}",
+        )
+        invariant(
+            after.snapshot_index <= after.applied_index <= after.durable_index <= after.log_index,
+            f"I1: watermarks out of order: {after}",
+        )
+        self._marks[partition_id] = after
+        for listener in self._listeners:
+            listener(after)
+
+
+def to_row(mark: Watermark) -> list[object]:
+    """As on the wire."""
+    return [
+        mark.partition_id,
+        mark.log_index,
+        mark.durable_index,
+        mark.applied_index,
+        mark.snapshot_index,
+        mark.applied_global_index,
+        mark.state,
+    ]

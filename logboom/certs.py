@@ -1,0 +1,154 @@
+"""TLS: contexts for nodes and clients, and a test authority to try it with.
+
+A directory holds ``ca.pem`` (signs nodes), ``client-ca.pem`` (signs clients; optional: then
+``ca.pem`` does), ``<node id>.pem/.key`` and ``client.pem/.key``. TLS 1.3, certificates on both
+sides; a node's certificate names its node id (SAN), which the other side checks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from logboom.errors import ConfigError
+
+
+def _context(purpose: int, directory: str | Path, name: str, authority: str) -> ssl.SSLContext:
+    root = Path(directory)
+    context = ssl.SSLContext(purpose)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # identity is the node id in the certificate, not where it was reached
+    try:
+        context.load_verify_locations(root / authority)
+        context.load_cert_chain(root / f"{name}.pem", root / f"{name}.key")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"TLS files in {root} for {name!r}: {error}; `logboom certs` makes a test set", path="tls.directory"
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def peer_contexts(directory: str | Path, node_id: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Server and client side of the links between nodes. Raises ConfigError, naming the file."""
+    return (
+        _context(ssl.PROTOCOL_TLS_SERVER, directory, node_id, "ca.pem"),
+        _context(ssl.PROTOCOL_TLS_CLIENT, directory, node_id, "ca.pem"),
+    )
+
+
+def _client_authority(directory: str | Path) -> str:
+    return "client-ca.pem" if (Path(directory) / "client-ca.pem").exists() else "ca.pem"
+
+
+def server_context(directory: str | Path, node_id: str) -> ssl.SSLContext:
+    """What a node shows its clients, and demands of them."""
+    return _context(ssl.PROTOCOL_TLS_SERVER, directory, node_id, _client_authority(directory))
+
+
+def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContext:
+    """What a client shows a node, and demands of it."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, directory, name, "ca.pem")
+
+
+def make_test_authority(directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
+    """Two fresh authorities, a certificate per node, one for clients. Raises ConfigError if files are in the way."""
+    root = Path(directory)
+    root.mkdir(parents=True, exist_ok=True)
+    if (root / "ca.pem").exists():
+        raise ConfigError(f"{root} already holds an authority; remove it or choose another directory", path="dir")
+    peers, clients = _Authority("logboom test peers", days), _Authority("logboom test clients", days)
+    for node in nodes:
+        peers.issue(root, node, [node, *hosts, "localhost", "127.0.0.1"])
+    clients.issue(root, "client", ["client"])
+    _write(root / "client-ca.pem", clients.pem())
+    # Last: its presence says that the set is whole.
+    _write(root / "ca.pem", peers.pem())
+
+
+class _Authority:
+    def __init__(self, name: str, days: int) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._days = days
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        self._certificate = self._sign(self._name, self._key.public_key(), [], authority=True)
+
+    def pem(self) -> bytes:
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        return self._certificate.public_bytes(Encoding.PEM)
+
+    def issue(self, root: Path, name: str, names: Sequence[str]) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        certificate = self._sign(subject, key.public_key(), [_general(n) for n in dict.fromkeys(names)])
+        _write(root / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM))
+        _write(
+            root / f"{name}.key",
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            ),
+        )
+
+    def _sign(self, subject: Any, public_key: Any, names: Sequence[Any], *, authority: bool = False) -> Any:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=self._days))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+        )
+        if authority:
+            usage = x509.KeyUsage(
+                digital_signature=True,
+                key_cert_sign=True,
+                crl_sign=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                encipher_only=False,
+                decipher_only=False,
+            )
+            builder = builder.add_extension(usage, critical=True)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _general(name: str) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

@@ -1,0 +1,362 @@
+"""The async client. See ``Client``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from logboom.client.cluster import Cluster
+from logboom.client.reads import LogBatch, Reader, watermark_of
+from logboom.client.submits import Part, Submitter
+from logboom.commands import Command, Value, to_record
+from logboom.errors import DeadlineExceeded, InvalidRequest
+from logboom.records import RecordBlock
+from logboom.routing import partition_of
+from logboom.types import (
+    PRODUCER_ID_BYTES,
+    BarrierResult,
+    GlobalLogIndex,
+    Level,
+    Receipt,
+    Receipts,
+    Record,
+    Scope,
+    Watermark,
+)
+from logboom.wire import Kind
+
+Submittable = Command | Record
+AtLeast = int | Literal["session"] | None
+
+
+class Client:
+    """A connection to a logboom cluster: finds the leader, retries, applies nothing twice.
+
+    ::
+
+        async with Client("127.0.0.1:7701,127.0.0.1:7702,127.0.0.1:7703") as boom:
+            receipt = await boom.submit(3, [Put(b"k", b"v"), Add(b"n", 1)])
+            await boom.barrier(receipt.global_index, partitions=[3])
+            await boom.get(3, b"k")
+
+    ``timeout`` (seconds) is the default deadline of every call. One client belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        producer_id: bytes | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Raises InvalidRequest for bad endpoints or a producer id that is not 16 bytes."""
+        if producer_id is not None and (
+            not isinstance(producer_id, bytes) or len(producer_id) != PRODUCER_ID_BYTES
+        ):
+            raise InvalidRequest(f"producer_id must be {PRODUCER_ID_BYTES} bytes")
+        self.producer_id = producer_id or os.urandom(PRODUCER_ID_BYTES)
+        self.timeout = timeout
+        self._cluster = Cluster(endpoints, tls=tls, token=token)
+        self._submitter = Submitter(self._cluster, self.producer_id)
+        self._reader = Reader(self._cluster)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up on what is open and close the connections."""
+        await self._submitter.close()
+        await self._cluster.close()
+
+    @property
+    def last_seen(self) -> GlobalLogIndex:
+        """The session token: highest global index in any receipt or read so far."""
+        return self._reader.last_seen
+
+    async def partitions(self) -> list[int]:
+        """Ids of all partitions."""
+        if not self._cluster.partitions:
+            await self._cluster.retry(self._cluster.any, _nothing, deadline=self._deadline(None))
+        return [row[0] for row in self._cluster.partitions]
+
+    async def members(self) -> dict[str, str]:
+        """Node ids and their client addresses."""
+        await self.partitions()
+        return dict(self._cluster.members)
+
+    # -- writing
+
+    async def submit(
+        self,
+        partition_id: int,
+        commands: Submittable | Sequence[Submittable],
+        *,
+        wait: str = "applied",
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Submit commands to one partition, in order, as one request.
+
+        ``wait``: ``committed`` (ordered and held by a majority), ``durable`` or ``applied``
+        (effects visible; ``receipt.results`` has a Status per command). Raises the errors of
+        ``logboom.errors``; ``error.outcome`` says what may have happened.
+        """
+        level, deadline = _level(wait), self._deadline(timeout)
+        rows = commands if isinstance(commands, Sequence) else [commands]
+        if not rows:
+            raise InvalidRequest("no commands given")
+        if len(rows) == 1:
+            answer = self._submitter.single(partition_id, to_record(rows[0]), wait=level, deadline=deadline)
+            receipt = await _by(answer, deadline)
+        else:
+            block = RecordBlock.from_records(map(to_record, rows))
+            receipt = (await self._submitter.blocks({partition_id: block}, wait=level, deadline=deadline)).parts[0]
+        self._reader.seen(receipt.global_index)
+        return receipt
+
+    async def submit_many(
+        self,
+        commands: Mapping[int, Sequence[Submittable]],
+        *,
+        wait: str = "applied",
+        timeout: float | None = None,
+    ) -> Receipts:
+        """One request over several partitions: ordered as a whole or not at all."""
+        blocks = {p: RecordBlock.from_records(map(to_record, rows)) for p, rows in commands.items()}
+        return await self.submit_blocks(blocks, wait=wait, timeout=timeout)
+
+    async def submit_by_key(
+        self, commands: Iterable[Submittable], *, wait: str = "applied", timeout: float | None = None
+    ) -> Receipts:
+        """Route every command by its key; one atomic request, one receipt per partition."""
+        count = len(await self.partitions())
+        by_partition: dict[int, list[Record]] = {}
+        for command in commands:
+            record = to_record(command)
+            if not record.key:
+                raise InvalidRequest("submit_by_key needs a key in every record")
+            by_partition.setdefault(partition_of(record.key, count), []).append(record)
+        if not by_partition:
+            raise InvalidRequest("no commands given")
+        return await self.submit_many(by_partition, wait=wait, timeout=timeout)
+
+    async def submit_blocks(
+        self, blocks: Mapping[int, RecordBlock], *, wait: str = "applied", timeout: float | None = None
+    ) -> Receipts:
+        """Columnar form of ``submit_many``: no per-record work."""
+        if not blocks:
+            raise InvalidRequest("no records given")
+        receipts = await self._submitter.blocks(dict(blocks), wait=_level(wait), deadline=self._deadline(timeout))
+        self._reader.seen(receipts.global_index)
+        return receipts
+
+    async def submit_block(
+        self,
+        partition_id: int,
+        block: RecordBlock,
+        *,
+        wait: str = "applied",
+        timeout: float | None = None,
+        producer_id: bytes | None = None,
+        epoch: int = 0,
+        sequence: int | None = None,
+        dense: bool = False,
+    ) -> Receipt:
+        """Columnar form of ``submit``; with ``producer_id`` and ``sequence``, under the caller's own numbering."""
+        if (producer_id is None) != (sequence is None):
+            raise InvalidRequest("give producer_id and sequence together, or neither")
+        if producer_id is None or sequence is None:
+            return (await self.submit_blocks({partition_id: block}, wait=wait, timeout=timeout)).parts[0]
+        receipts = await self._submitter.deliver(
+            [Part(partition_id, sequence, block)],
+            wait=_level(wait),
+            deadline=self._deadline(timeout),
+            producer_id=producer_id,
+            epoch=epoch,
+            dense=dense,
+        )
+        self._reader.seen(receipts.global_index)
+        return receipts.parts[0]
+
+    # -- waiting
+
+    async def barrier(
+        self,
+        global_index: int,
+        *,
+        partitions: Sequence[int] | None = None,
+        scope: str = "node",
+        level: str = "applied",
+        timeout: float | None = None,
+        wait_blocked: bool = False,
+        node: str | None = None,
+    ) -> BarrierResult:
+        """Wait until the partitions (None: all) have reached ``global_index``.
+
+        ``scope``: ``node`` (whichever answers, or ``node=``), ``leader``, ``quorum``, ``all``. ``level``:
+        ``ordered``, ``durable``, ``applied``. Raises BarrierTimeout with the watermarks reached;
+        BarrierBlocked at once when a partition is paused, unless ``wait_blocked``.
+        """
+        members = await self.members()
+        return await self._reader.barrier(
+            global_index,
+            partitions=partitions,
+            scope=Scope(scope) if scope in set(Scope) else _bad("scope", scope),
+            level=Level(level) if level in set(Level) else _bad("level", level),
+            wait_blocked=wait_blocked,
+            node=members.get(node, node) if node is not None else None,
+            deadline=self._deadline(timeout),
+        )
+
+    # -- reading
+
+    async def get(
+        self,
+        partition_id: int,
+        key: bytes,
+        *,
+        at_least: AtLeast = None,
+        stale: bool = False,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> Value | None:
+        """The value of a key: linearizable, or from any replica that has applied ``at_least``, or ``stale``."""
+        found = await self.get_many(partition_id, [key], at_least=at_least, stale=stale, node=node, timeout=timeout)
+        return found[0]
+
+    async def get_many(
+        self,
+        partition_id: int,
+        keys: Sequence[bytes],
+        *,
+        at_least: AtLeast = None,
+        stale: bool = False,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> list[Value | None]:
+        """Several keys from one consistent view."""
+        return await self._reader.get_many(
+            partition_id, keys, at_least=at_least, stale=stale, node=node, deadline=self._deadline(timeout)
+        )
+
+    def scan(
+        self,
+        partition_id: int,
+        *,
+        prefix: bytes | None = None,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        limit: int = 0,
+        at_least: AtLeast = None,
+        stale: bool = False,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[tuple[bytes, Value]]:
+        """Keys (ascending) and values of a range, from one consistent view."""
+        return self._reader.scan(
+            partition_id,
+            prefix=prefix,
+            start=start,
+            end=end,
+            limit=limit,
+            at_least=at_least,
+            stale=stale,
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+
+    def tail(
+        self, partition_id: int, *, start: int = 0, follow: bool = False, node: str | None = None
+    ) -> AsyncIterator[LogBatch]:
+        """The log of a partition from index ``start`` on, batch by batch; with ``follow``, for ever."""
+        return self._reader.tail(partition_id, start=start, follow=follow, node=node)
+
+    async def scan_log(
+        self, partitions: Sequence[int] | None = None, *, start_global: int = 0, timeout: float | None = None
+    ) -> AsyncIterator[LogBatch]:
+        """Batches of many partitions in global order, up to what was committed when it began."""
+        chosen = partitions if partitions is not None else await self.partitions()
+        async for batch in self._reader.scan_log(
+            chosen, start_global=start_global, deadline=self._deadline(timeout)
+        ):
+            yield batch
+
+    # -- operating
+
+    async def status(
+        self, *, node: str | None = None, digests: bool = False, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """What a node (an id or address; None: any) says of itself and the cluster."""
+        if node is not None:
+            node = self._cluster.members.get(node, node)
+        frame = await self._reader.ask_node(
+            Kind.STATUS, {"digests": digests}, node=node, deadline=self._deadline(timeout)
+        )
+        return frame.header
+
+    async def watermarks(
+        self, partitions: Sequence[int] | None = None, *, node: str | None = None, timeout: float | None = None
+    ) -> list[Watermark]:
+        """Watermarks of the partitions (None: all) on a node."""
+        frame = await self._reader.ask_node(
+            Kind.WATERMARKS,
+            {"partitions": list(partitions) if partitions is not None else None},
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+        return [watermark_of(row) for row in frame.header["watermarks"]]
+
+    async def admin(self, action: str, partition_id: int, *, node: str, timeout: float | None = None) -> str:
+        """``pause``, ``resume``, ``freeze`` or ``thaw`` a partition on one node; returns its state."""
+        await self.partitions()
+        frame = await self._reader.ask_node(
+            Kind.ADMIN,
+            {"action": action, "partition": partition_id},
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+        return str(frame.header["state"])
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._cluster.now + (self.timeout if timeout is None else timeout)
+
+
+async def _nothing(_: object) -> None:
+    return None
+
+
+async def _by(answer: asyncio.Future[Receipt], deadline: float) -> Receipt:
+    if answer.done():
+        return answer.result()
+    handle = asyncio.get_running_loop().call_at(deadline, _expire, answer)
+    try:
+        return await answer
+    finally:
+        handle.cancel()
+
+
+def _expire(answer: asyncio.Future[Receipt]) -> None:
+    if not answer.done():
+        answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome="unknown"))
+
+
+def _level(wait: str) -> Level:
+    if wait not in (Level.COMMITTED, Level.DURABLE, Level.APPLIED):
+        _bad("wait", wait)
+    return Level(wait)
+
+
+def _bad(name: str, value: object) -> Any:
+    choices = {
+        "scope": "node, leader, quorum or all",
+        "level": "ordered, durable or applied",
+        "wait": "committed, durable or applied",
+    }
+    raise InvalidRequest(f"{name} must be {choices[name]}, not {value!r}")

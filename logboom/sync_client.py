@@ -1,0 +1,152 @@
+"""The client for code that blocks: the same calls, the same arguments, the same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Self, TypeVar
+
+from logboom.client import Client
+from logboom.client.reads import LogBatch
+from logboom.commands import Value
+from logboom.types import BarrierResult, GlobalLogIndex, Receipt, Receipts, Watermark
+
+T = TypeVar("T")
+_END: Any = object()
+
+
+class SyncClient:
+    """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._make: Callable[[], Client] = lambda: Client(*args, **kwargs)
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: Client | None = None
+        self._start()
+
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, Client]:
+        with self._lock:
+            if self._pid != os.getpid() or self._loop is None or self._client is None:
+                # First use here: threads do not survive a fork, so a child starts its own.
+                self._pid = os.getpid()
+                self._client = self._make()
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="logboom", daemon=True)
+                self._thread.start()
+            return self._loop, self._client
+
+    def _run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        loop, client = self._start()
+        future = asyncio.run_coroutine_threadsafe(call(client), loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+        loop, client = self._start()
+        iterator = call(client)
+
+        async def step() -> Any:
+            return await anext(iterator, _END)
+
+        try:
+            while (item := asyncio.run_coroutine_threadsafe(step(), loop).result()) is not _END:
+                yield item
+        finally:
+            closing = getattr(iterator, "aclose", None)
+            if closing is not None:
+                asyncio.run_coroutine_threadsafe(closing(), loop).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the background thread. Idempotent."""
+        with self._lock:
+            loop, client, thread = self._loop, self._client, self._thread
+            self._loop = self._client = self._thread = None
+        if loop is None or client is None or thread is None or self._pid != os.getpid():
+            return
+        asyncio.run_coroutine_threadsafe(client.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    @property
+    def last_seen(self) -> GlobalLogIndex:
+        """See Client."""
+        return self._start()[1].last_seen
+
+    def partitions(self) -> list[int]:
+        """See Client."""
+        return self._run(lambda c: c.partitions())
+
+    def members(self) -> dict[str, str]:
+        """See Client."""
+        return self._run(lambda c: c.members())
+
+    def submit(self, *args: Any, **kwargs: Any) -> Receipt:
+        """See Client."""
+        return self._run(lambda c: c.submit(*args, **kwargs))
+
+    def submit_many(self, *args: Any, **kwargs: Any) -> Receipts:
+        """See Client."""
+        return self._run(lambda c: c.submit_many(*args, **kwargs))
+
+    def submit_by_key(self, *args: Any, **kwargs: Any) -> Receipts:
+        """See Client."""
+        return self._run(lambda c: c.submit_by_key(*args, **kwargs))
+
+    def submit_blocks(self, *args: Any, **kwargs: Any) -> Receipts:
+        """See Client."""
+        return self._run(lambda c: c.submit_blocks(*args, **kwargs))
+
+    def submit_block(self, *args: Any, **kwargs: Any) -> Receipt:
+        """See Client."""
+        return self._run(lambda c: c.submit_block(*args, **kwargs))
+
+    def barrier(self, *args: Any, **kwargs: Any) -> BarrierResult:
+        """See Client."""
+        return self._run(lambda c: c.barrier(*args, **kwargs))
+
+    def get(self, *args: Any, **kwargs: Any) -> Value | None:
+        """See Client."""
+        return self._run(lambda c: c.get(*args, **kwargs))
+
+    def get_many(self, *args: Any, **kwargs: Any) -> list[Value | None]:
+        """See Client."""
+        return self._run(lambda c: c.get_many(*args, **kwargs))
+
+    def scan(self, *args: Any, **kwargs: Any) -> Iterator[tuple[bytes, Value]]:
+        """See Client."""
+        return self._iterate(lambda c: c.scan(*args, **kwargs))
+
+    def tail(self, *args: Any, **kwargs: Any) -> Iterator[LogBatch]:
+        """See Client."""
+        return self._iterate(lambda c: c.tail(*args, **kwargs))
+
+    def scan_log(self, *args: Any, **kwargs: Any) -> Iterator[LogBatch]:
+        """See Client."""
+        return self._iterate(lambda c: c.scan_log(*args, **kwargs))
+
+    def status(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """See Client."""
+        return self._run(lambda c: c.status(*args, **kwargs))
+
+    def watermarks(self, *args: Any, **kwargs: Any) -> list[Watermark]:
+        """See Client."""
+        return self._run(lambda c: c.watermarks(*args, **kwargs))
+
+    def admin(self, *args: Any, **kwargs: Any) -> str:
+        """See Client."""
+        return self._run(lambda c: c.admin(*args, **kwargs))

@@ -1,0 +1,311 @@
+"""Real connections (ports.net): TCP, optionally TLS, frames in and out.
+
+What callers send within one turn of the loop leaves in one gathered write. Lengths are
+checked before anything is allocated for them; whoever is slow to introduce himself, slow to
+end a frame, or slow to read is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import structlog
+
+from logboom.errors import ConfigError, LogboomError
+from logboom.wire import FrameDecoder
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
+
+log = structlog.get_logger(__name__)
+
+
+class AsyncioConnection(asyncio.Protocol):
+    """One connection, both the transport's protocol and the handler's Connection."""
+
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        limits: ConnectionLimits,
+        fatal: Callable[[BaseException], None],
+        registry: set[AsyncioConnection],
+    ) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._fatal = fatal
+        self._registry = registry
+        self._decoder = FrameDecoder(frame_bytes_max=limits.unauthenticated_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[Buffer] = []
+        self._queued = 0
+        self._flushing = False
+        self._closed = False
+        self._was_congested = False
+        self._error: Exception | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._remote = "?"
+        self._identities: frozenset[str] = frozenset()
+
+    # -- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._registry) >= self._limits.connections_max:
+            log.warning("too_many_connections", limit=self._limits.connections_max)
+            self._closed = True
+            self._transport.abort()
+            return
+        self._registry.add(self)
+        peer = transport.get_extra_info("peername")
+        self._remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._identities = _names(transport.get_extra_info("peercert"))
+        self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
+        self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
+        self._guard(lambda: self._handler.opened(cast(Connection, self)))
+
+    def data_received(self, data: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            frames = self._decoder.feed(data)
+            for frame in frames:
+                if self._closed:
+                    return
+                self._handler.frame(frame)
+        except InvariantViolated as error:
+            self._fatal(error)
+            self._cut(error)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it was, this connection cannot go on
+            if not isinstance(error, LogboomError):
+                log.error("connection_handler_failed", remote=self._remote, exc_info=error)
+            self._cut(error)
+            return
+        self._watch_frame(fresh=bool(frames))
+
+    def _watch_frame(self, *, fresh: bool) -> None:
+        if self._frame_timer is not None and (fresh or not self._decoder.mid_frame):
+            self._frame_timer.cancel()
+            self._frame_timer = None
+        if self._frame_timer is None and self._decoder.mid_frame:
+            self._frame_timer = self._loop.call_later(self._limits.frame_s, self._too_slow, "end a frame")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """The transport's own buffer is high; ``congested`` tells."""
+
+    def resume_writing(self) -> None:
+        self._notice_drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._registry.discard(self)
+        self._closed = True
+        for timer in (self._handshake, self._frame_timer):
+            if timer is not None:
+                timer.cancel()
+        self._queue.clear()
+        self._guard(lambda: self._handler.closed(self._error or exc))
+
+    # -- the handler's side (ports.net.Connection)
+
+    @property
+    def remote(self) -> str:
+        """See Connection."""
+        return self._remote
+
+    @property
+    def peer_identities(self) -> frozenset[str]:
+        """See Connection."""
+        return self._identities
+
+    def authenticated(self) -> None:
+        """See Connection."""
+        self._decoder.frame_bytes_max = self._limits.frame_bytes
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """See Connection."""
+        if self._closed:
+            return
+        self._queue.extend(buffers)
+        self._queued += sum(map(len, buffers))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        if self._buffered() > 2 * self._limits.send_buffer_bytes:
+            log.warning("slow_reader_cut", remote=self._remote, bytes=self._buffered())
+            self.abort()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        queue, self._queue, self._queued = self._queue, [], 0
+        if self._transport is None or self._transport.is_closing() or not queue:
+            return
+        if len(queue) == 1:
+            self._transport.write(queue[0])
+        else:
+            self._transport.writelines(queue)
+        if self.congested:
+            self._was_congested = True
+
+    def _buffered(self) -> int:
+        return self._queued + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    @property
+    def congested(self) -> bool:
+        """See Connection."""
+        high = self._buffered() > self._limits.send_buffer_bytes
+        self._was_congested |= high
+        return high
+
+    def _notice_drained(self) -> None:
+        if self._was_congested and not self._closed:
+            self._was_congested = False
+            self._guard(self._handler.drained)
+
+    def pause_reading(self) -> None:
+        """See Connection."""
+        if self._transport is not None and not self._closed:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See Connection."""
+        if self._transport is not None and not self._closed:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """See Connection."""
+        if self._transport is not None and not self._closed:
+            self._flush()
+            self._closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """See Connection."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _too_slow(self, what: str) -> None:
+        log.warning("connection_too_slow", remote=self._remote, to=what)
+        self._cut(TimeoutError(f"{self._remote} took too long to {what}"))
+
+    def _cut(self, error: BaseException) -> None:
+        self._error = error if isinstance(error, Exception) else None
+        refuse = getattr(self._handler, "refuse", None)
+        if refuse is not None and isinstance(error, LogboomError) and not self._closed:
+            self._guard(lambda: refuse(error))
+            self._flush()
+            self._closed = True
+            if self._transport is not None:
+                # Tell it why, but do not wait for it to listen.
+                self._transport.close()
+                self._loop.call_later(1.0, self._transport.abort)
+            return
+        self.abort()
+
+    def _guard(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except InvariantViolated as error:
+            self._fatal(error)
+        except Exception as error:  # noqa: BLE001 - a handler's bug must not take the loop down
+            log.error("connection_handler_failed", remote=self._remote, exc_info=error)
+            self.abort()
+
+
+class AsyncioListener:
+    """A bound port and the connections made through it."""
+
+    def __init__(self, server: asyncio.Server, connections: set[AsyncioConnection]) -> None:
+        self._server = server
+        self._connections = connections
+        host, port = server.sockets[0].getsockname()[:2]
+        self.address = f"{host}:{port}"
+
+    async def close(self) -> None:
+        """See Listener."""
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._server.wait_closed(), 1.0)
+        for connection in list(self._connections):
+            connection.abort()
+
+
+class AsyncioNetwork:
+    """TCP on the running loop."""
+
+    def __init__(self, *, clock: Clock, on_fatal: Callable[[BaseException], None]) -> None:
+        self._clock = clock
+        self._fatal = on_fatal
+
+    async def listen(
+        self,
+        address: str,
+        handler: Callable[[], ConnectionHandler],
+        *,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None,
+    ) -> AsyncioListener:
+        """See Network. Raises ConfigError if the address cannot be bound."""
+        host, port = split_address(address)
+        connections: set[AsyncioConnection] = set()
+        extra = {"ssl_handshake_timeout": limits.handshake_s} if tls is not None else {}
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: AsyncioConnection(handler(), limits, self._fatal, connections),
+                host,
+                port,
+                ssl=tls,
+                backlog=1024,
+                **extra,  # type: ignore[arg-type]
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
+        return AsyncioListener(server, connections)
+
+    async def dial(
+        self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: ssl.SSLContext | None
+    ) -> Connection:
+        """See Network."""
+        host, port = split_address(address)
+        extra = {"ssl_handshake_timeout": limits.handshake_s, "server_hostname": ""} if tls is not None else {}
+        coroutine = asyncio.get_running_loop().create_connection(
+            lambda: AsyncioConnection(handler, limits, self._fatal, set()),
+            host,
+            port,
+            ssl=tls,
+            **extra,  # type: ignore[arg-type]
+        )
+        _, protocol = await asyncio.wait_for(coroutine, limits.handshake_s)
+        return cast(Connection, protocol)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``. Raises ConfigError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{address!r} is not host:port", path="address")
+    return host.strip("[]"), int(port)
+
+
+def _names(certificate: Any) -> frozenset[str]:
+    if not certificate:
+        return frozenset()
+    return frozenset(value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI"))
