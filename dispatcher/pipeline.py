@@ -117,6 +117,8 @@ class Pipeline:
         now = self.clock.monotonic()
         self.pending.expire(now)
         self.forwarding.expire(now)
+        if not self._recovered:
+            self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
 
     # -- submit

@@ -1,0 +1,80 @@
+"""The ``logboom`` command. Each command's module is loaded when it is used."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from logboom.errors import LogboomError
+
+COMMANDS: Final = {
+    "node": ("logboom.cli.node", "node"),
+    "local": ("logboom.cli.node", "local"),
+    "demo": ("logboom.cli.node", "demo"),
+    "certs": ("logboom.cli.node", "make_certs"),
+    "submit": ("logboom.cli.submit", "submit"),
+    "get": ("logboom.cli.read", "get"),
+    "scan": ("logboom.cli.read", "scan"),
+    "tail": ("logboom.cli.read", "tail"),
+    "barrier": ("logboom.cli.read", "barrier"),
+    "status": ("logboom.cli.operate", "status"),
+    "partitions": ("logboom.cli.operate", "partitions"),
+}
+EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
+USAGE_CODES: Final = frozenset(("config", "wrong_node", "incompatible_version"))
+UNREACHABLE_CODES: Final = frozenset(("unavailable", "unknown_outcome", "deadline_exceeded", "not_leader"))
+SERVER_CODES: Final = frozenset(("corrupt_data", "protocol", "error"))
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="logboom")
+def cli() -> None:
+    """Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
+
+    Try it:  logboom local --partitions 8   (prints its endpoints; then, in another terminal:)
+
+    export LOGBOOM_ENDPOINTS=...   logboom submit -p 0 put k v   logboom get -p 0 k
+    """
+
+
+def exit_status(error: LogboomError) -> int:
+    """1 failed, 2 usage, 3 unreachable, 4 server error."""
+    if error.code in USAGE_CODES or error.code in ("invalid_request", "no_such_partition", "record_too_large"):
+        return EXIT_USAGE
+    if error.code in UNREACHABLE_CODES:
+        return EXIT_UNREACHABLE
+    return EXIT_SERVER if error.code in SERVER_CODES else EXIT_FAILED
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Entry point: typed errors become one line on stderr and an exit status."""
+    try:
+        cli.main(args, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except click.Abort:
+        sys.exit(130)
+    except LogboomError as error:
+        click.echo(f"logboom: {error} [{error.code}]", err=True)
+        sys.exit(exit_status(error))
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(0)

@@ -1,0 +1,100 @@
+"""``node``, ``local``, ``demo``, ``certs``: running things."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from logboom import config
+
+
+@click.command(epilog="Example:  logboom node --config n1.toml")
+@click.option("--config", "file", type=click.Path(), help="TOML file; LOGBOOM_<SECTION>__<KEY> overrides it.")
+@click.option("--id", "node_id", help="This node's id among cluster.members.")
+@click.option("--data-dir", help="Where to keep data.")
+@click.option("--check", is_flag=True, help="Only check the configuration.")
+def node(file: str | None, node_id: str | None, data_dir: str | None, check: bool) -> None:  # noqa: FBT001
+    """Run one node until SIGTERM."""
+    settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
+    config.check_node(settings)
+    if check:
+        click.echo("configuration is fine", err=True)
+        return
+    sys.exit(server_module("server.main").run(settings))
+
+
+def server_module(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """A module of the server, which lives beside this package in a checkout and inside it in a wheel."""
+    inside = Path(__file__).resolve().parent.parent / "_server"
+    root = inside if inside.exists() else inside.parent.parent
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return import_module(name)
+
+
+@click.command(epilog="Example:  logboom local --nodes 3 --partitions 8 --state-machine kv")
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 9))
+@click.option("--dir", "directory", type=click.Path(), help="Keep data here (default: temporary, removed at the end).")
+@click.option("--partitions", default=8, show_default=True, type=click.IntRange(1))
+@click.option("--state-machine", default="kv", show_default=True)
+@click.option("--tls", is_flag=True, help="Mutual TLS with a test authority made on the spot.")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table")
+def local(
+    nodes: int,
+    directory: str | None,
+    partitions: int,
+    state_machine: str,
+    tls: bool,  # noqa: FBT001
+    output: str,
+) -> None:
+    """A cluster of real processes on loopback; prints its endpoints, runs until Ctrl-C."""
+    from logboom.testing import LocalCluster
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with LocalCluster(
+        nodes=nodes, partitions=partitions, state_machine=state_machine, directory=directory, tls=tls
+    ) as cluster:
+        if output == "json":
+            about = {"endpoints": cluster.endpoints, "directory": str(cluster.directory), "nodes": cluster.addresses}
+            click.echo(json.dumps(about))
+        else:
+            click.echo(f"{nodes} nodes serve {partitions} {state_machine} partitions; data in {cluster.directory}")
+            if cluster.tls_directory:
+                click.echo(f"export LOGBOOM_TLS_DIR={cluster.tls_directory}")
+            click.echo(f"export LOGBOOM_ENDPOINTS={cluster.endpoints}")
+            click.echo("Ctrl-C ends it.", err=True)
+        ended.wait()
+
+
+@click.command(epilog="Example:  logboom demo")
+@click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="Use this cluster instead of starting one.")
+@click.option("--tls-dir", envvar="LOGBOOM_TLS_DIR", type=click.Path())
+@click.option("--rows", type=click.IntRange(1), help="Only so many rows.")
+def demo(endpoints: str | None, tls_dir: str | None, rows: int | None) -> None:
+    """Spark submits 336,776 real commands, three nodes apply them, everything is compared; then the leader dies."""
+    sys.exit(import_module("logboom.demo").run(endpoints=endpoints, tls_directory=tls_dir, rows=rows))
+
+
+@click.command("certs", epilog="Example:  logboom certs --dir tls --nodes n1,n2,n3")
+@click.option("--dir", "directory", required=True, type=click.Path(), help="Where to write.")
+@click.option("--nodes", required=True, help="Node ids, comma-separated.")
+@click.option("--hosts", default="", help="Further host names for every node's certificate.")
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1))
+@click.option("--if-missing", is_flag=True, help="Do nothing if there is an authority already.")
+def make_certs(directory: str, nodes: str, hosts: str, days: int, if_missing: bool) -> None:  # noqa: FBT001
+    """A test authority, a certificate per node, one for clients. Not for production."""
+    from logboom.certs import make_test_authority
+
+    if if_missing and (Path(directory) / "ca.pem").exists():
+        return
+    names = [n.strip() for n in nodes.split(",") if n.strip()]
+    make_test_authority(directory, names, [h.strip() for h in hosts.split(",") if h.strip()], days)
+    click.echo(f"wrote certificates of {', '.join(names)} and a client to {directory}", err=True)

@@ -1,0 +1,190 @@
+"""Configuration: defaults, then a TOML file, then LOGBOOM_<SECTION>__<KEY>, then flags. Checked once, frozen.
+
+Unknown keys are errors that name the nearest known one. What each setting means and its
+default: ``logboom.settings`` and docs/configuration.md, which is generated from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from logboom.errors import ConfigError
+from logboom.settings import Member, Settings
+
+PREFIX: Final = "LOGBOOM_"
+NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
+PARTITIONS_MAX: Final = 100_000
+
+
+def load(
+    file: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read, merge and check. ``flags`` are dotted paths (``node.id``). Raises ConfigError, naming the path."""
+    tree: dict[str, Any] = {}
+    if file is not None:
+        tree = _read(Path(file))
+    for path, value in _from_environment(os.environ if environment is None else environment).items():
+        _put(tree, path, value)
+    for path, value in (flags or {}).items():
+        if value is not None:
+            _put(tree, tuple(path.split(".")), value)
+    _check_names(tree)
+    members = tree.get("cluster", {}).get("members")
+    if isinstance(members, str):
+        tree["cluster"]["members"] = [_member(row) for row in members.split(",") if row.strip()]
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error).replace("$.", ""), path=str(error).rpartition("$.")[2].rstrip("`")) from None
+    check(settings)
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", path=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}", path=str(path)) from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[tuple[str, ...], str]:
+    found = {}
+    for name, value in environment.items():
+        if name.startswith(PREFIX) and name[len(PREFIX) :] not in NOT_SETTINGS:
+            path = tuple(name[len(PREFIX) :].lower().split("__"))
+            if len(path) < 2:
+                raise ConfigError(
+                    f"environment variable {name}: expected {PREFIX}<SECTION>__<KEY>, e.g. LOGBOOM_NODE__ID", path=name
+                )
+            found[path] = value
+    return found
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{'.'.join(path)}: {part} is a value, not a section", path=".".join(path))
+    tree[path[-1]] = value
+
+
+def _check_names(tree: Mapping[str, Any]) -> None:
+    sections = {f.name: f.type for f in msgspec.structs.fields(Settings)}
+    for section, values in tree.items():
+        if section not in sections:
+            _unknown(section, sections)
+        if not isinstance(values, dict):
+            raise ConfigError(f"{section} must be a section ([{section}])", path=section)
+        keys = [f.name for f in msgspec.structs.fields(sections[section])]
+        for key in values:
+            if key not in keys:
+                _unknown(f"{section}.{key}", [f"{section}.{k}" for k in keys])
+
+
+def _unknown(path: str, known: Any) -> None:
+    near = difflib.get_close_matches(path, list(known), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"unknown setting {path}{hint}", path=path)
+
+
+def _member(row: str) -> dict[str, str]:
+    """``id=peer_host:port@client_host:port``."""
+    name, equals, rest = row.strip().partition("=")
+    peer, at, client = rest.partition("@")
+    if not (name and equals and peer and at and client):
+        raise ConfigError(
+            f"cluster.members: {row.strip()!r} is not id=peer_host:port@client_host:port", path="cluster.members"
+        )
+    return {"id": name, "peer_address": peer, "client_address": client}
+
+
+def check(settings: Settings) -> None:
+    """Everything that no single value can get wrong alone. Raises ConfigError, naming the path."""
+    raft, cluster, net, log = settings.raft, settings.cluster, settings.net, settings.log
+    if not 1 <= cluster.partitions <= PARTITIONS_MAX:
+        _wrong("cluster.partitions", f"must be 1 to {PARTITIONS_MAX}, not {cluster.partitions}")
+    if raft.election_min_ms <= 3 * raft.heartbeat_ms:
+        _wrong("raft.election_min_ms", f"must be over 3 x heartbeat_ms ({raft.heartbeat_ms}), not {raft.election_min_ms}")
+    if raft.election_max_ms <= raft.election_min_ms:
+        _wrong("raft.election_max_ms", f"must be over election_min_ms ({raft.election_min_ms})")
+    if raft.fallback_ms <= raft.heartbeat_ms:
+        _wrong("raft.fallback_ms", f"must be over heartbeat_ms ({raft.heartbeat_ms})")
+    if log.batch_bytes_max + 65536 > min(net.peer_frame_bytes, log.segment_bytes):
+        _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
+    if net.client_frame_bytes > settings.admission.node_bytes:
+        _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
+    for section in (raft, log, net, settings.apply, settings.admission, settings.barrier):
+        for field in msgspec.structs.fields(section):
+            value = getattr(section, field.name)
+            if isinstance(value, int) and value <= 0:
+                _wrong(f"{type(section).__name__.removesuffix('Settings').lower()}.{field.name}", "must be positive")
+    _check_members(cluster.members)
+    for key in cluster.overrides:
+        if not key.isdigit() or int(key) >= cluster.partitions:
+            _wrong(f"cluster.overrides.{key}", f"is not a partition id below {cluster.partitions}")
+
+
+def _check_members(members: tuple[Member, ...]) -> None:
+    ids = [m.id for m in members]
+    for position, member in enumerate(members):
+        if not member.id or ids.count(member.id) > 1:
+            _wrong(f"cluster.members[{position}].id", f"{member.id!r} is empty or appears twice")
+        for name in ("peer_address", "client_address"):
+            host, _, port = getattr(member, name).rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                _wrong(f"cluster.members[{position}].{name}", f"{getattr(member, name)!r} is not host:port")
+
+
+def check_node(settings: Settings) -> None:
+    """What a node needs beyond ``check``."""
+    if not settings.node.data_dir:
+        _wrong("node.data_dir", "is not set: where should this node keep its data?")
+    if settings.node.id not in [m.id for m in settings.cluster.members]:
+        known = ", ".join(m.id for m in settings.cluster.members) or "none"
+        _wrong("node.id", f"{settings.node.id!r} is not among cluster.members ({known})")
+
+
+def _wrong(path: str, why: str) -> None:
+    raise ConfigError(f"{path} {why}", path=path)
+
+
+def to_toml(settings: Settings) -> str:
+    """A file that ``load`` reads back to the same settings (non-default values only)."""
+    lines: list[str] = []
+    for section in msgspec.structs.fields(Settings):
+        value, default = getattr(settings, section.name), section.default
+        changed = {
+            f.name: getattr(value, f.name)
+            for f in msgspec.structs.fields(type(value))
+            if getattr(value, f.name) != getattr(default, f.name)
+        }
+        if not changed:
+            continue
+        lines.append(f"[{section.name}]")
+        lines += [f"{key} = {_toml(item)}" for key, item in changed.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return msgspec.json.encode(str(value)).decode()
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    return "{" + ", ".join(f'"{k}" = {_toml(v)}' for k, v in value.items()) + "}"

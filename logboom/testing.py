@@ -1,0 +1,231 @@
+"""A cluster of real node processes on this machine's loopback: for trying things out, and for tests.
+
+::
+
+    with LocalCluster(nodes=3, partitions=8) as cluster:
+        SyncClient(cluster.endpoints).submit(0, Put(b"k", b"v"))
+        cluster.kill(cluster.leader())
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from logboom import certs
+from logboom.config import load, to_toml
+from logboom.errors import LogboomError, Unavailable
+from logboom.sync_client import SyncClient
+
+START_S = 30.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class LocalCluster:
+    """Starts on entering (or ``start``), ends every process it started on leaving (or ``stop``)."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 3,
+        partitions: int = 8,
+        state_machine: str = "kv",
+        directory: str | Path | None = None,
+        tls: bool = False,
+        settings: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        data_dirs: Mapping[str, str | Path] | None = None,
+    ) -> None:
+        """``settings``: dotted paths over the defaults; ``directory``: a temporary one if not given."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="logboom-") if directory is None else None
+        self.directory = Path(self._temporary.name if self._temporary else str(directory)).absolute()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.nodes = [f"n{k + 1}" for k in range(nodes)]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._environment = dict(environment or {})
+        ports = self._ports(nodes)
+        self.addresses = {n: f"127.0.0.1:{ports[2 * k]}" for k, n in enumerate(self.nodes)}
+        self.peer_addresses = {n: f"127.0.0.1:{ports[2 * k + 1]}" for k, n in enumerate(self.nodes)}
+        self.tls_directory = self.directory / "tls" if tls else None
+        if self.tls_directory is not None and not (self.tls_directory / "ca.pem").exists():
+            certs.make_test_authority(self.tls_directory, self.nodes)
+        self.data_dirs = {n: Path((data_dirs or {}).get(n, self.directory / n / "data")) for n in self.nodes}
+        flags = {"cluster.partitions": partitions, "cluster.state_machine": state_machine, **(settings or {})}
+        for node in self.nodes:
+            self._write_config(node, flags)
+
+    def _ports(self, nodes: int) -> list[int]:
+        # A directory that is used again keeps its addresses: they are part of what the nodes agree on.
+        known = self.directory / "ports"
+        if known.exists():
+            return [int(p) for p in known.read_text().split()]
+        ports = free_ports(2 * nodes)
+        known.write_text(" ".join(map(str, ports)))
+        return ports
+
+    def _write_config(self, node: str, flags: Mapping[str, Any]) -> None:
+        members = ",".join(f"{n}={self.peer_addresses[n]}@{self.addresses[n]}" for n in self.nodes)
+        settings = load(
+            environment={},
+            flags={
+                "cluster.members": members,
+                "node.id": node,
+                "node.data_dir": str(self.data_dirs[node]),
+                "node.log_format": "json",
+                "tls.directory": str(self.tls_directory) if self.tls_directory else None,
+                **flags,
+            },
+        )
+        (self.directory / node).mkdir(parents=True, exist_ok=True)
+        self.config(node).write_text(to_toml(settings))
+
+    def config(self, node: str) -> Path:
+        """The node's configuration file."""
+        return self.directory / node / "node.toml"
+
+    def log(self, node: str) -> Path:
+        """What the node has logged."""
+        return self.directory / node / "node.log"
+
+    @property
+    def endpoints(self) -> str:
+        """For clients."""
+        return ",".join(self.addresses.values())
+
+    def client(self, **kwargs: Any) -> SyncClient:
+        """A blocking client of this cluster."""
+        return SyncClient(self.endpoints, tls=self.client_tls(), **kwargs)
+
+    def client_tls(self) -> Any:
+        """The client's TLS context, or None."""
+        return certs.client_context(self.tls_directory) if self.tls_directory is not None else None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- processes
+
+    def start(self) -> None:
+        """All nodes; returns once a leader serves. Raises Unavailable with the end of a log otherwise."""
+        for node in self.nodes:
+            if not self.alive(node):
+                self.start_node(node)
+        self.wait_serving()
+
+    def start_node(self, node: str) -> None:
+        """One node; does not wait."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LOGBOOM_")}
+        root = str(Path(__file__).resolve().parent.parent)
+        paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
+        environment.update(self._environment, PYTHONPATH=os.pathsep.join(paths))
+        with self.log(node).open("ab") as output:
+            self._processes[node] = subprocess.Popen(
+                [sys.executable, "-m", "logboom", "node", "--config", str(self.config(node))],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def wait_serving(self, timeout: float = START_S) -> None:
+        """Until every running node has recovered and one of them admits."""
+        deadline = time.monotonic() + timeout
+        with self.client(timeout=2.0) as client:
+            while True:
+                running = [n for n in self.nodes if self.alive(n)]
+                try:
+                    states = [client.status(node=self.addresses[n]) for n in running]
+                    if states and all(s["recovered"] for s in states) and any(s["admits"] for s in states):
+                        return
+                except LogboomError:
+                    states = []
+                dead = [n for n, p in self._processes.items() if p.poll() not in (None, -signal.SIGKILL)]
+                if dead or time.monotonic() > deadline:
+                    node = dead[0] if dead else (running or self.nodes)[0]
+                    raise Unavailable(f"{node} did not start; the end of its log:\n{self._log_end(node)}")
+                time.sleep(0.05)
+
+    def _log_end(self, node: str) -> str:
+        return self.log(node).read_text(errors="replace")[-1500:] if self.log(node).exists() else ""
+
+    def alive(self, node: str) -> bool:
+        """The process runs."""
+        process = self._processes.get(node)
+        return process is not None and process.poll() is None
+
+    def pid(self, node: str) -> int:
+        """Of a started node."""
+        return self._processes[node].pid
+
+    def kill(self, node: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal; with SIGKILL, wait until the process is gone."""
+        process = self._processes[node]
+        process.send_signal(number)
+        if number == signal.SIGKILL:
+            process.wait()
+
+    def restart(self, node: str) -> None:
+        """Start a node that has ended."""
+        if self.alive(node):
+            self.kill(node)
+        self.start_node(node)
+
+    def leader(self, timeout: float = START_S) -> str:
+        """Id of the node that admits now. Raises Unavailable if none does in time."""
+        deadline = time.monotonic() + timeout
+        with self.client(timeout=1.0) as client:
+            while time.monotonic() < deadline:
+                for node in self.nodes:
+                    if self.alive(node):
+                        try:
+                            if client.status(node=self.addresses[node], timeout=0.5)["admits"]:
+                                return node
+                        except LogboomError:
+                            continue
+                time.sleep(0.02)
+        raise Unavailable("no node leads")
+
+    def stop(self) -> None:
+        """End all processes, politely first; remove the temporary directory."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        deadline = time.monotonic() + 10
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        if self._temporary is not None:
+            self._temporary.cleanup()
