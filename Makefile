@@ -1,0 +1,66 @@
+# Everything a developer runs. Needs make and Python 3.11 with venv; the rest is fetched into .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PACKAGES := $(wildcard logboom ports raftlog partitions dispatcher snapshots server chaos bench)
+SOURCES := $(PACKAGES) $(wildcard tests scripts)
+IN := . scripts/env.sh;
+WORKERS ?= 2
+CHAOS_SECONDS ?= 60
+SEED ?=
+
+.PHONY: help setup fmt lint type unit test demo bench chaos compose-test java-check wheel lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.setup ## .venv with locked dependencies, logboom itself, Java if the machine has none
+
+.venv/.setup: pyproject.toml scripts/setup scripts/java-home requirements/dev.txt requirements/data.txt requirements/java.txt
+	@scripts/setup
+
+fmt: setup ## format, and mend what ruff can mend
+	@$(IN) ruff check --fix-only --quiet $(SOURCES); ruff format --quiet $(SOURCES)
+
+lint: setup ## ruff, import rules, spelling
+	@echo "lint: ruff, import-linter, codespell"
+	@$(IN) ruff check --quiet $(SOURCES)
+	@$(IN) ruff format --check --quiet $(SOURCES) || { ruff format --check $(SOURCES); exit 1; }
+	@$(IN) out=$$(lint-imports 2>&1) || { echo "$$out"; exit 1; }
+	@$(IN) codespell
+
+type: setup ## mypy, strict
+	@echo "type: mypy --strict $(PACKAGES)"
+	@$(IN) mypy $(PACKAGES)
+
+unit: setup ## the tests alone; ARGS='-k name' to choose, WORKERS=0 for one process
+	@$(IN) pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test: lint type unit ## lint, types and tests
+
+demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a leader killed on the way
+	@$(IN) logboom demo $(ARGS)
+
+bench: setup ## logboom and etcd side by side on this disk
+	@$(IN) export PATH="$$(scripts/etcd):$$PATH"; python -m bench $(ARGS)
+
+chaos: setup ## kill and stop real nodes under load for CHAOS_SECONDS, then check; SEED=n repeats a run
+	@$(IN) python -m chaos.nemesis --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+compose-test: ## the same cluster in containers: kill one, disconnect one, check, tear down
+	@scripts/compose-test
+
+java-check: setup ## Spark on the Java wheel, as on a machine without Java
+	@scripts/java-check
+
+wheel: setup ## dist/logboom-*.whl
+	@rm -rf dist; $(IN) python -m hatchling build -t wheel
+
+lock: ## choose versions anew: requirements/*.txt
+	@scripts/lock
+
+clean: ## what can be made again; .venv stays
+	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse artifacts
+	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
