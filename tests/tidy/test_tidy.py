@@ -1,0 +1,166 @@
+"""Habits of the house that no linter holds."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOMAIN = ("ports", "raftlog", "partitions", "dispatcher", "snapshots", "server", "chaos", "bench")
+CORES = ("raftlog", "partitions", "dispatcher", "snapshots")
+PRODUCTION = ("logboom", "ports", *CORES, "server")
+FETCHED = {
+    ".venv",
+    ".git",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".hypothesis",
+    "dist",
+    "build",
+    "__pycache__",
+}
+
+MODULE_LINES_MAX = 450
+LONGER = {
+    # module: why it is still one thing
+}
+EXECUTES_ON_READ = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
+NOT_FROM_PORTS = {"asyncio.sleep", "os.urandom"}
+CORES_DO_WITHOUT = {"time", "random", "socket", "secrets", "uuid", "subprocess"}
+READS_A_CLOCK = {"now", "utcnow", "today"}
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """What is, or is about to be, in the repository; without git, what lies here."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, check=False,
+        )  # fmt: skip
+        if listed.returncode == 0:
+            names = sorted({name for name in listed.stdout.decode().split("\0") if name})
+            return tuple(path for name in names if (path := ROOT / name).is_file())
+    found: list[Path] = []
+    for top, folders, files in os.walk(ROOT):
+        folders[:] = [folder for folder in folders if folder not in FETCHED]
+        found += [Path(top) / name for name in files]
+    return tuple(sorted(found))
+
+
+def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in tracked():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix == ".py" and name.split("/")[0] in folders:
+            yield name, ast.parse(path.read_bytes(), filename=name)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for path in tracked():
+        try:
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module]
+    return []
+
+
+def test_modules_stay_small() -> None:
+    long = {
+        path.relative_to(ROOT).as_posix(): lines
+        for path in tracked()
+        if path.suffix == ".py" and (lines := len(path.read_bytes().splitlines())) > MODULE_LINES_MAX
+    }
+    assert not {name: lines for name, lines in long.items() if name not in LONGER}, (
+        "split these, the important thing first"
+    )
+    assert set(LONGER) <= set(long), "no longer long: take it off the list"
+
+
+def test_invariants_survive_optimisation() -> None:
+    asserts = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules(*PRODUCTION)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+    ]
+    assert not asserts, "python -O strips these: use ports.invariant.invariant"
+
+
+def test_nothing_executes_what_it_reads() -> None:
+    found = [
+        f"{name}:{node.lineno} {module}"
+        for name, tree in modules("logboom", *DOMAIN)
+        for node in ast.walk(tree)
+        for module in imported(node)
+        if module.split(".")[0] in EXECUTES_ON_READ
+    ]
+    assert not found
+
+
+def test_cores_take_time_and_chance_from_ports() -> None:
+    found = []
+    for name, tree in modules(*CORES):
+        for node in ast.walk(tree):
+            taken = [module for module in imported(node) if module.split(".")[0] in CORES_DO_WITHOUT]
+            if isinstance(node, ast.Attribute):
+                owner = node.value.id if isinstance(node.value, ast.Name) else ""
+                if f"{owner}.{node.attr}" in NOT_FROM_PORTS or (
+                    owner in {"datetime", "date"} and node.attr in READS_A_CLOCK
+                ):
+                    taken.append(f"{owner}.{node.attr}")
+            found += [f"{name}:{getattr(node, 'lineno', 0)} {what}" for what in taken]
+    assert not found
+
+
+@pytest.mark.parametrize("folder", DOMAIN)
+def test_every_folder_opens_with_its_design(folder: str) -> None:
+    if not any(name.startswith(f"{folder}/") for name, _ in modules(folder)):
+        pytest.skip(f"no {folder}/ yet")
+    assert (ROOT / folder / "DESIGN.md").is_file()
+
+
+def test_no_registry_addresses() -> None:
+    address = re.compile(
+        r"--(extra-)?index-url|--find-links|https?://[^\s\"']*(/simple\b|/packages/|registry|pypi\.)", re.IGNORECASE
+    )
+    lists = re.compile(
+        r"(^|/)(requirements/|Dockerfile|docker-compose|.*\.(toml|cfg|ini|lock|ya?ml|txt)$|Makefile|scripts/)"
+    )
+    found = [
+        f"{name}:{number}"
+        for name, text in texts()
+        if lists.search(name)
+        for number, line in enumerate(text.splitlines(), 1)
+        if address.search(line)
+    ]
+    assert not found, "lock versions without addresses; whoever installs uses their own registry"
+
+
+def test_locks_are_exact_and_hashed() -> None:
+    for path in sorted((ROOT / "requirements").glob("*.txt")):
+        text = path.read_text().replace("\\\n", " ")
+        for line in text.splitlines():
+            if line.strip() and not line.startswith("#"):
+                assert re.match(r"[\w.\[\]-]+==[\w.]+ ", line), f"{path.name}: {line[:60]}"
+                assert "--hash=sha256:" in line, f"{path.name}: {line[:60]}"
+
+
+def test_the_tree_stands_alone() -> None:
+    outside = "../" + "shared"
+    assert not [name for name, text in texts() if outside in text]
