@@ -51,7 +51,11 @@ class SyncClient:
 
     def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
         loop, client = self._start()
-        iterator = call(client)
+
+        async def begin() -> AsyncIterator[T]:
+            return call(client)  # on the loop: deadlines are by its clock
+
+        iterator = asyncio.run_coroutine_threadsafe(begin(), loop).result()
 
         async def step() -> Any:
             return await anext(iterator, _END)

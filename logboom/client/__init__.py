@@ -87,6 +87,11 @@ class Client:
             await self._cluster.retry(self._cluster.any, _nothing, deadline=self._deadline(None))
         return [row[0] for row in self._cluster.partitions]
 
+    async def state_machines(self) -> dict[int, str]:
+        """Ids of all partitions, and the state machine of each."""
+        await self.partitions()
+        return {row[0]: row[1] for row in self._cluster.partitions}
+
     async def members(self) -> dict[str, str]:
         """Node ids and their client addresses."""
         await self.partitions()
@@ -266,6 +271,28 @@ class Client:
             start=start,
             end=end,
             limit=limit,
+            at_least=at_least,
+            stale=stale,
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+
+    def scan_blocks(
+        self,
+        partition_id: int,
+        *,
+        at_least: AtLeast = None,
+        stale: bool = False,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
+        """A whole partition in columns: the global index of the view, and keys with encoded values."""
+        return self._reader.scan_blocks(
+            partition_id,
+            prefix=None,
+            start=None,
+            end=None,
+            limit=0,
             at_least=at_least,
             stale=stale,
             node=node,

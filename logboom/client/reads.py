@@ -135,6 +135,35 @@ class Reader:
         deadline: float,
     ) -> AsyncIterator[tuple[bytes, Value]]:
         """Keys and values, ascending, from one consistent view. A break in the middle is raised, not hidden."""
+        blocks = self.scan_blocks(
+            partition_id,
+            prefix=prefix,
+            start=start,
+            end=end,
+            limit=limit,
+            at_least=at_least,
+            stale=stale,
+            node=node,
+            deadline=deadline,
+        )
+        async for _, block in blocks:
+            for key, raw in zip(block.keys(), block.payloads(), strict=True):
+                yield key, decode_value(raw)
+
+    async def scan_blocks(
+        self,
+        partition_id: int,
+        *,
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        limit: int,
+        at_least: int | Literal["session"] | None,
+        stale: bool,
+        node: str | None,
+        deadline: float,
+    ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
+        """The same in columns: the global index of the view, and keys with encoded values."""
         mode = self._mode(at_least=at_least, stale=stale)
         header = {
             "partition": partition_id,
@@ -154,9 +183,7 @@ class Reader:
         while frame is not None:
             self.seen(frame.header["global_index"])
             if frame.header["count"]:
-                block = block_of(frame, frame.header["count"])
-                for key, raw in zip(block.keys(), block.payloads(), strict=True):
-                    yield key, decode_value(raw)
+                yield GlobalLogIndex(frame.header["global_index"]), block_of(frame, frame.header["count"])
             frame = await anext(rest, None)
 
     async def tail(
