@@ -19,6 +19,8 @@
     │   └── BarrierBlocked        a partition is paused or damaged: answered at once
     ├── OutOfSequence             a dense producer left a gap
     ├── ProducerFenced            a newer epoch of this producer exists
+    ├── NonDeterministicReplay    a write that was repeated with other rows
+    ├── CommandsRejected          commands that the state machine refused
     ├── IndexCompacted
     ├── Unauthenticated
     ├── PermissionDenied
@@ -176,6 +178,20 @@ class ProducerFenced(LogboomError):
     """A newer ``epoch`` of this producer has written."""
 
     code = "producer_fenced"
+
+
+class NonDeterministicReplay(LogboomError):
+    """A Spark write was run again under its ``write_id`` and gave other rows, or rows in another order."""
+
+    code = "non_deterministic_replay"
+    outcome: Outcome = "unknown"
+
+
+class CommandsRejected(LogboomError):
+    """The state machine refused ``statuses`` (name to count) of a write's commands; the others took effect."""
+
+    code = "commands_rejected"
+    outcome: Outcome = "applied"
 
 
 class IndexCompacted(LogboomError):
