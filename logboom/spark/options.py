@@ -1,0 +1,229 @@
+"""The options of the ``logboom`` data source: parsed once on the driver, before any job runs.
+
+Spark hands options over with lower-cased names; the table below gives their spelling in messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from logboom.client.cluster import parse_endpoints
+from logboom.errors import InvalidRequest
+from logboom.types import MIB
+
+Op = Literal["put", "delete", "add"]
+View = Literal["state", "log"]
+Wait = Literal["committed", "durable", "applied"]
+
+EVERYWHERE: Final = ("endpoints", "partitions", "requestTimeoutMs", "token", "tlsDir")
+WRITE: Final = (
+    *EVERYWHERE,
+    "writeId",
+    "wait",
+    "barrierTimeoutMs",
+    "maxInFlightBytes",
+    "op",
+    "addColumns",
+    "nullKey",
+)
+READ: Final = (
+    *EVERYWHERE,
+    "view",
+    "node",
+    "atGlobalOffset",
+    "startingOffsets",
+    "endingOffsets",
+    "startingGlobalOffset",
+    "endingGlobalOffset",
+    "failOnDataLoss",
+)
+LATER: Final = (
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "numRetries",
+    "fetchBytes",
+    "pushdown",
+    "ordered",
+    "includeHeaders",
+    "includeProducer",
+)
+KNOWN: Final = {name.lower(): name for name in (*WRITE, *READ, *LATER)}
+EARLIEST: Final = -2
+LATEST: Final = -1
+ID_RANGE: Final = re.compile(r"^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$")
+PARTITIONS_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster, and how to reach it. Hashable: connections are shared per target and process."""
+
+    endpoints: str
+    token: str | None = field(default=None, repr=False)
+    tls_dir: str | None = None
+    """On every machine that connects: ``ca.pem``, ``client.pem``, ``client.key``."""
+    request_timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Of the sink. ``write_id`` None: one is made for this run."""
+
+    target: Target
+    partitions: tuple[int, ...] | None = None
+    write_id: str | None = None
+    wait: Wait = "applied"
+    barrier_timeout_ms: int = 120_000
+    in_flight_bytes_max: int = 8 * MIB
+    op: Op | None = None
+    add_columns: tuple[str, ...] = ()
+    null_key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Of the source. Offsets: one for all partitions or per partition; EARLIEST and LATEST stand for themselves."""
+
+    target: Target
+    view: View = "log"
+    partitions: tuple[int, ...] | None = None
+    node: str | None = None
+    at_global: int | None = None
+    start: int | Mapping[int, int] = EARLIEST
+    end: int | Mapping[int, int] = LATEST
+    start_global: int = 0
+    end_global: int | None = None
+    fail_on_data_loss: bool = True
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises InvalidRequest, naming the option and what it takes."""
+    rows = _checked(given, WRITE, "writing")
+    default = WriteOptions(_target(rows))
+    op = rows.get("op")
+    add_columns = tuple(c.strip() for c in rows.get("addcolumns", "").split(",") if c.strip())
+    if op is None and add_columns:
+        op = "add"
+    write_id = rows.get("writeid")
+    if write_id is not None and not write_id.strip():
+        raise InvalidRequest("option writeId must not be empty")
+    null_key = rows.get("nullkey")
+    if null_key == "":
+        raise InvalidRequest("option nullKey must not be empty")
+    return WriteOptions(
+        target=default.target,
+        partitions=_partitions(rows),
+        write_id=write_id,
+        wait=_choice(rows, "wait", ("committed", "durable", "applied"), default.wait),
+        barrier_timeout_ms=_whole(rows, "barrierTimeoutMs", default.barrier_timeout_ms, low=1),
+        in_flight_bytes_max=_whole(rows, "maxInFlightBytes", default.in_flight_bytes_max, low=1),
+        op=_choice({"op": op}, "op", ("put", "delete", "add"), "put") if op is not None else None,
+        add_columns=add_columns,
+        null_key=null_key.encode() if null_key is not None else None,
+    )
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Raises InvalidRequest, naming the option and what it takes."""
+    rows = _checked(given, READ, "reading")
+    view: View = _choice(rows, "view", ("state", "log"), "log")
+    mine = {
+        "state": ("atglobaloffset",),
+        "log": ("startingoffsets", "endingoffsets", "startingglobaloffset", "endingglobaloffset", "failondataloss"),
+    }
+    other: View = "log" if view == "state" else "state"
+    for name in mine[other]:
+        if name in rows:
+            raise InvalidRequest(f"option {KNOWN[name]} belongs to view={other}, and this is view={view}")
+    end_global = _whole(rows, "endingGlobalOffset", -1, low=0) if "endingglobaloffset" in rows else None
+    return ReadOptions(
+        target=_target(rows),
+        view=view,
+        partitions=_partitions(rows),
+        node=rows.get("node") or None,
+        at_global=_whole(rows, "atGlobalOffset", 0, low=0) if "atglobaloffset" in rows else None,
+        start=_offsets(rows, "startingOffsets", EARLIEST),
+        end=_offsets(rows, "endingOffsets", LATEST),
+        start_global=_whole(rows, "startingGlobalOffset", 0, low=0),
+        end_global=end_global,
+        fail_on_data_loss=_choice(rows, "failOnDataLoss", ("true", "false"), "true") == "true",
+    )
+
+
+def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> dict[str, str]:
+    rows = {str(k).lower(): str(v) for k, v in given.items()}
+    fine = {name.lower() for name in allowed}
+    for name in rows:
+        if name in fine:
+            continue
+        if name in KNOWN:
+            known = KNOWN[name]
+            why = "is not supported by this release" if known in LATER else f"does not apply to {doing}"
+            raise InvalidRequest(f"option {known} {why}; options here: {', '.join(sorted(allowed))}")
+        near = difflib.get_close_matches(name, [a.lower() for a in allowed], n=1, cutoff=0.0)
+        raise InvalidRequest(f"unknown option {name!r}; did you mean {KNOWN[near[0]]}?")
+    return rows
+
+
+def _target(rows: Mapping[str, str]) -> Target:
+    if not rows.get("endpoints", "").strip():
+        raise InvalidRequest("option endpoints is needed: host:port of the nodes, comma-separated")
+    return Target(
+        endpoints=",".join(parse_endpoints(rows["endpoints"])),
+        token=rows.get("token"),
+        tls_dir=rows.get("tlsdir") or None,
+        request_timeout_ms=_whole(rows, "requestTimeoutMs", 60_000, low=1),
+    )
+
+
+def _partitions(rows: Mapping[str, str]) -> tuple[int, ...] | None:
+    text = rows.get("partitions")
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = ID_RANGE.match(part)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else -1
+        if not match or last < first or last >= PARTITIONS_MAX:
+            raise InvalidRequest(f'option partitions takes ids and ranges like "0,3,5-9", not {text!r}')
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def _offsets(rows: Mapping[str, str], name: str, default: int) -> int | dict[int, int]:
+    text = rows.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() in ("earliest", "latest"):
+        return EARLIEST if text.strip().lower() == "earliest" else LATEST
+    offsets: dict[int, Any] = {}
+    try:
+        parsed: Any = json.loads(text)
+        offsets = {int(k): v for k, v in parsed.items()} if isinstance(parsed, dict) else {}
+    except ValueError:
+        offsets = {}  # answered below, with what would be right
+    if not offsets or any(isinstance(v, bool) or not isinstance(v, int) or v < EARLIEST for v in offsets.values()):
+        raise InvalidRequest(f'option {name} takes earliest, latest or JSON like {{"0": 120, "1": -2}}, not {text!r}')
+    return offsets
+
+
+def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int) -> int:
+    text = rows.get(name.lower())
+    if text is None:
+        return default
+    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < low:
+        raise InvalidRequest(f"option {name} takes a whole number from {low} on, not {text!r}")
+    return int(text)
+
+
+def _choice(rows: Mapping[str, str | None], name: str, choices: tuple[str, ...], default: str) -> Any:
+    value = (rows.get(name.lower()) or default).strip().lower()
+    if value not in choices:
+        raise InvalidRequest(f"option {name} takes {', '.join(choices)}, not {value!r}")
+    return value

@@ -1,0 +1,135 @@
+"""From what the tasks did to one report; the checks and the barrier at the end of a write."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from logboom.errors import BarrierTimeout, CommandsRejected, NonDeterministicReplay
+from logboom.spark.connection import session
+from logboom.spark.options import Target
+from logboom.spark.sink import TaskReport, WritePlan
+
+LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReceipt:
+    """One write's share of one logboom partition."""
+
+    partition_id: int
+    rows: int
+    duplicate: int
+    """Rows that had taken effect before (a repeated task, a repeated job) and took none now."""
+    last_index: int
+    global_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A write that is done. ``global_index`` is what any replica has to reach to show it."""
+
+    write_id: str
+    rows: int
+    global_index: int
+    receipts: tuple[PartitionReceipt, ...]
+    seconds: float
+    duplicates: int
+    fingerprint: str
+    """Equal for two runs that wrote the same rows in the same order from the same tasks."""
+    target: Target = field(repr=False)
+    wait: str = "applied"
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Logboom partitions that were written to."""
+        return tuple(r.partition_id for r in self.receipts)
+
+
+def combine(plan: WritePlan, tasks: Sequence[TaskReport | None], *, seconds: float = 0.0) -> Report:
+    """One report of all tasks. Raises NonDeterministicReplay when they do not fit together, CommandsRejected."""
+    done = _consistent(plan, tasks)
+    rejected = Counter[str]()
+    for task in done:
+        rejected.update(task.rejected)
+    receipts: dict[int, PartitionReceipt] = {}
+    digest = hashlib.blake2b(digest_size=16)
+    for task in sorted(done, key=lambda t: t.task):
+        for part in task.parts:
+            digest.update(b"%d/%d/%d/" % (task.task, part.partition_id, part.rows) + part.fingerprint)
+            known = receipts.get(part.partition_id, PartitionReceipt(part.partition_id, 0, 0, 0, 0))
+            receipts[part.partition_id] = replace(
+                known,
+                rows=known.rows + part.rows,
+                duplicate=known.duplicate + part.duplicate,
+                last_index=max(known.last_index, part.last_index),
+                global_index=max(known.global_index, part.global_index),
+            )
+    rows = tuple(receipts[p] for p in sorted(receipts))
+    report = Report(
+        write_id=plan.write_id,
+        rows=sum(r.rows for r in rows),
+        global_index=max((r.global_index for r in rows), default=0),
+        receipts=rows,
+        seconds=seconds,
+        duplicates=sum(r.duplicate for r in rows),
+        fingerprint=digest.hexdigest(),
+        target=plan.target,
+        wait=plan.wait,
+    )
+    if rejected:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(rejected.items()))
+        raise CommandsRejected(
+            f"the state machine refused {rejected.total()} of {report.rows} commands of write {plan.write_id} "
+            f"({counts}); all others took effect",
+            statuses=dict(rejected),
+            rows=report.rows,
+            global_index=report.global_index,
+        )
+    return report
+
+
+def _consistent(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> list[TaskReport]:
+    done = [t for t in tasks if t is not None]
+    ids = [t.task for t in done]
+    why = ""
+    if len(done) != len(tasks):
+        why = f"{len(tasks) - len(done)} tasks left no report"
+    elif len(set(ids)) != len(ids):
+        why = "two tasks wrote as the same Spark partition"
+    elif any(t.write_id != plan.write_id for t in done):
+        why = "a task wrote under another write id"
+    for task in done:
+        for part in task.parts:
+            if part.duplicate > part.rows:
+                why = f"partition {part.partition_id} counts {part.duplicate} duplicates of {part.rows} rows"
+    if why:
+        raise NonDeterministicReplay(f"write {plan.write_id}: {why}", write_id=plan.write_id)
+    return done
+
+
+def wait_for(report: Report, *, timeout: float, level: str | None = None, scope: str = "leader") -> None:
+    """Pass the barrier over the partitions of a write. Raises BarrierTimeout, BarrierBlocked, Unavailable."""
+    if not report.receipts:
+        return
+    try:
+        session(report.target).run(
+            lambda client: client.barrier(
+                report.global_index,
+                partitions=list(report.partitions),
+                level=level or LEVELS[report.wait],
+                scope=scope,
+                timeout=timeout,
+            )
+        )
+    except BarrierTimeout as error:
+        raise BarrierTimeout(
+            f"write {report.write_id}: all {report.rows} rows are in, and after {timeout:g} s not every partition has "
+            f"reached global index {report.global_index} ({error.message}); wait again with "
+            f"logboom.spark.barrier, or raise barrierTimeoutMs",
+            outcome="applied",
+            **error.fields,
+        ) from error

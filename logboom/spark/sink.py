@@ -1,0 +1,231 @@
+"""What a Spark task does to write: encode, number, keep a window of requests under way, report.
+
+Exactly once: the producer is (write id, Spark partition), never the attempt; a record's
+sequence is its row's position among the rows this task sends to the same logboom partition.
+A second attempt with the same rows in the same order sends the same sequences, and the state
+machine skips what it has seen. ``dense`` makes it refuse a gap, so rows that overtake others
+after a leader change are refused and sent again, never applied out of order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from logboom.client import Client
+from logboom.errors import InvalidRequest
+from logboom.records import RecordBlock
+from logboom.spark.encode import Columns, blocks, columns_of, concat
+from logboom.spark.layout import Layout
+from logboom.spark.options import Target, Wait
+from logboom.types import MIB, PRODUCER_ID_BYTES, Receipt, Status
+
+BLOCK_BYTES_MAX: Final = 1 * MIB
+COLLECT_BYTES: Final = 1 * MIB
+"""Arrow batches are gathered up to this before they are sorted by partition: fewer, larger blocks."""
+FINE: Final = frozenset((Status.OK, Status.NOT_FOUND, Status.UNKNOWN_RESULT))
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """All that a task needs to know; made on the driver, the same for every attempt."""
+
+    target: Target
+    layout: Layout
+    write_id: str
+    wait: Wait
+    barrier_timeout_ms: int
+    in_flight_bytes_max: int
+
+
+class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one task did to one logboom partition."""
+
+    partition_id: int
+    rows: int
+    duplicate: int
+    """Rows that an earlier attempt had already brought; they took no effect again."""
+    first_index: int
+    last_index: int
+    global_index: int
+    fingerprint: bytes
+    """Hash over the rows in order."""
+
+
+class TaskReport(msgspec.Struct, frozen=True, array_like=True):
+    """What one task did."""
+
+    write_id: str
+    task: int
+    """The Spark partition."""
+    attempt: int
+    rows: int
+    parts: list[PartitionReport]
+    rejected: dict[str, int]
+    """Status name to count, of commands that the state machine refused."""
+
+    def encode(self) -> bytes:
+        """As it travels to the driver."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, raw: bytes) -> TaskReport:
+        """The inverse of ``encode``."""
+        return msgspec.msgpack.decode(raw, type=cls)
+
+
+class Sender(Protocol):
+    """What the sink needs of a session."""
+
+    def start(self, call: Callable[[Client], Any]) -> Future[Any]:
+        """Begin a request."""
+        ...
+
+
+def producer_id(write_id: str, task: int) -> bytes:
+    """Who numbers the rows of one Spark partition of one write."""
+    name = f"{task}/{write_id}".encode()
+    return hashlib.blake2b(name, digest_size=PRODUCER_ID_BYTES, person=b"logboom.spark").digest()
+
+
+def write_task(
+    plan: WritePlan, batches: Iterable[pa.RecordBatch], *, task: int, attempt: int, sender: Sender
+) -> TaskReport:
+    """Write all rows of a task; returns when every one has been applied. Raises the errors of ``logboom.errors``."""
+    run = _Run(plan, task, sender)
+    try:
+        collected: list[Columns] = []
+        size = 0
+        for whole in batches:
+            for batch in _pieces(whole):
+                columns = columns_of(batch, plan.layout)
+                collected.append(columns)
+                size += columns.nbytes
+                if size >= min(COLLECT_BYTES, plan.in_flight_bytes_max):
+                    run.send(concat(collected))
+                    collected, size = [], 0
+        if collected:
+            run.send(concat(collected))
+        run.drain(0)
+    except BaseException:
+        run.give_up()
+        raise
+    return run.report(attempt)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+    """Spark may hand over 64 MiB at once: encode it in steps, so that memory stays bounded."""
+    if not batch.num_rows:
+        return
+    rows = max(1, batch.num_rows * COLLECT_BYTES // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+class _Part:
+    """Running sums of one logboom partition."""
+
+    def __init__(self) -> None:
+        self.rows = self.duplicate = self.last_index = self.global_index = 0
+        self.first_index: int | None = None
+        self._hashes = [hashlib.blake2b(digest_size=8) for _ in range(3)]
+
+    def add(self, block: RecordBlock) -> None:
+        # Three streams, so that the result does not depend on where blocks were cut.
+        lengths = np.stack([np.diff(e, prepend=np.uint32(0)) for e in (block.payload_ends, block.key_ends)], axis=1)
+        for stream, raw in zip(self._hashes, (lengths.tobytes(), block.key_bytes, block.data), strict=True):
+            stream.update(raw)
+        self.rows += block.count
+
+    def landed(self, receipt: Receipt) -> None:
+        self.duplicate += receipt.duplicate
+        self.first_index = receipt.first_index if self.first_index is None else self.first_index
+        self.last_index = max(self.last_index, receipt.last_index)
+        self.global_index = max(self.global_index, receipt.global_index)
+
+    def report(self, partition_id: int) -> PartitionReport:
+        return PartitionReport(
+            partition_id,
+            self.rows,
+            self.duplicate,
+            self.first_index or 0,
+            self.last_index,
+            self.global_index,
+            b"".join(h.digest() for h in self._hashes),
+        )
+
+
+class _Run:
+    """One attempt of one task."""
+
+    def __init__(self, plan: WritePlan, task: int, sender: Sender) -> None:
+        self._plan = plan
+        self._task = task
+        self._sender = sender
+        self._producer = producer_id(plan.write_id, task)
+        self._parts: dict[int, _Part] = {}
+        self._window: deque[tuple[Future[Receipt], int, int]] = deque()
+        self._bytes = 0
+        self._rejected: Counter[str] = Counter()
+
+    def send(self, columns: Columns) -> None:
+        """Start every block of these rows, waiting whenever the window is full."""
+        limit = min(BLOCK_BYTES_MAX, self._plan.in_flight_bytes_max)
+        for partition_id, block in blocks(columns, bytes_max=limit):
+            self.drain(max(0, self._plan.in_flight_bytes_max - block.nbytes))
+            part = self._parts.setdefault(partition_id, _Part())
+            first = part.rows
+            part.add(block)
+            self._window.append((self._start(partition_id, block, first), block.nbytes, partition_id))
+            self._bytes += block.nbytes
+
+    def _start(self, partition_id: int, block: RecordBlock, first: int) -> Future[Receipt]:
+        # Always until applied: refusals (a gap, a command that is no command) are decided at apply.
+        return self._sender.start(
+            lambda client: client.submit_block(
+                partition_id,
+                block,
+                wait="applied",
+                timeout=self._plan.target.request_timeout_ms / 1000,
+                producer_id=self._producer,
+                sequence=first,
+                dense=True,
+            )
+        )
+
+    def drain(self, allowed: int) -> None:
+        """Wait until at most ``allowed`` bytes are unacknowledged."""
+        while self._bytes > allowed:
+            future, size, partition_id = self._window[0]
+            receipt = future.result()
+            self._window.popleft()
+            self._bytes -= size
+            self._parts[partition_id].landed(receipt)
+            for status, count in Counter(receipt.results or ()).items():
+                if status not in FINE:
+                    self._rejected[status.name] += count
+
+    def give_up(self) -> None:
+        """Cancel what is under way; what was applied stays, and the next attempt's is recognised."""
+        for future, _, _ in self._window:
+            future.cancel()
+
+    def report(self, attempt: int) -> TaskReport:
+        parts = [part.report(p) for p, part in sorted(self._parts.items())]
+        rows = sum(p.rows for p in parts)
+        return TaskReport(self._plan.write_id, self._task, attempt, rows, parts, dict(self._rejected))
+
+
+def check_write_id(write_id: str) -> str:
+    """Raises InvalidRequest for one that cannot be a name."""
+    if not write_id.strip() or len(write_id) > 512:
+        raise InvalidRequest("writeId must have 1 to 512 characters")
+    return write_id
