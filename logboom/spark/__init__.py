@@ -12,24 +12,13 @@ Executors need logboom's base dependencies alone. docs/spark.md has columns, opt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.sql import SparkSession as _SparkSession
 
-from logboom.spark.driver import barrier, submit
+from logboom.spark.driver import barrier, register, submit
 from logboom.spark.report import PartitionReceipt, Report
 from logboom.spark.source import LogboomSource
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 __all__ = ["LogboomSource", "PartitionReceipt", "Report", "barrier", "register", "submit"]
-
-
-def register(spark: SparkSession) -> None:
-    """Make ``format("logboom")`` known to a session that was started after the import."""
-    spark.dataSource.register(LogboomSource)
-
 
 _active = _SparkSession.getActiveSession()
 if _active is not None:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
-from logboom.errors import BY_CODE, LogboomError, NonDeterministicReplay
-from logboom.spark.options import write_options
-from logboom.spark.report import Report, combine, wait_for
-from logboom.spark.sink import TaskReport, WritePlan
-from logboom.spark.source import plan_write, run_task
+from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
+from logboom.spark.options import WriteOptions, write_options
+from logboom.spark.report import Report, load, wait_for
+from logboom.spark.source import LogboomSource, plan_write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _TYPES: Final = {kind.__name__: kind for kind in BY_CODE.values()}
-_RAISED: Final = re.compile(r"^logboom\.errors\.(\w+): (.*)$", re.MULTILINE)
+_RAISED: Final = re.compile(r"logboom\.errors\.(\w+): (.*)")
 _REMEMBERED_MAX: Final = 1024
 _fingerprints: dict[str, tuple[int, str]] = {}
+_registered: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("logboom")`` known to a session that was started after the import."""
+    if spark not in _registered:
+        spark.dataSource.register(LogboomSource)
+        _registered.add(spark)
 
 
 def submit(
@@ -31,30 +38,33 @@ def submit(
     partitions: str | Sequence[int] | None = None,
     key: str | None = None,
     wait: str = "applied",
-    write_id: str | None = None,
+    writeId: str | None = None,  # noqa: N803 - the option's own name
     **options: Any,
 ) -> Report:
-    """Write a DataFrame as the sink does, and return what ``save()`` cannot: a report.
+    """Write a DataFrame through the sink, and return what ``save()`` cannot: a report.
 
     ``key`` names the column to take as the key; further sink options go by their names (``op="add"``,
-    ``addColumns="n,distance"``, ``writeId`` works too). Returns after the barrier at level ``wait``. Raises
-    the errors of ``logboom.errors``; those of tasks by type and message, without their fields.
+    ``addColumns="n,distance"``). Returns after the barrier at level ``wait``. Raises the errors of
+    ``logboom.errors``; those of tasks by type and message, without their fields. Needs the driver's
+    own Python: over Spark Connect use ``save()``.
     """
     named = {k: str(v) for k, v in options.items() if v is not None}
     named |= {"endpoints": endpoints, "wait": wait}
-    if write_id is not None:
-        named["writeId"] = write_id
+    if writeId is not None:
+        named["writeId"] = writeId
     if partitions is not None:
         named["partitions"] = partitions if isinstance(partitions, str) else ",".join(map(str, partitions))
     if key is not None and key != "key":
+        if key not in df.columns:
+            raise InvalidRequest(f"there is no column {key!r} to take as the key: {', '.join(df.columns)}")
         df = df.withColumnRenamed(key, "key")
-    plan = plan_write(df.schema, write_options(named))
-    began = time.monotonic()
-    tasks = _run(df, plan)
-    report = combine(plan, tasks, seconds=0.0)
+    checked = write_options(named)
+    plan_write(df.schema, checked)  # here first: its errors are typed, those of the planner are text
+    register(df.sparkSession)
+    with tempfile.TemporaryDirectory(prefix="logboom-report-") as directory:
+        report = _save(df, named, checked, Path(directory) / "report.json")
     _compare(report)
-    wait_for(report, timeout=plan.barrier_timeout_ms / 1000)
-    return _timed(report, time.monotonic() - began)
+    return report
 
 
 def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", scope: str = "leader") -> None:
@@ -66,24 +76,28 @@ def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", sc
     wait_for(report, timeout=timeout, level=level, scope=scope)
 
 
-def _run(df: DataFrame, plan: WritePlan) -> list[TaskReport]:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"report": pa.array([run_task(plan, batches).encode()], pa.binary())})
-
+def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Path) -> Report:
     try:
-        rows = df.mapInArrow(task, "report binary").collect()
+        df.write.format("logboom").options(**{**named, "reportFile": str(file)}).mode("append").save()
     except Exception as error:
+        load(file, checked.target)  # an error of the commit, typed and whole
         typed = _typed(error)
         if typed is None:
             raise
         raise typed from error
-    return [TaskReport.decode(bytes(row.report)) for row in rows]
+    report = load(file, checked.target)
+    if report is None:
+        raise InvalidRequest(
+            "the write is done, and its report is on another machine: submit needs the driver's own Python",
+            outcome="applied",
+        )
+    return report
 
 
 def _typed(error: Exception) -> LogboomError | None:
     """What a task raised comes back as text: the last logboom error in it, typed again."""
-    found = _RAISED.findall(str(error))
-    if not found or found[-1][0] not in _TYPES:
+    found = [(name, message) for name, message in _RAISED.findall(str(error)) if name in _TYPES]
+    if not found:
         return None
     name, message = found[-1]
     return _TYPES[name](f"a Spark task failed: {message}")
@@ -94,16 +108,10 @@ def _compare(report: Report) -> None:
     known = _fingerprints.get(report.write_id)
     if known is not None and known != (report.rows, report.fingerprint):
         raise NonDeterministicReplay(
-            f"write {report.write_id} ran before from here with {known[0]} rows and now has {report.rows}, or others, "
+            f"write {report.write_id} ran before from here with {known[0]} rows and now with {report.rows}, or others, "
             "or in another order; sort within partitions or checkpoint the DataFrame, and use a new writeId",
             write_id=report.write_id,
         )
     while len(_fingerprints) >= _REMEMBERED_MAX:
         _fingerprints.pop(next(iter(_fingerprints)))
     _fingerprints[report.write_id] = (report.rows, report.fingerprint)
-
-
-def _timed(report: Report, seconds: float) -> Report:
-    from dataclasses import replace
-
-    return replace(report, seconds=seconds)

@@ -30,6 +30,7 @@ WRITE: Final = (
     "op",
     "addColumns",
     "nullKey",
+    "reportFile",
 )
 READ: Final = (
     *EVERYWHERE,
@@ -83,6 +84,8 @@ class WriteOptions:
     op: Op | None = None
     add_columns: tuple[str, ...] = ()
     null_key: bytes | None = None
+    report_file: str | None = None
+    """On the driver's machine: where ``commit`` leaves the report, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         op=_choice({"op": op}, "op", ("put", "delete", "add"), "put") if op is not None else None,
         add_columns=add_columns,
         null_key=null_key.encode() if null_key is not None else None,
+        report_file=rows.get("reportfile") or None,
     )
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any, Final
 
-from logboom.errors import BarrierTimeout, CommandsRejected, NonDeterministicReplay
+import msgspec
+
+from logboom.errors import BarrierTimeout, CommandsRejected, LogboomError, NonDeterministicReplay, from_wire
 from logboom.spark.connection import session
 from logboom.spark.options import Target
 from logboom.spark.sink import TaskReport, WritePlan
@@ -49,7 +54,7 @@ class Report:
         return tuple(r.partition_id for r in self.receipts)
 
 
-def combine(plan: WritePlan, tasks: Sequence[TaskReport | None], *, seconds: float = 0.0) -> Report:
+def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
     """One report of all tasks. Raises NonDeterministicReplay when they do not fit together, CommandsRejected."""
     done = _consistent(plan, tasks)
     rejected = Counter[str]()
@@ -74,7 +79,7 @@ def combine(plan: WritePlan, tasks: Sequence[TaskReport | None], *, seconds: flo
         rows=sum(r.rows for r in rows),
         global_index=max((r.global_index for r in rows), default=0),
         receipts=rows,
-        seconds=seconds,
+        seconds=0.0,
         duplicates=sum(r.duplicate for r in rows),
         fingerprint=digest.hexdigest(),
         target=plan.target,
@@ -90,6 +95,47 @@ def combine(plan: WritePlan, tasks: Sequence[TaskReport | None], *, seconds: flo
             global_index=report.global_index,
         )
     return report
+
+
+def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float) -> Report:
+    """The end of a write: check, pass the barrier, leave the report. ``began``: ``time.time()`` at its start."""
+    try:
+        report = combine(plan, tasks)
+        wait_for(report, timeout=plan.barrier_timeout_ms / 1000)
+    except LogboomError as error:
+        if plan.report_file is not None:
+            _leave(plan.report_file, {"error": error.to_wire()})
+        raise
+    report = replace(report, seconds=time.time() - began)
+    if plan.report_file is not None:
+        _leave(plan.report_file, {"report": _portable(report)})
+    return report
+
+
+def load(path: str | Path, target: Target) -> Report | None:
+    """What ``finish`` left: the report, None if it left nothing; raises the error that it left."""
+    raw = Path(path).read_bytes() if Path(path).exists() else b""
+    if not raw:
+        return None
+    content: dict[str, Any] = msgspec.json.decode(raw)
+    if "error" in content:
+        raise from_wire(content["error"])
+    fields = content["report"]
+    receipts = tuple(PartitionReceipt(**row) for row in fields.pop("receipts"))
+    return Report(**fields, receipts=receipts, target=target)
+
+
+def _portable(report: Report) -> dict[str, Any]:
+    # Without the target: it may hold a token.
+    fields = {f.name: getattr(report, f.name) for f in dataclass_fields(report) if f.name != "target"}
+    return {**fields, "receipts": [asdict(receipt) for receipt in report.receipts]}
+
+
+def _leave(path: str, content: dict[str, Any]) -> None:
+    # Rename last: whoever sees the file sees all of it.
+    whole = Path(f"{path}.part")
+    whole.write_bytes(msgspec.json.encode(content))
+    whole.replace(path)
 
 
 def _consistent(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> list[TaskReport]:

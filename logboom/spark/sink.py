@@ -44,6 +44,7 @@ class WritePlan:
     wait: Wait
     barrier_timeout_ms: int
     in_flight_bytes_max: int
+    report_file: str | None = None
 
 
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,22 +17,21 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from logboom.errors import InvalidRequest
 from logboom.spark.connection import session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, View, WriteOptions, read_options, write_options
-from logboom.spark.read import Share, project, read_log, read_state, shares
-from logboom.spark.report import combine, wait_for
+from logboom.spark.read import LOG, STATE, Share, project, read_log, read_state, shares
+from logboom.spark.report import finish
 from logboom.spark.sink import TaskReport, WritePlan, check_write_id, write_task
 
-STATE_SCHEMA = (
-    "partition int, key binary, value binary, numbers array<bigint>, doubles array<double>, global_offset bigint"
-)
-LOG_SCHEMA = "partition int, offset bigint, global_offset bigint, timestamp timestamp, key binary, value binary"
-SCHEMAS: Mapping[View, str] = {"state": STATE_SCHEMA, "log": LOG_SCHEMA}
+
+def view_schema(view: View) -> Any:
+    """Columns of a view, as Spark has them."""
+    return from_arrow_schema(STATE if view == "state" else LOG)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         wait=options.wait,
         barrier_timeout_ms=options.barrier_timeout_ms,
         in_flight_bytes_max=options.in_flight_bytes_max,
+        report_file=options.report_file,
     )
 
 
@@ -80,6 +81,7 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._plan = plan_write(schema, options)
+        self._began = time.time()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: write its rows, report."""
@@ -88,7 +90,7 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: check the reports, pass the barrier."""
         tasks = [TaskReport.decode(m.report) if isinstance(m, TaskMessage) else None for m in messages]
-        wait_for(combine(self._plan, tasks), timeout=self._plan.barrier_timeout_ms / 1000)
+        finish(self._plan, tasks, began=self._began)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commands that were applied stay applied; a run with the same ``writeId`` completes them."""
@@ -122,9 +124,9 @@ class LogboomSource(DataSource):  # type: ignore[misc]
         """For ``format``."""
         return "logboom"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Of the view asked for."""
-        return SCHEMAS[read_options(self.options).view]
+        return view_schema(read_options(self.options).view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Batch."""
@@ -149,7 +151,7 @@ class LogboomSource(DataSource):  # type: ignore[misc]
 
 
 def _columns(schema: Any, view: View) -> list[str]:
-    whole = StructType.fromDDL(SCHEMAS[view])
+    whole = view_schema(view)
     for column in schema:
         if column.name not in whole.names:
             raise InvalidRequest(f"view={view} has no column {column.name!r}; it has {', '.join(whole.names)}")
