@@ -17,6 +17,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.setup ## .venv with locked dependencies, logboom itself, Java if the machine has none
+	@:
 
 .venv/.setup: pyproject.toml scripts/setup scripts/java-home requirements/dev.txt requirements/data.txt requirements/java.txt
 	@scripts/setup
@@ -44,7 +45,7 @@ demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a 
 	@$(IN) logboom demo $(ARGS)
 
 bench: setup ## logboom and etcd side by side on this disk
-	@$(IN) export PATH="$$(scripts/etcd):$$PATH"; python -m bench $(ARGS)
+	@$(IN) etcd=$$(scripts/etcd); PATH="$$etcd:$$PATH" python -m bench $(ARGS)
 
 chaos: setup ## kill and stop real nodes under load for CHAOS_SECONDS, then check; SEED=n repeats a run
 	@$(IN) python -m chaos.nemesis --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
