@@ -175,7 +175,8 @@ class Links:
             try:
                 client = self.tls[1] if self.tls else None
                 await self.network.dial(self.peers[peer].peer_address, link, limits=self.limits, tls=client)
-                await asyncio.wait_for(link.introduced.wait(), self.limits.handshake_s)
+                async with asyncio.timeout(self.limits.handshake_s):
+                    await link.introduced.wait()
                 pause = REDIAL_MIN_S
                 continue
             except (OSError, TimeoutError, LogboomError) as error:

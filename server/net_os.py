@@ -243,7 +243,8 @@ class AsyncioListener:
         for connection in list(self._connections):
             connection.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._server.wait_closed(), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._server.wait_closed()
         for connection in list(self._connections):
             connection.abort()
 
@@ -293,7 +294,9 @@ class AsyncioNetwork:
             ssl=tls,
             **extra,  # type: ignore[arg-type]
         )
-        _, protocol = await asyncio.wait_for(coroutine, limits.handshake_s)
+        # Not wait_for: Python 3.11's loses a cancellation that arrives together with the result.
+        async with asyncio.timeout(limits.handshake_s):
+            _, protocol = await coroutine
         return cast(Connection, protocol)
 
 
