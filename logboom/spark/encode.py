@@ -25,6 +25,7 @@ from logboom.spark.layout import Layout
 Ints = npt.NDArray[np.int64]
 RECORD_OVERHEAD: Final = 8
 """Bytes of offsets per record."""
+BLOCK_OVERHEAD: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def blocks(columns: Columns, *, bytes_max: int) -> Iterator[tuple[int, RecordBlo
         start = 0
         while start < high - low:
             base = int(sizes[start - 1]) if start else 0
-            stop = int(np.searchsorted(sizes, base + bytes_max, side="right"))
+            stop = int(np.searchsorted(sizes, base + bytes_max - BLOCK_OVERHEAD, side="right"))
             stop = min(max(stop, start + 1), start + RECORDS_MAX)
             ends, raw = _cut(payload_ends, data, start, stop)
             keyed, key_raw = (None, b"") if key_ends is None else _cut(key_ends, key_bytes, start, stop)
@@ -180,7 +181,9 @@ def _add_rows(numbers: npt.NDArray[Any], kind: str) -> Any:
     matrix = np.empty((count, 2 + 8 * width), np.uint8)
     matrix[:, 0] = OP_ADD
     matrix[:, 1] = ord(kind)
-    matrix[:, 2:] = np.ascontiguousarray(numbers, "<i8" if kind == "q" else "<f8").view(np.uint8).reshape(count, -1)
+    matrix[:, 2:] = (
+        np.ascontiguousarray(numbers, "<i8" if kind == "q" else "<f8").view(np.uint8).reshape(count, 8 * width)
+    )
     return _rows(matrix)
 
 

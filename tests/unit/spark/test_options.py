@@ -1,0 +1,75 @@
+import pytest
+
+from logboom.errors import InvalidRequest
+from logboom.spark.options import EARLIEST, LATEST, read_options, write_options
+
+E = {"endpoints": "127.0.0.1:7701"}
+
+
+def test_names_are_case_insensitive_and_defaults_are_the_documented_ones():
+    options = write_options({"EndPoints": "a:1, b:2", "WRITEID": "w"})
+    assert options.target.endpoints == "a:1,b:2"
+    assert (options.write_id, options.wait, options.in_flight_bytes_max) == ("w", "applied", 8 * 1024 * 1024)
+    assert options.target.request_timeout_ms == 60_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("endpont", "endpoints"), ("wrietid", "writeId"), ("adcolumns", "addColumns")]
+)
+def test_an_unknown_option_is_an_error_that_names_the_nearest(wrong, right):
+    with pytest.raises(InvalidRequest, match=rf"unknown option '{wrong}'; did you mean {right}\?"):
+        write_options({**E, wrong: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "endpoints is needed"),
+        ({"endpoints": "nonsense"}, "not host:port"),
+        ({**E, "wait": "soon"}, "wait takes committed, durable, applied"),
+        ({**E, "maxInFlightBytes": "8MB"}, "maxInFlightBytes takes a whole number"),
+        ({**E, "barrierTimeoutMs": "0"}, "from 1 on"),
+        ({**E, "partitions": "3-1"}, "ids and ranges"),
+        ({**E, "partitions": ""}, "ids and ranges"),
+        ({**E, "op": "cas"}, "op takes put, delete, add"),
+        ({**E, "writeId": " "}, "must not be empty"),
+        ({**E, "nullKey": ""}, "must not be empty"),
+        ({**E, "view": "state"}, "view does not apply to writing"),
+        ({**E, "includeHeaders": "true"}, "includeHeaders is not supported by this release"),
+    ],
+)
+def test_wrong_values_for_writing_say_what_is_taken(options, message):
+    with pytest.raises(InvalidRequest, match=message):
+        write_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**E, "writeId": "w"}, "writeId does not apply to reading"),
+        ({**E, "view": "table"}, "view takes state, log"),
+        ({**E, "view": "state", "startingOffsets": "latest"}, "belongs to view=log"),
+        ({**E, "view": "log", "atGlobalOffset": "3"}, "belongs to view=state"),
+        ({**E, "startingOffsets": "first"}, "startingOffsets takes earliest, latest or JSON"),
+        ({**E, "endingOffsets": '{"0": -3}'}, "endingOffsets takes"),
+        ({**E, "startingOffsets": "[1]"}, "startingOffsets takes"),
+        ({**E, "maxOffsetsPerTrigger": "5"}, "not supported by this release"),
+    ],
+)
+def test_wrong_values_for_reading_say_what_is_taken(options, message):
+    with pytest.raises(InvalidRequest, match=message):
+        read_options(options)
+
+
+def test_partition_lists_have_ranges():
+    assert write_options({**E, "partitions": "5-7, 0,6"}).partitions == (0, 5, 6, 7)
+
+
+def test_offsets_are_kafkas():
+    options = read_options({**E, "startingOffsets": '{"0": 120, "1": -2}', "endingOffsets": "latest"})
+    assert options.start == {0: 120, 1: EARLIEST}
+    assert options.end == LATEST
+
+
+def test_a_token_is_not_shown():
+    assert "secret" not in repr(write_options({**E, "token": "secret"}))
