@@ -78,9 +78,14 @@ def local(
 @click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="Use this cluster instead of starting one.")
 @click.option("--tls-dir", envvar="LOGBOOM_TLS_DIR", type=click.Path())
 @click.option("--rows", type=click.IntRange(1), help="Only so many rows.")
-def demo(endpoints: str | None, tls_dir: str | None, rows: int | None) -> None:
+@click.option("--dir", "directory", type=click.Path(), help="Keep the nodes' data here (default: temporary).")
+@click.option("--kill-hook", help="With --endpoints: a command that kills the node whose id it gets, for job 2.")
+def demo(
+    endpoints: str | None, tls_dir: str | None, rows: int | None, directory: str | None, kill_hook: str | None
+) -> None:
     """Spark submits 336,776 real commands, three nodes apply them, everything is compared; then the leader dies."""
-    sys.exit(import_module("logboom.demo").run(endpoints=endpoints, tls_directory=tls_dir, rows=rows))
+    run = import_module("logboom.demo").run
+    sys.exit(run(endpoints=endpoints, tls_directory=tls_dir, rows=rows, directory=directory, kill_hook=kill_hook))
 
 
 @click.command("certs", epilog="Example:  logboom certs --dir tls --nodes n1,n2,n3")

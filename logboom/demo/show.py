@@ -19,19 +19,26 @@ LINE_S: Final = 1.0
 class Stage:
     """Something that takes a while: says so at once, and how long it took at the end."""
 
-    def __init__(self, console: Console, text: str) -> None:
+    def __init__(self, console: Console, text: str, *, bar: bool = False) -> None:
+        """``bar``: a progress bar is shown meanwhile, so no spinner."""
         self._console = console
         self._text = text
         self._began = time.monotonic()
+        self._spinner = console.status(text) if console.is_terminal and not bar else None
 
     def __enter__(self) -> Self:
-        self._console.print(f"[dim]…[/] {self._text}", highlight=False)
+        if self._spinner is not None:
+            self._spinner.start()
+        elif not self._console.is_terminal:
+            self._console.print(f"… {self._text}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._spinner is not None:
+            self._spinner.stop()
         took = time.monotonic() - self._began
         mark = "[green]✓[/]" if kind is None else "[red]✗[/]"
-        self._console.print(f"{mark} {self._text} [dim]{took:.1f} s[/]", highlight=False)
+        self._console.print(f"{mark} {self._text} [dim]{took:.1f} s[/]")
 
 
 class Watch:
@@ -92,10 +99,9 @@ class Watch:
                     self._bar.update(self._bar.task_ids[0], completed=shown)
                 elif time.monotonic() - said >= LINE_S:
                     said = time.monotonic()
-                    self._console.print(f"  {self._text}: {shown:,} of {self._total:,} rows", highlight=False)
-        except BaseException as error:
+                    self._console.print(f"  {self._text}: {shown:,} of {self._total:,} rows")
+        except Exception as error:  # noqa: BLE001 - raised where the job is waited for
             self._error = error
-            raise
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> Table:

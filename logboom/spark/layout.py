@@ -38,6 +38,9 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
     partitions = _existing(options.partitions, machines)
     machine = _machine(partitions, machines)
     names = schema.names
+    missing = [c for c in options.add_columns if c not in names]
+    if missing:
+        raise InvalidRequest(f"addColumns names {missing[0]!r}; the columns are {', '.join(names)}")
     strange = [n for n in names if n not in COLUMNS and n not in options.add_columns]
     if strange:
         raise InvalidRequest(
@@ -139,9 +142,6 @@ def _numbers(schema: pa.Schema, options: WriteOptions) -> Literal["q", "d"]:
             raise InvalidRequest(f"addColumns names {len(columns)} columns; at most {ADD_NUMBERS_MAX}")
         if len(set(columns)) != len(columns):
             raise InvalidRequest(f"addColumns names a column twice: {', '.join(columns)}")
-        missing = [c for c in columns if c not in schema.names]
-        if missing:
-            raise InvalidRequest(f"addColumns names {missing[0]!r}; there is {', '.join(schema.names)}")
         if "numbers" in schema.names and "numbers" not in columns:
             raise InvalidRequest("give addColumns or the column numbers, not both")
         kinds = [schema.field(c).type for c in columns]

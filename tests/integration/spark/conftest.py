@@ -1,0 +1,35 @@
+import pytest
+
+from logboom.demo.spark_session import local_spark
+from logboom.testing import LocalCluster
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "integration/spark" in str(item.path):
+            # One JVM: whoever runs the first of these runs them all.
+            for mark in (pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")):
+                item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    with local_spark(tmp_path_factory.mktemp("spark")) as session:
+        from logboom.spark import register
+
+        register(session)
+        yield session
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """Three nodes, four kv partitions and, last, one log."""
+    settings = {"cluster.overrides": {"4": {"state_machine": "log"}}}
+    with LocalCluster(partitions=5, directory=tmp_path_factory.mktemp("cluster"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    with cluster.client() as made:
+        yield made

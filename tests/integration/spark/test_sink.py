@@ -1,0 +1,227 @@
+"""The sink through a real Spark and real nodes. Keys begin with the test's own prefix."""
+
+import dataclasses
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import functions as f
+
+import logboom.spark
+from logboom import Put
+from logboom.errors import (
+    BarrierTimeout,
+    CommandsRejected,
+    InvalidRequest,
+    LogboomError,
+    NonDeterministicReplay,
+    NoSuchPartition,
+)
+
+KV = "0-3"
+ROWS = 20_000
+
+
+def adds(spark, prefix, rows=ROWS, tasks=4):
+    """``rows`` commands over 97 keys: (1, id)."""
+    return spark.range(0, rows, 1, tasks).select(
+        f.concat(f.lit(prefix), (f.col("id") % 97).cast("string")).alias("key"),
+        f.lit(1).cast("bigint").alias("n"),
+        f.col("id").alias("total"),
+    )
+
+
+def expected(rows=ROWS, times=1):
+    sums = {}
+    for k in range(rows):
+        n, total = sums.get(k % 97, (0, 0))
+        sums[k % 97] = (n + times, total + times * k)
+    return sums
+
+
+def options(cluster, **more):
+    return {"endpoints": cluster.endpoints, "partitions": KV, "addColumns": "n,total", **more}
+
+
+def save(df, cluster, **more):
+    df.write.format("logboom").options(**options(cluster, **more)).mode("append").save()
+
+
+def state(spark, cluster, prefix, **more):
+    """By the number in the key."""
+    rows = spark.read.format("logboom").options(endpoints=cluster.endpoints, view="state", partitions=KV, **more).load()
+    found = {bytes(r.key).decode(): tuple(r.numbers) for r in rows.where(f.col("numbers").isNotNull()).collect()}
+    return {int(k.removeprefix(prefix)): v for k, v in found.items() if k.startswith(prefix)}
+
+
+def records(client):
+    return sum(mark.log_index for mark in client.watermarks())
+
+
+def dying_once(df, ids):
+    """The same rows; the first attempt of a task dies at one of these ids."""
+
+    @f.udf("bigint", useArrow=False)
+    def same(number):
+        if number in ids and TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("injected")
+        return number
+
+    return df.withColumn("total", same("total"))
+
+
+def test_a_batch_is_applied_once_and_readable_on_every_node(spark, cluster):
+    report = logboom.spark.submit(adds(spark, "batch-"), **options(cluster))
+    assert (report.rows, report.duplicates) == (ROWS, 0)
+    assert set(report.partitions) <= {0, 1, 2, 3}
+    for node in cluster.nodes:
+        assert state(spark, cluster, "batch-", node=node, atGlobalOffset=report.global_index) == expected()
+
+
+@pytest.fixture
+def small_batches(spark):
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "100")
+    yield
+    spark.conf.set(name, before)
+
+
+def test_tasks_that_die_half_way_take_effect_once(spark, cluster, small_batches):
+    # Small batches, so that much of the first attempts is in before two of the four die near their end.
+    rows = dying_once(adds(spark, "task-"), {4_900, 14_900})
+    report = logboom.spark.submit(rows, **options(cluster, maxInFlightBytes=16_384))
+    assert state(spark, cluster, "task-") == expected()
+    assert report.duplicates > 0, "the first attempts left nothing: the test shows nothing"
+
+
+def test_a_whole_job_again_under_its_write_id_changes_nothing(spark, cluster):
+    save(adds(spark, "again-"), cluster, writeId="nightly-1")
+    report = logboom.spark.submit(adds(spark, "again-"), **options(cluster, writeId="nightly-1"))
+    assert report.duplicates == report.rows == ROWS
+    assert state(spark, cluster, "again-") == expected()
+    save(adds(spark, "again-"), cluster, writeId="nightly-2")
+    assert state(spark, cluster, "again-") == expected(times=2)
+
+
+def test_other_rows_under_a_known_write_id_are_noticed(spark, cluster):
+    logboom.spark.submit(adds(spark, "other-"), **options(cluster, writeId="one"))
+    with pytest.raises(NonDeterministicReplay, match="ran before from here with 20000 rows and now with 19999"):
+        logboom.spark.submit(adds(spark, "other-", rows=ROWS - 1), **options(cluster, writeId="one"))
+
+
+def test_a_leader_that_dies_during_the_job_costs_nothing(spark, cluster, client):
+    big = 200_000
+    start, killed = records(client), threading.Event()
+
+    def kill():
+        while records(client) - start < big // 8:
+            time.sleep(0.01)
+        cluster.kill(client.status()["leader"])
+        killed.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill)
+        report = logboom.spark.submit(adds(spark, "leader-", rows=big), **options(cluster, maxInFlightBytes=65_536))
+        assert killed.is_set(), "the job was over first: the test shows nothing"
+        killing.result()
+    live = [n for n in cluster.nodes if cluster.alive(n)]
+    cluster.start()
+    assert report.rows == big
+    for node in (*live, *cluster.nodes):
+        logboom.spark.barrier(report, timeout=30, scope="all")
+        assert state(spark, cluster, "leader-", node=node, atGlobalOffset=report.global_index) == expected(big)
+
+
+@pytest.mark.parametrize("wait", ["committed", "durable", "applied"])
+def test_the_job_waits_for_the_level_asked_for(spark, cluster, client, wait):
+    report = logboom.spark.submit(adds(spark, f"{wait}-", rows=100), **options(cluster, wait=wait))
+    marks = {m.partition_id: m for m in client.watermarks(node=cluster.addresses[cluster.leader()])}
+    for receipt in report.receipts:
+        mark = marks[receipt.partition_id]
+        reached = {"committed": mark.log_index, "durable": mark.durable_index, "applied": mark.applied_index}[wait]
+        assert reached >= receipt.last_index
+
+
+def test_a_barrier_that_cannot_be_passed_says_so_with_the_watermarks(spark, cluster, client):
+    report = logboom.spark.submit(adds(spark, "barrier-", rows=100), **options(cluster))
+    ahead = dataclasses.replace(report, global_index=report.global_index + 1_000)
+    with pytest.raises(BarrierTimeout, match="all 100 rows are in") as caught:
+        logboom.spark.barrier(ahead, timeout=0.2)
+    assert caught.value.outcome == "applied"
+    assert caught.value.watermarks
+
+
+def test_puts_and_deletes_and_a_key_column_by_name(spark, cluster, client):
+    rows = spark.range(100).select(f.concat(f.lit("put-"), f.col("id")).alias("name"), f.lit("v").alias("value"))
+    logboom.spark.submit(rows, endpoints=cluster.endpoints, partitions=[1], key="name")
+    assert client.get(1, b"put-7") == b"v"
+    logboom.spark.submit(
+        rows.limit(50).select("name"), endpoints=cluster.endpoints, partitions=[1], key="name", op="delete"
+    )
+    assert len(list(client.scan(1, prefix=b"put-"))) == 50
+
+
+def test_refused_commands_fail_the_job_and_are_counted(spark, cluster, client):
+    client.submit(2, Put(b"refused", b"bytes"))
+    rows = spark.range(5).select(f.lit("refused").alias("key"), f.col("id").alias("n"))
+    with pytest.raises(CommandsRejected) as caught:
+        logboom.spark.submit(rows, endpoints=cluster.endpoints, partitions=[2], addColumns="n")
+    assert caught.value.statuses == {"WRONG_TYPE": 5}
+    assert client.get(2, b"refused") == b"bytes"
+
+
+def test_no_rows_are_no_work(spark, cluster):
+    report = logboom.spark.submit(adds(spark, "none-", rows=0), **options(cluster))
+    assert (report.rows, report.global_index, report.receipts) == (0, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"writeID2": "x"}, InvalidRequest, "unknown option 'writeid2'; did you mean writeId"),
+        ({"wait": "soon"}, InvalidRequest, "wait takes"),
+        ({"partitions": "77"}, NoSuchPartition, "names 77"),
+        ({"partitions": "0-4"}, InvalidRequest, "different state machines"),
+        ({"addColumns": "n,nothing"}, InvalidRequest, "addColumns names 'nothing'"),
+        ({"endpoints": "127.0.0.1:1", "requestTimeoutMs": "300"}, LogboomError, "127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_job_runs(spark, cluster, client, more, error, message):
+    before = records(client)
+    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+    with pytest.raises(error, match=message):
+        logboom.spark.submit(adds(spark, "wrong-"), **options(cluster, **more))
+    with pytest.raises(AnalysisException, match=message):
+        save(adds(spark, "wrong-"), cluster, **more)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup()) == jobs
+    assert records(client) == before
+
+
+def test_rows_that_do_not_fit_come_back_as_typed_errors(spark, cluster):
+    rows = adds(spark, "null-", rows=10).withColumn("n", f.lit(None).cast("bigint"))
+    with pytest.raises(InvalidRequest, match=r"column n has .* nulls"):
+        logboom.spark.submit(rows, **options(cluster))
+
+
+def test_overwrite_and_streams_are_refused_clearly(spark, cluster, tmp_path):
+    with pytest.raises(AnalysisException, match="use mode"):
+        adds(spark, "mode-").write.format("logboom").options(**options(cluster)).mode("overwrite").save()
+    stream = spark.readStream.format("logboom").options(endpoints=cluster.endpoints).load()
+    with pytest.raises((AnalysisException, StreamingQueryException), match="reads in batches"):
+        stream.writeStream.format("noop").start().awaitTermination()
+    rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) key", "'v' value")
+    writer = rate.writeStream.format("logboom").options(endpoints=cluster.endpoints, partitions=KV)
+    with pytest.raises((AnalysisException, StreamingQueryException), match="foreachBatch"):
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+
+
+def test_the_report_of_a_save_is_left_where_asked(spark, cluster, tmp_path):
+    save(adds(spark, "file-", rows=10), cluster, reportFile=str(tmp_path / "report.json"))
+    report = json.loads((tmp_path / "report.json").read_text())["report"]
+    assert report["rows"] == 10
+    assert "target" not in report
