@@ -58,7 +58,7 @@ def test_columns_can_be_chosen_by_schema(spark, cluster, client):
 
 
 def test_a_log_partition_takes_plain_values(spark, cluster, client):
-    frame = spark.range(50).select(f.lit(LOG).alias("partition"), f.col("id").cast("string").alias("value"))
+    frame = spark.range(0, 50, 1, 1).select(f.lit(LOG).alias("partition"), f.col("id").cast("string").alias("value"))
     report = logboom.spark.submit(frame, endpoints=cluster.endpoints, partitions=[LOG])
     read = load(spark, cluster, partitions=LOG).where(f"global_offset <= {report.global_index}").orderBy("offset")
     assert [int(r.value) for r in read.collect()[-50:]] == list(range(50))

@@ -14,7 +14,7 @@ def test_names_are_case_insensitive_and_defaults_are_the_documented_ones():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("endpont", "endpoints"), ("wrietid", "writeId"), ("adcolumns", "addColumns")]
+    ("wrong", "right"), [("endpointz", "endpoints"), ("wrietid", "writeId"), ("adcolumns", "addColumns")]
 )
 def test_an_unknown_option_is_an_error_that_names_the_nearest(wrong, right):
     with pytest.raises(InvalidRequest, match=rf"unknown option '{wrong}'; did you mean {right}\?"):
