@@ -99,6 +99,7 @@ class RaftLog:
         self.fatal = fatal
         self.links = links_of(self)
         self.group = group(self._on_synced)
+        self.group.watch(journal)
         self.feeds = Feeds(
             peers=peers, journal=journal, payloads=payloads, links=self.links, offload=offload, advanced=self._advanced
         )
@@ -192,15 +193,10 @@ class RaftLog:
             if self.repair.active:
                 self.repair.work()
                 self.engine.may_vote = not self.repair.active
-            self._sync()
+            self.group.kick()
         except (InvariantViolated, CorruptData, OSError) as error:
             self._closed = True
             self.fatal(error)
-
-    def _sync(self) -> None:
-        if self.journal.dirty:
-            self.group.dirty(self.journal)
-        self.group.kick()
 
     def _on_synced(self) -> None:
         self.events.synced()

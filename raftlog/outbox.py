@@ -34,6 +34,7 @@ class GroupSync:
         self._synced = synced
         self._failed = failed
         self._parallel = parallel
+        self._watched: list[SyncTarget] = []
         self._dirty: dict[int, SyncTarget] = {}
         self._held: list[Send] = []
         self._releasing: list[Send] = []
@@ -43,6 +44,10 @@ class GroupSync:
         self._broken = False
         self.groups = 0
         self.bytes = 0
+
+    def watch(self, target: SyncTarget) -> None:
+        """Look at ``target`` for every group: what is held may depend on it before anyone calls ``dirty``."""
+        self._watched.append(target)
 
     def dirty(self, target: SyncTarget) -> None:
         """``target`` has queued writes: part of the next group."""
@@ -65,7 +70,8 @@ class GroupSync:
         """Start a group if something is dirty and none is under way; with nothing dirty, release the outbox."""
         if self._running or self._broken:
             return
-        jobs = [job for target in self._dirty.values() if (job := target.take()) is not None]
+        targets = [*self._watched, *self._dirty.values()]
+        jobs = [job for target in targets if (job := target.take()) is not None]
         self._dirty.clear()
         held, self._held = self._held, []
         if not jobs:

@@ -6,11 +6,14 @@ import asyncio
 import gc
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import structlog
 
 from logboom.errors import LogboomError
 from logboom.settings import Settings
+from ports.invariant import InvariantViolated
 from server.logs import configure
 from server.node import Node
 
@@ -40,6 +43,7 @@ async def _serve(settings: Settings) -> int:
         if not stop.done():
             stop.set_result(error)
 
+    loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: stop.done() or stop.set_result(None))
     try:
@@ -57,3 +61,11 @@ async def _serve(settings: Settings) -> int:
     await node.close()
     log.info("stopped", node=node.node_id)
     return EXIT_OK
+
+
+def _unhandled(context: dict[str, Any], fatal: Callable[[BaseException], None]) -> None:
+    """Nothing may go wrong unseen: a broken promise, or an error nobody expected, stops the node."""
+    error = context.get("exception")
+    log.error("unhandled", message=context.get("message"), exc_info=error)
+    if isinstance(error, InvariantViolated):
+        fatal(error)

@@ -1,0 +1,103 @@
+"""Persist before send (I3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.outbox import GroupSync
+
+
+class _Clock:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class _Offload:
+    """Jobs wait until the test lets them run."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
+
+    def finish_one(self) -> None:
+        job, done = self.jobs.pop(0)
+        try:
+            result = job()
+        except OSError as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+
+class _Target:
+    pending_bytes = 1
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.queued = self.synced = 0
+        self.taken = 0
+        self.broken = broken
+
+    def take(self) -> _Target | None:
+        if self.taken == self.queued:
+            return None
+        self.taken = self.queued
+        return self
+
+    def run(self) -> None:
+        if self.broken:
+            raise OSError("no space")
+
+    def done(self) -> None:
+        self.synced = self.taken
+
+
+def _group(offload: _Offload, failures: list[BaseException]) -> GroupSync:
+    return GroupSync(offload=offload, clock=_Clock(), synced=lambda: None, failed=failures.append)
+
+
+def test_nothing_dirty_releases_at_once() -> None:
+    sent: list[str] = []
+    group = _group(_Offload(), [])
+    group.hold(lambda: sent.append("heartbeat"))
+    group.kick()
+    assert sent == ["heartbeat"]
+
+
+def test_a_write_queued_while_a_group_is_under_way_holds_its_message() -> None:
+    """Found on a real cluster: the end of one group released what depended on the next."""
+    offload, journal = _Offload(), _Target()
+    sent: list[int] = []
+    group = _group(offload, [])
+    group.watch(journal)
+    journal.queued = 1
+    group.kick()
+    journal.queued = 2
+    group.hold(lambda: sent.append(journal.synced))
+    offload.finish_one()
+    assert sent == []
+    offload.finish_one()
+    assert sent == [2]
+
+
+def test_a_failed_sync_releases_nothing_ever() -> None:
+    offload, journal = _Offload(), _Target(broken=True)
+    sent: list[str] = []
+    failures: list[BaseException] = []
+    group = _group(offload, failures)
+    group.watch(journal)
+    journal.queued = 1
+    group.hold(lambda: sent.append("acknowledged"))
+    group.kick()
+    offload.finish_one()
+    group.kick()
+    assert sent == []
+    assert [str(error) for error in failures] == ["no space"]
