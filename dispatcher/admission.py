@@ -36,7 +36,7 @@ class Ticket:
         if taken is None:
             invariant(holds=False, story=f"budget of partition {partition_id} given back twice")
             return
-        self._admission._give_back(partition_id, *taken)
+        self._admission.give_back(partition_id, *taken)
 
 
 class Admission:
@@ -75,7 +75,9 @@ class Admission:
         limits = self._settings
         for partition_id, operations, nbytes in parts:
             if partition_id in self._frozen:
-                raise PartitionFrozen(f"partition {partition_id} is frozen: it takes no writes", partition_id=partition_id)
+                raise PartitionFrozen(
+                    f"partition {partition_id} is frozen: it takes no writes", partition_id=partition_id
+                )
             use = self._use[partition_id]
             self._gate("partition_ops", partition_id, use.operations, operations, limits.partition_ops)
             self._gate("partition_bytes", partition_id, use.nbytes, nbytes, limits.partition_bytes)
@@ -101,7 +103,8 @@ class Admission:
                 retry_after=self._settings.retry_after_ms / 1000,
             )
 
-    def _give_back(self, partition_id: PartitionId, operations: int, nbytes: int) -> None:
+    def give_back(self, partition_id: PartitionId, operations: int, nbytes: int) -> None:
+        """A ticket's part; call through the ticket."""
         use = self._use[partition_id]
         for each in (use, self._node):
             each.operations -= operations

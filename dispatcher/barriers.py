@@ -121,9 +121,7 @@ class Barriers:
         if level in (Level.ORDERED, Level.COMMITTED):
             return self._commit
         if level is Level.DURABLE:
-            return max(
-                self._durable.get(partition_id, 0), self._watermarks.of(partition_id).applied_global_index
-            )
+            return max(self._durable.get(partition_id, 0), self._watermarks.of(partition_id).applied_global_index)
         return self._watermarks.of(partition_id).applied_global_index
 
     # -- moving

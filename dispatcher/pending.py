@@ -158,7 +158,6 @@ class Pending:
             return
         last = max(part.global_index for part in request.parts)
         parts = tuple(
-            (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results)
-            for p in request.parts
+            (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results) for p in request.parts
         )
         request.answer(SubmitReply(parts=parts, commit_index=last))

@@ -62,12 +62,12 @@ class SubmitReply:
 
 def field_of(header: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
     """A header field of the right type. Raises InvalidRequest, naming it."""
-    value = header.get(name, default)
+    value: Any = header.get(name, default)
     if value is None and name not in header and default is None:
         raise InvalidRequest(f"field {name} is missing")
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise InvalidRequest(f"field {name} must be {kind.__name__}, not {type(value).__name__}")
-    if kind is int and not 0 <= value <= SEQUENCE_MAX:
+    if isinstance(value, int) and not 0 <= value <= SEQUENCE_MAX:
         raise InvalidRequest(f"field {name} is out of range: {value}")
     return value
 

@@ -87,6 +87,7 @@ class Session:
         self._waiters: dict[int, Waiter] = {}
         self._tails: dict[int, Tail] = {}
         self._submits = 0
+        self._room: asyncio.Future[None] | None = None
 
     @property
     def connection(self) -> Connection:
@@ -123,6 +124,8 @@ class Session:
         self.fail(0, error)
 
     def drained(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
         for tail in self._tails.values():
             tail.move()
 
@@ -223,7 +226,7 @@ class Session:
             await work
         except LogboomError as error:
             self.fail(request_id, error)
-        except Exception as error:  # noqa: BLE001 - the client gets a typed answer, the log the rest
+        except Exception as error:
             log.error("request_failed", exc_info=error)
             self.fail(request_id, Unavailable(f"the node failed to answer: {type(error).__name__}"))
         finally:
@@ -236,7 +239,9 @@ class Session:
     def _submit(self, frame: Frame) -> None:
         request = parse_submit(frame, now=self._backend.clock.monotonic())
         if self._submits >= REQUESTS_MAX:
-            raise QuotaExceeded("too many submits are under way", limit=REQUESTS_MAX, used=self._submits, retry_after=0.05)
+            raise QuotaExceeded(
+                "too many submits are under way", limit=REQUESTS_MAX, used=self._submits, retry_after=0.05
+            )
         self._submits += 1
         request_id = frame.request_id
 
@@ -264,11 +269,9 @@ class Session:
             self.reply(frame.request_id, Kind.ENTRIES, *previous)
 
     async def _uncongested(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._open and self.connection.congested:
-            slept = loop.create_future()
-            loop.call_later(0.005, lambda f=slept: f.done() or f.set_result(None))
-            await slept
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
 
     def _partitions(self, header: dict[str, Any]) -> list[PartitionId]:
         known = self._backend.partition_ids()
@@ -279,7 +282,9 @@ class Session:
             raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
         for partition in wanted:
             if partition not in known:
-                raise NoSuchPartition(f"partition {partition} does not exist; there are {len(known)}", partition_id=partition)
+                raise NoSuchPartition(
+                    f"partition {partition} does not exist; there are {len(known)}", partition_id=partition
+                )
         return [PartitionId(p) for p in wanted]
 
     def _recovered(self) -> None:
@@ -290,7 +295,9 @@ class Session:
         header, backend = frame.header, self._backend
         scope, level = header.get("scope", "node"), header.get("level", "applied")
         if scope not in (Scope.NODE, Scope.LEADER):
-            raise InvalidRequest(f"scope must be node or leader here, not {scope!r}; clients ask every node for the rest")
+            raise InvalidRequest(
+                f"scope must be node or leader here, not {scope!r}; clients ask every node for the rest"
+            )
         if level not in {str(each) for each in Level}:
             raise InvalidRequest(f"level must be ordered, durable or applied, not {level!r}")
         self._recovered()

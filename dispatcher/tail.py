@@ -88,7 +88,7 @@ class Tail:
             return
         first = header.first_index
         if self._next > first:  # begins within this batch
-            records = records.take(self._next - first, header.count)
+            records = records.take(self._next - first, header.record_count)
         reply = {
             "partition": header.partition_id,
             "first_index": max(first, self._next),

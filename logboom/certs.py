@@ -56,7 +56,9 @@ def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContex
     return _context(ssl.PROTOCOL_TLS_CLIENT, directory, name, "ca.pem")
 
 
-def make_test_authority(directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
+def make_test_authority(
+    directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365
+) -> None:
     """Two fresh authorities, a certificate per node, one for clients. Raises ConfigError if files are in the way."""
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
@@ -84,7 +86,7 @@ class _Authority:
     def pem(self) -> bytes:
         from cryptography.hazmat.primitives.serialization import Encoding
 
-        return self._certificate.public_bytes(Encoding.PEM)
+        return bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def issue(self, root: Path, name: str, names: Sequence[str]) -> None:
         from cryptography import x509
@@ -117,9 +119,7 @@ class _Authority:
             .not_valid_after(now + datetime.timedelta(days=self._days))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if authority:
             usage = x509.KeyUsage(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from logboom.errors import InvalidRequest
 from logboom.types import Record
@@ -123,7 +123,7 @@ def to_record(command: Command | Record) -> Record:
     raise InvalidRequest(f"expected Put, Delete, Cas, Add or Record, not {type(command).__name__}")
 
 
-def _key(key: bytes) -> bytes:
+def _key(key: Any) -> bytes:
     if not isinstance(key, bytes) or not key:
         raise InvalidRequest(f"a kv command needs a non-empty bytes key, not {key!r}")
     return key

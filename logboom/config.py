@@ -34,9 +34,9 @@ def load(
         tree = _read(Path(file))
     for path, value in _from_environment(os.environ if environment is None else environment).items():
         _put(tree, path, value)
-    for path, value in (flags or {}).items():
-        if value is not None:
-            _put(tree, tuple(path.split(".")), value)
+    for dotted, flag in (flags or {}).items():
+        if flag is not None:
+            _put(tree, tuple(dotted.split(".")), flag)
     _check_names(tree)
     members = tree.get("cluster", {}).get("members")
     if isinstance(members, str):
@@ -115,7 +115,9 @@ def check(settings: Settings) -> None:
     if not 1 <= cluster.partitions <= PARTITIONS_MAX:
         _wrong("cluster.partitions", f"must be 1 to {PARTITIONS_MAX}, not {cluster.partitions}")
     if raft.election_min_ms <= 3 * raft.heartbeat_ms:
-        _wrong("raft.election_min_ms", f"must be over 3 x heartbeat_ms ({raft.heartbeat_ms}), not {raft.election_min_ms}")
+        _wrong(
+            "raft.election_min_ms", f"must be over 3 x heartbeat_ms ({raft.heartbeat_ms}), not {raft.election_min_ms}"
+        )
     if raft.election_max_ms <= raft.election_min_ms:
         _wrong("raft.election_max_ms", f"must be over election_min_ms ({raft.election_min_ms})")
     if raft.fallback_ms <= raft.heartbeat_ms:

@@ -97,7 +97,10 @@ class ConfigError(InvalidRequest):
 
 
 class Overloaded(LogboomError):
-    """Admission refused: ``partition_id`` (None: the node), ``limit``, ``maximum``, ``used``, ``retry_after`` in seconds."""
+    """Admission refused; nothing was written.
+
+    ``partition_id`` (None: the node), ``limit`` (its name), ``maximum``, ``used``, ``retry_after`` in seconds.
+    """
 
     code = "overloaded"
     retryable = True
@@ -154,7 +157,7 @@ class DeadlineExceeded(LogboomError):
 
 
 class BarrierTimeout(LogboomError):
-    """``watermarks``: where each partition stood when time ran out; ``target``, ``behind``: the partitions not there."""
+    """Time ran out: ``watermarks`` where each partition stood, ``target``, ``behind`` the partitions not there."""
 
     code = "barrier_timeout"
     retryable = True

@@ -15,7 +15,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     pass
 
 
-class Member(_Settings):
+class Member(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node of the cluster, as everybody knows it."""
 
     id: str
@@ -25,14 +25,14 @@ class Member(_Settings):
     """``host:port`` where clients connect, as they can reach it."""
 
 
-class PartitionSettings(_Settings):
+class PartitionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one partition is."""
 
     state_machine: str = "kv"
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD
 
 
-class ClusterSettings(_Settings):
+class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Must be equal on all nodes."""
 
     id: str = "logboom"
@@ -49,7 +49,7 @@ class ClusterSettings(_Settings):
         return self.overrides.get(str(partition_id), default)
 
 
-class NodeSettings(_Settings):
+class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """This process."""
 
     id: str = ""
@@ -62,7 +62,7 @@ class NodeSettings(_Settings):
     """``json``, ``console`` or ``auto`` (console on a terminal)."""
 
 
-class RaftSettings(_Settings):
+class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parent log."""
 
     heartbeat_ms: int = 30
@@ -79,7 +79,7 @@ class RaftSettings(_Settings):
     """Requests proposed and not yet committed."""
 
 
-class LogSettings(_Settings):
+class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Partition logs (AOF)."""
 
     segment_bytes: int = 64 * MIB
@@ -91,7 +91,7 @@ class LogSettings(_Settings):
     open_files_max: int = 64
 
 
-class ApplySettings(_Settings):
+class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers."""
 
     batch_bytes: int = 4 * MIB
@@ -111,7 +111,7 @@ class ApplySettings(_Settings):
     """Latest receipts with results remembered per producer."""
 
 
-class AdmissionSettings(_Settings):
+class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets of requests that are admitted and not yet applied."""
 
     partition_ops: int = 1_000_000
@@ -121,7 +121,7 @@ class AdmissionSettings(_Settings):
     retry_after_ms: int = 50
 
 
-class BarrierSettings(_Settings):
+class BarrierSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Waiting."""
 
     waiters_max: int = 65_536
@@ -131,7 +131,7 @@ class BarrierSettings(_Settings):
     """A target further than this above the commit index is refused."""
 
 
-class NetSettings(_Settings):
+class NetSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Connections."""
 
     client_frame_bytes: int = 8 * MIB
@@ -147,13 +147,13 @@ class NetSettings(_Settings):
     """Forwarded requests that wait for the leader's answer, per node."""
 
 
-class TlsSettings(_Settings):
+class TlsSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Empty directory: no TLS. Else ``ca.pem``, ``client-ca.pem`` (optional), ``<node id>.pem``, ``<node id>.key``."""
 
     directory: str = ""
 
 
-class Settings(_Settings):
+class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
     cluster: ClusterSettings = ClusterSettings()

@@ -146,7 +146,7 @@ class LocalCluster:
         paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
         environment.update(self._environment, PYTHONPATH=os.pathsep.join(paths))
         with self.log(node).open("ab") as output:
-            self._processes[node] = subprocess.Popen(
+            self._processes[node] = subprocess.Popen(  # noqa: S603 - our own command, no shell
                 [sys.executable, "-m", "logboom", "node", "--config", str(self.config(node))],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

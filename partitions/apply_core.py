@@ -37,7 +37,7 @@ class AppliedBatch(NamedTuple):
     producer: ProducerId
     epoch: int
     sequence: int
-    count: int
+    record_count: int
     nbytes: int
     duplicate: int
     results: bytes | None
@@ -149,7 +149,7 @@ class ApplyGroup:
                         header.first_index,
                         batch.global_index,
                         header.timestamp_ms,
-                        header.count,
+                        header.record_count,
                         header.nbytes,
                         header.digest,
                         batch.records,
@@ -163,7 +163,7 @@ class ApplyGroup:
         results = None
         if fresh is not None:
             results = self.dedupe.results(header, decision, fresh)
-            if decision.duplicate < header.count:
+            if decision.duplicate < header.record_count:
                 self.dedupe.remember(header, batch.global_index, results)
         return AppliedBatch(
             header.first_index,
@@ -172,7 +172,7 @@ class ApplyGroup:
             header.producer,
             header.epoch,
             header.sequence,
-            header.count,
+            header.record_count,
             header.nbytes,
             decision.duplicate,
             results,

@@ -40,7 +40,7 @@ class BatchHeader(NamedTuple):
 
     partition_id: PartitionId
     first_index: PartitionLogIndex
-    count: int
+    record_count: int
     term: Term
     timestamp_ms: int
     producer: ProducerId
@@ -56,7 +56,7 @@ class BatchHeader(NamedTuple):
     @property
     def last_index(self) -> PartitionLogIndex:
         """``partition_log_index`` of the last record."""
-        return PartitionLogIndex(self.first_index + self.count - 1)
+        return PartitionLogIndex(self.first_index + self.record_count - 1)
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +89,7 @@ class Batch:
     def records(self) -> RecordBlock:
         """The records, not copied. Raises CorruptData if the sections are not a block."""
         try:
-            return RecordBlock.parse(self.header.count, self.buffers[1], self.buffers[2])
+            return RecordBlock.parse(self.header.record_count, self.buffers[1], self.buffers[2])
         except InvalidRequest as error:
             raise CorruptData(f"batch at {self.header.first_index}: {error}") from error
 

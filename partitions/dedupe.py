@@ -28,7 +28,7 @@ class AppliedReceipt(NamedTuple):
     """What became of a part when it was applied."""
 
     sequence: int
-    count: int
+    record_count: int
     first_index: PartitionLogIndex
     last_index: PartitionLogIndex
     global_index: GlobalLogIndex
@@ -132,9 +132,9 @@ class Dedupe:
             return Decision("producer_fenced", ())
         if header.dense and header.sequence > max(known.expected, header.floor):
             return Decision("out_of_sequence", ())
-        covered = known.covered(header.sequence, header.sequence + header.count, header.floor)
+        covered = known.covered(header.sequence, header.sequence + header.record_count, header.floor)
         if len(known.ranges) >= self._settings.producer_ranges_max and not covered:
-            merged = _merge([*known.ranges, (header.sequence, header.sequence + header.count)])
+            merged = _merge([*known.ranges, (header.sequence, header.sequence + header.record_count)])
             if len(merged) > self._settings.producer_ranges_max:
                 return Decision("quota_exceeded", ())
         return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
@@ -144,7 +144,7 @@ class Dedupe:
         if not decision.skip:
             return fresh
         known = self._known(header.producer)
-        full = bytearray(fresh * header.count if len(fresh) == 1 else fresh)
+        full = bytearray(fresh * header.record_count if len(fresh) == 1 else fresh)
         for start, stop in decision.skip:
             for position in range(start, stop):
                 full[position] = _remembered(known, header.sequence + position)
@@ -161,7 +161,7 @@ class Dedupe:
         if header.epoch > known.epoch:
             known = Producer(epoch=header.epoch, last_global=known.last_global)
         invariant(global_index > known.last_global, "I5: a producer's batches recorded out of order")
-        known.settle(header.sequence, header.sequence + header.count, header.floor)
+        known.settle(header.sequence, header.sequence + header.record_count, header.floor)
         known.last_global = global_index
         self._staged[header.producer] = known
 
@@ -172,7 +172,9 @@ class Dedupe:
             return
         kept = results if len(results) <= RESULTS_BYTES_MAX else None
         known.receipts.append(
-            AppliedReceipt(header.sequence, header.count, header.first_index, header.last_index, global_index, kept)
+            AppliedReceipt(
+                header.sequence, header.record_count, header.first_index, header.last_index, global_index, kept
+            )
         )
         del known.receipts[: -self._settings.producer_receipts]
 
@@ -202,15 +204,13 @@ class Dedupe:
     def _known(self, producer: ProducerId) -> Producer | None:
         return self._staged.get(producer) or self._producers.get(producer)
 
-    def lookup(
-        self, producer: ProducerId, epoch: int, first_sequence: int, count: int
-    ) -> AppliedReceipt | None:
+    def lookup(self, producer: ProducerId, epoch: int, first_sequence: int, count: int) -> AppliedReceipt | None:
         """The receipt of exactly this part, if it was applied and is remembered."""
         known = self._producers.get(producer)
         if known is None or known.epoch != epoch:
             return None
         for receipt in reversed(known.receipts):
-            if (receipt.sequence, receipt.count) == (first_sequence, count):
+            if (receipt.sequence, receipt.record_count) == (first_sequence, count):
                 return receipt
         return None
 
@@ -227,6 +227,6 @@ def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _remembered(known: Producer | None, sequence: int) -> int:
     for receipt in reversed(known.receipts if known is not None else []):
-        if receipt.results is not None and receipt.sequence <= sequence < receipt.sequence + receipt.count:
+        if receipt.results is not None and receipt.sequence <= sequence < receipt.sequence + receipt.record_count:
             return receipt.results[0 if len(receipt.results) == 1 else sequence - receipt.sequence]
     return int(Status.UNKNOWN_RESULT)

@@ -253,7 +253,7 @@ class PartitionLog:
         write.batches.append(batch)
         write.refs.append(ref)
         self._tail_offset += header.nbytes
-        self._tail_records += header.count
+        self._tail_records += header.record_count
         self._unwritten[batch.last_index, header.digest] = batch
         self._hold(ref)
         return True
@@ -262,7 +262,7 @@ class PartitionLog:
         full = (
             self._tail_segment == 0
             or self._tail_offset + header.nbytes > self._settings.segment_bytes
-            or self._tail_records + header.count > self._settings.segment_records
+            or self._tail_records + header.record_count > self._settings.segment_records
         ) and (self._tail_segment == 0 or self._tail_offset > SEGMENT_HEADER_BYTES)
         if full:
             self._tail_segment += 1

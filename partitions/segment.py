@@ -136,9 +136,7 @@ def _batch_at(view: memoryview, offset: int, ordinal: int, partition_id: Partiti
     )
 
 
-def _next_batch(
-    raw: bytes, view: memoryview, offset: int, ordinal: int, partition_id: PartitionId
-) -> BatchRef | None:
+def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partition_id: PartitionId) -> BatchRef | None:
     at = raw.find(MAGIC, offset + 1)
     while at >= 0:
         ref = _batch_at(view, at, ordinal, partition_id)
@@ -151,7 +149,9 @@ def _next_batch(
 def pack_index(refs: list[BatchRef], *, ordinal: int, end: int) -> bytes:
     """The ``.idx`` of a sealed segment."""
     rows = b"".join(
-        INDEX_ENTRY.pack(r.first_index, r.last_index, r.offset, r.length, r.digest, r.previous_digest, r.term & 0xFFFFFFFF)
+        INDEX_ENTRY.pack(
+            r.first_index, r.last_index, r.offset, r.length, r.digest, r.previous_digest, r.term & 0xFFFFFFFF
+        )
         for r in refs
     )
     digest = blake3(rows + struct.pack("<QQ", ordinal, end)).digest(16)

@@ -31,7 +31,7 @@ class ApplyWorker:
     def __init__(
         self,
         *,
-        log: PartitionLog,  # noqa: A002
+        log: PartitionLog,
         machine: StateMachine,
         offload: Offload,
         clock: Clock,
@@ -127,9 +127,7 @@ class ApplyWorker:
     def _failed(self, error: BaseException | None) -> None:
         self.dedupe.rollback()
         self.last_error = repr(error)
-        self._cursor.failed(
-            damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max
-        )
+        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
         log.error(
             "apply_failed",
             partition=self.log.partition_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class InvariantViolated(AssertionError):  # noqa: N818 - named as in docs/architecture.md
+class InvariantViolated(AssertionError):
     """logboom's own promise is broken: the node must stop rather than go on."""
 
 

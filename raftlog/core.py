@@ -304,15 +304,18 @@ class RaftLog:
             acknowledged, term = message["next_node_idx"] - 1, message["term"]
             self.group.hold(lambda: self._acknowledge(peer, body, index=acknowledged, term=term))
             return True
-        self.group.hold(lambda: self.links.send(peer, Kind.RAFT, {}, [body]))
+        self.group.hold(lambda: self._send_now(peer, body))
         return True
+
+    def _send_now(self, peer: NodeId, body: bytes) -> None:
+        self.links.send(peer, Kind.RAFT, {}, [body])
 
     def _acknowledge(self, peer: NodeId, body: bytes, *, index: int, term: int) -> None:
         if term != self.engine.term:
             return  # a new leader may have cut what this speaks of before it was ever synced
         invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")
         self.journal.acknowledged(index)
-        self.links.send(peer, Kind.RAFT, {}, [body])
+        self._send_now(peer, body)
 
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""

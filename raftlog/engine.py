@@ -114,8 +114,10 @@ class Engine(SyncObj):  # type: ignore[misc]
         sendable: Callable[[NodeId], int],
         apply_batch: int = 256,
     ) -> None:
-        """``send`` queues a message (False: not connected); ``apply`` gets committed entries in order;
-        ``sendable`` is the highest Raft index whose payload is on the link to a peer."""
+        """``send`` queues a message (False: not connected); ``apply`` gets committed entries in order.
+
+        ``sendable`` is the highest Raft index whose payload is on the link to a peer.
+        """
         check_version()
         self.journal = journal
         self.clock = clock

@@ -41,7 +41,7 @@ def unpack_routes(command: bytes) -> list[Route]:
         return []
     if command[:1] != KIND_ROUTES or (len(command) - 1) % ROUTE_BYTES:
         raise CorruptData(f"a Raft command of kind {command[:1].hex() or 'none'} and {len(command)} bytes")
-    return [Route(*row) for row in ROUTE.iter_unpack(memoryview(command)[1:])]  # type: ignore[arg-type]
+    return [Route(*row) for row in ROUTE.iter_unpack(memoryview(command)[1:])]
 
 
 def pack_requests(

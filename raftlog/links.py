@@ -273,8 +273,13 @@ async def _wait(seconds: float) -> None:
     # A timer of the running loop, hence virtual in the simulator.
     loop = asyncio.get_running_loop()
     done = loop.create_future()
-    handle = loop.call_later(seconds, lambda: done.done() or done.set_result(None))
+    handle = loop.call_later(seconds, _finish, done)
     try:
         await done
     finally:
         handle.cancel()
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

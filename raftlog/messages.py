@@ -39,12 +39,16 @@ def decode(raw: memoryview) -> Message:
     if not isinstance(message, dict) or message.get("type") not in FIELDS:
         raise ProtocolError("a Raft message of unknown type")
     for name, kind in FIELDS[message["type"]].items():
-        value = message.get(name)
-        if type(value) is not kind or (kind is int and not 0 <= value < INDEX_MAX):
+        value: Any = message.get(name)
+        if type(value) is not kind or not _in_range(value):
             raise ProtocolError(f"Raft message {message['type']}: bad field {name}")
     if "entries" in message:
         _check_entries(message)
     return message
+
+
+def _in_range(value: Any) -> bool:
+    return not isinstance(value, int) or 0 <= value < INDEX_MAX
 
 
 def _check_entries(message: Message) -> None:

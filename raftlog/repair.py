@@ -86,9 +86,7 @@ class Repair:
             return
         if len(frame.body) % ROUTE_BYTES or len(frame.body) > ROUTES_PER_FETCH * ROUTE_BYTES:
             raise ProtocolError("FETCH: not a list of routing entries")
-        rows = [
-            Route(PartitionId(p), Term(t), PartitionLogIndex(i), d) for p, t, i, d in ROUTE.iter_unpack(frame.body)
-        ]
+        rows = [Route(PartitionId(p), Term(t), PartitionLogIndex(i), d) for p, t, i, d in ROUTE.iter_unpack(frame.body)]
         held = [route for route in rows if self._payloads.holds(route)]
 
         def done(raws: list[bytes] | None, error: BaseException | None) -> None:

@@ -83,7 +83,7 @@ class OsDisk:
 
     def list(self, directory: Path) -> list[str]:
         """See Disk."""
-        return sorted(os.listdir(directory))
+        return sorted(entry.name for entry in directory.iterdir())
 
     def make_directory(self, path: Path) -> None:
         """See Disk."""
@@ -105,7 +105,7 @@ class OsDisk:
         file = OsFile(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             file.write([content], offset=0)
-            os.fsync(file._fd)
+            file.sync()
         finally:
             file.close()
         # Rename last: a crash before this leaves the old content.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -43,21 +44,26 @@ async def _serve(settings: Settings) -> int:
         if not stop.done():
             stop.set_result(error)
 
+    def ask_to_stop() -> None:
+        if not stop.done():
+            stop.set_result(None)
+
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stop.done() or stop.set_result(None))
+        loop.add_signal_handler(number, ask_to_stop)
     try:
         node = Node(settings, fatal=fatal)
         await node.start()
     except LogboomError as error:
-        print(f"logboom node: {error}", file=sys.stderr)
+        sys.stderr.write(f"logboom node: {error} [{error.code}]\n")
         return EXIT_USAGE
     gc.freeze()
-    error = await stop
-    if error is not None:
+    reason = await stop
+    if reason is not None:
         # Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how.
-        log.critical("stopping", error=repr(error), exc_info=error)
-        return EXIT_UNHEALTHY
+        log.critical("stopping", error=repr(reason), exc_info=reason)
+        sys.stderr.flush()
+        os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
     await node.close()
     log.info("stopped", node=node.node_id)
     return EXIT_OK

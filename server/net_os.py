@@ -17,7 +17,7 @@ from typing import Any, cast
 import structlog
 
 from logboom.errors import ConfigError, LogboomError
-from logboom.wire import FrameDecoder
+from logboom.wire import Frame, FrameDecoder
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
@@ -79,19 +79,21 @@ class AsyncioConnection(asyncio.Protocol):
         try:
             frames = self._decoder.feed(data)
             for frame in frames:
-                if self._closed:
-                    return
-                self._handler.frame(frame)
+                self._handle(frame)
         except InvariantViolated as error:
             self._fatal(error)
             self._cut(error)
             return
-        except Exception as error:  # noqa: BLE001 - whatever it was, this connection cannot go on
+        except Exception as error:
             if not isinstance(error, LogboomError):
                 log.error("connection_handler_failed", remote=self._remote, exc_info=error)
             self._cut(error)
             return
         self._watch_frame(fresh=bool(frames))
+
+    def _handle(self, frame: Frame) -> None:
+        if not self._closed:  # an earlier frame of the same read may have ended it
+            self._handler.frame(frame)
 
     def _watch_frame(self, *, fresh: bool) -> None:
         if self._frame_timer is not None and (fresh or not self._decoder.mid_frame):
@@ -223,7 +225,7 @@ class AsyncioConnection(asyncio.Protocol):
             call()
         except InvariantViolated as error:
             self._fatal(error)
-        except Exception as error:  # noqa: BLE001 - a handler's bug must not take the loop down
+        except Exception as error:
             log.error("connection_handler_failed", remote=self._remote, exc_info=error)
             self.abort()
 
@@ -267,7 +269,6 @@ class AsyncioNetwork:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
         connections: set[AsyncioConnection] = set()
-        extra = {"ssl_handshake_timeout": limits.handshake_s} if tls is not None else {}
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: AsyncioConnection(handler(), limits, self._fatal, connections),
@@ -275,7 +276,7 @@ class AsyncioNetwork:
                 port,
                 ssl=tls,
                 backlog=1024,
-                **extra,  # type: ignore[arg-type]
+                ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
             )
         except OSError as error:
             raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
@@ -286,13 +287,13 @@ class AsyncioNetwork:
     ) -> Connection:
         """See Network."""
         host, port = split_address(address)
-        extra = {"ssl_handshake_timeout": limits.handshake_s, "server_hostname": ""} if tls is not None else {}
         coroutine = asyncio.get_running_loop().create_connection(
             lambda: AsyncioConnection(handler, limits, self._fatal, set()),
             host,
             port,
             ssl=tls,
-            **extra,  # type: ignore[arg-type]
+            server_hostname="" if tls is not None else None,
+            ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
         )
         # Not wait_for: Python 3.11's loses a cancellation that arrives together with the result.
         async with asyncio.timeout(limits.handshake_s):

@@ -147,9 +147,7 @@ class Node:
         if strangers:
             log.warning("unknown_partition_directories_left_alone", names=strangers)
 
-    def _worker(
-        self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]
-    ) -> ApplyWorker:
+    def _worker(self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]) -> ApplyWorker:
         return ApplyWorker(
             log=self.logs[partition_id],
             machine=self.machines[partition_id],
