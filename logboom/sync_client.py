@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from logboom.client import Client
 from logboom.client.reads import LogBatch
 from logboom.commands import Value
+from logboom.errors import LogboomError
 from logboom.types import BarrierResult, GlobalLogIndex, Receipt, Receipts, Watermark
 
 T = TypeVar("T")
@@ -95,6 +96,10 @@ class SyncClient:
         """See Client."""
         return self._run(lambda c: c.partitions())
 
+    def state_machines(self) -> dict[int, str]:
+        """See Client."""
+        return self._run(lambda c: c.state_machines())
+
     def members(self) -> dict[str, str]:
         """See Client."""
         return self._run(lambda c: c.members())
@@ -146,6 +151,10 @@ class SyncClient:
     def status(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """See Client."""
         return self._run(lambda c: c.status(*args, **kwargs))
+
+    def status_all(self, *args: Any, **kwargs: Any) -> dict[str, dict[str, Any] | LogboomError]:
+        """See Client."""
+        return self._run(lambda c: c.status_all(*args, **kwargs))
 
     def watermarks(self, *args: Any, **kwargs: Any) -> list[Watermark]:
         """See Client."""

@@ -8,6 +8,7 @@ import sys
 import threading
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ from logboom import config
 @click.option("--id", "node_id", help="This node's id among cluster.members.")
 @click.option("--data-dir", help="Where to keep data.")
 @click.option("--check", is_flag=True, help="Only check the configuration.")
-def node(file: str | None, node_id: str | None, data_dir: str | None, check: bool) -> None:  # noqa: FBT001
+def node(file: str | None, node_id: str | None, data_dir: str | None, check: bool) -> None:
     """Run one node until SIGTERM."""
     settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
     config.check_node(settings)
@@ -29,7 +30,7 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
     sys.exit(server_module("server.main").run(settings))
 
 
-def server_module(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def server_module(name: str) -> Any:
     """A module of the server, which lives beside this package in a checkout and inside it in a wheel."""
     inside = Path(__file__).resolve().parent.parent / "_server"
     root = inside if inside.exists() else inside.parent.parent
@@ -50,7 +51,7 @@ def local(
     directory: str | None,
     partitions: int,
     state_machine: str,
-    tls: bool,  # noqa: FBT001
+    tls: bool,
     output: str,
 ) -> None:
     """A cluster of real processes on loopback; prints its endpoints, runs until Ctrl-C."""
@@ -94,7 +95,7 @@ def demo(
 @click.option("--hosts", default="", help="Further host names for every node's certificate.")
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1))
 @click.option("--if-missing", is_flag=True, help="Do nothing if there is an authority already.")
-def make_certs(directory: str, nodes: str, hosts: str, days: int, if_missing: bool) -> None:  # noqa: FBT001
+def make_certs(directory: str, nodes: str, hosts: str, days: int, if_missing: bool) -> None:
     """A test authority, a certificate per node, one for clients. Not for production."""
     from logboom.certs import make_test_authority
 

@@ -6,16 +6,18 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
+from logboom.certs import client_context
 from logboom.client.cluster import Cluster
 from logboom.client.reads import LogBatch, Reader, watermark_of
 from logboom.client.submits import Part, Submitter
 from logboom.commands import Command, Value, to_record
-from logboom.errors import DeadlineExceeded, InvalidRequest
+from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of
 from logboom.types import (
+    MIB,
     PRODUCER_ID_BYTES,
     BarrierResult,
     GlobalLogIndex,
@@ -30,6 +32,7 @@ from logboom.wire import Kind
 
 Submittable = Command | Record
 AtLeast = int | Literal["session"] | None
+STATUS_S: Final = 2.0
 
 
 class Client:
@@ -42,7 +45,9 @@ class Client:
             await boom.barrier(receipt.global_index, partitions=[3])
             await boom.get(3, b"k")
 
-    ``timeout`` (seconds) is the default deadline of every call. One client belongs to one event loop.
+    ``timeout`` (seconds) is the default deadline of every call. ``tls`` is a directory as ``logboom certs``
+    writes it, or a context. ``max_in_flight_bytes``: submits beyond it wait for earlier ones to be answered.
+    One client belongs to one event loop.
     """
 
     def __init__(
@@ -50,19 +55,20 @@ class Client:
         endpoints: str | Sequence[str],
         *,
         token: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
         producer_id: bytes | None = None,
         timeout: float = 30.0,
+        max_in_flight_bytes: int = 64 * MIB,
     ) -> None:
-        """Raises InvalidRequest for bad endpoints or a producer id that is not 16 bytes."""
-        if producer_id is not None and (
-            not isinstance(producer_id, bytes) or len(producer_id) != PRODUCER_ID_BYTES
-        ):
-            raise InvalidRequest(f"producer_id must be {PRODUCER_ID_BYTES} bytes")
-        self.producer_id = producer_id or os.urandom(PRODUCER_ID_BYTES)
+        """Raises InvalidRequest for bad endpoints or a producer id that is not 16 bytes, ConfigError for TLS files.
+
+        A ``producer_id`` of one's own must never have been used before: numbering begins at 0.
+        """
+        self.producer_id = _producer(producer_id) if producer_id is not None else os.urandom(PRODUCER_ID_BYTES)
         self.timeout = timeout
-        self._cluster = Cluster(endpoints, tls=tls, token=token)
-        self._submitter = Submitter(self._cluster, self.producer_id)
+        context = tls if tls is None or isinstance(tls, ssl.SSLContext) else client_context(os.fspath(tls))
+        self._cluster = Cluster(endpoints, tls=context, token=token)
+        self._submitter = Submitter(self._cluster, self.producer_id, in_flight_bytes_max=max_in_flight_bytes)
         self._reader = Reader(self._cluster)
 
     async def __aenter__(self) -> Self:
@@ -106,25 +112,40 @@ class Client:
         *,
         wait: str = "applied",
         timeout: float | None = None,
+        producer_id: bytes | None = None,
+        epoch: int = 0,
+        sequence: int | None = None,
+        dense: bool = False,
     ) -> Receipt:
         """Submit commands to one partition, in order, as one request.
 
         ``wait``: ``committed`` (ordered and held by a majority), ``durable`` or ``applied``
         (effects visible; ``receipt.results`` has a Status per command). Raises the errors of
         ``logboom.errors``; ``error.outcome`` says what may have happened.
+
+        A client numbers its commands itself, so that its own retries take effect once. To be safe over
+        restarts of *your* process, give ``producer_id`` (16 bytes) and the ``sequence`` of the first command;
+        ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one.
         """
-        level, deadline = _level(wait), self._deadline(timeout)
         rows = commands if isinstance(commands, Sequence) else [commands]
         if not rows:
             raise InvalidRequest("no commands given")
-        if len(rows) == 1:
-            answer = self._submitter.single(partition_id, to_record(rows[0]), wait=level, deadline=deadline)
-            receipt = await _by(answer, deadline)
-        else:
-            block = RecordBlock.from_records(map(to_record, rows))
-            receipt = (await self._submitter.blocks({partition_id: block}, wait=level, deadline=deadline)).parts[0]
-        self._reader.seen(receipt.global_index)
-        return receipt
+        if len(rows) == 1 and producer_id is None and sequence is None:
+            receipt = await self._submitter.single(
+                partition_id, to_record(rows[0]), wait=_level(wait), deadline=self._deadline(timeout)
+            )
+            self._reader.seen(receipt.global_index)
+            return receipt
+        return await self.submit_block(
+            partition_id,
+            RecordBlock.from_records(map(to_record, rows)),
+            wait=wait,
+            timeout=timeout,
+            producer_id=producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            dense=dense,
+        )
 
     async def submit_many(
         self,
@@ -179,16 +200,16 @@ class Client:
             raise InvalidRequest("give producer_id and sequence together, or neither")
         if producer_id is None or sequence is None:
             return (await self.submit_blocks({partition_id: block}, wait=wait, timeout=timeout)).parts[0]
-        receipts = await self._submitter.deliver(
-            [Part(partition_id, sequence, block)],
+        receipt = await self._submitter.numbered(
+            Part(partition_id, sequence, block),
             wait=_level(wait),
             deadline=self._deadline(timeout),
-            producer_id=producer_id,
+            producer_id=_producer(producer_id),
             epoch=epoch,
             dense=dense,
         )
-        self._reader.seen(receipts.global_index)
-        return receipts.parts[0]
+        self._reader.seen(receipt.global_index)
+        return receipt
 
     # -- waiting
 
@@ -209,14 +230,15 @@ class Client:
         ``ordered``, ``durable``, ``applied``. Raises BarrierTimeout with the watermarks reached;
         BarrierBlocked at once when a partition is paused, unless ``wait_blocked``.
         """
-        members = await self.members()
+        if node is not None and scope != Scope.NODE:
+            raise InvalidRequest("node= goes with scope node only")
         return await self._reader.barrier(
             global_index,
             partitions=partitions,
             scope=Scope(scope) if scope in set(Scope) else _bad("scope", scope),
             level=Level(level) if level in set(Level) else _bad("level", level),
             wait_blocked=wait_blocked,
-            node=members.get(node, node) if node is not None else None,
+            node=node,
             deadline=self._deadline(timeout),
         )
 
@@ -310,9 +332,7 @@ class Client:
     ) -> AsyncIterator[LogBatch]:
         """Batches of many partitions in global order, up to what was committed when it began."""
         chosen = partitions if partitions is not None else await self.partitions()
-        async for batch in self._reader.scan_log(
-            chosen, start_global=start_global, deadline=self._deadline(timeout)
-        ):
+        async for batch in self._reader.scan_log(chosen, start_global=start_global, deadline=self._deadline(timeout)):
             yield batch
 
     # -- operating
@@ -321,12 +341,34 @@ class Client:
         self, *, node: str | None = None, digests: bool = False, timeout: float | None = None
     ) -> dict[str, Any]:
         """What a node (an id or address; None: any) says of itself and the cluster."""
-        if node is not None:
-            node = self._cluster.members.get(node, node)
         frame = await self._reader.ask_node(
             Kind.STATUS, {"digests": digests}, node=node, deadline=self._deadline(timeout)
         )
         return frame.header
+
+    async def status_all(
+        self, *, digests: bool = False, timeout: float | None = None
+    ) -> dict[str, dict[str, Any] | LogboomError]:
+        """What every member says, by node id; for those that do not answer within 2 s, the error.
+
+        Raises Unavailable when there is nobody to tell who the members are.
+        """
+        deadline = self._deadline(timeout)
+        members = await self._cluster.retry(self._cluster.any, lambda _: self._cluster.everyone(), deadline=deadline)
+
+        async def ask(node: str) -> dict[str, Any] | LogboomError:
+            patience = self._cluster.now + (self.timeout if digests else STATUS_S)
+            try:
+                return (
+                    await self._reader.ask_node(
+                        Kind.STATUS, {"digests": digests}, node=node, deadline=min(deadline, patience)
+                    )
+                ).header
+            except LogboomError as error:
+                return error
+
+        answers = await asyncio.gather(*map(ask, members))
+        return dict(sorted(zip(members, answers, strict=True)))
 
     async def watermarks(
         self, partitions: Sequence[int] | None = None, *, node: str | None = None, timeout: float | None = None
@@ -342,7 +384,6 @@ class Client:
 
     async def admin(self, action: str, partition_id: int, *, node: str, timeout: float | None = None) -> str:
         """``pause``, ``resume``, ``freeze`` or ``thaw`` a partition on one node; returns its state."""
-        await self.partitions()
         frame = await self._reader.ask_node(
             Kind.ADMIN,
             {"action": action, "partition": partition_id},
@@ -359,19 +400,10 @@ async def _nothing(_: object) -> None:
     return None
 
 
-async def _by(answer: asyncio.Future[Receipt], deadline: float) -> Receipt:
-    if answer.done():
-        return answer.result()
-    handle = asyncio.get_running_loop().call_at(deadline, _expire, answer)
-    try:
-        return await answer
-    finally:
-        handle.cancel()
-
-
-def _expire(answer: asyncio.Future[Receipt]) -> None:
-    if not answer.done():
-        answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome="unknown"))
+def _producer(given: Any) -> bytes:
+    if not isinstance(given, bytes) or len(given) != PRODUCER_ID_BYTES:
+        raise InvalidRequest(f"producer_id must be {PRODUCER_ID_BYTES} bytes, not {given!r}")
+    return given
 
 
 def _level(wait: str) -> Level:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from logboom.client.connection import NodeConnection
 from logboom.errors import (
+    BarrierTimeout,
     DeadlineExceeded,
     InvalidRequest,
     LogboomError,
@@ -23,6 +24,12 @@ T = TypeVar("T")
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 0.5
 CONNECT_S: Final = 2.0
+"""TCP, TLS and WELCOME of one node."""
+STAGGER_S: Final = 0.2
+"""With no connection open, the next node is tried beside the first after this long."""
+DOWN_MIN_S: Final = 0.05
+DOWN_MAX_S: Final = 2.0
+REDIRECTS_MAX: Final = 3
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
@@ -31,8 +38,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     found = []
     for row in rows:
         address = row.strip()
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not is_address(address):
             raise InvalidRequest(f"endpoint {row!r} is not host:port")
         found.append(address)
     if not found:
@@ -40,11 +46,18 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     return found
 
 
+def is_address(text: str) -> bool:
+    """``host:port``."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 65536
+
+
 class Cluster:
     """Shared by everything that a client does."""
 
     def __init__(self, endpoints: str | Sequence[str], *, tls: ssl.SSLContext | None, token: str | None) -> None:
         self.endpoints = parse_endpoints(endpoints)
+        self.id: str | None = None
         self.members: dict[str, str] = {}
         self.partitions: list[list[Any]] = []
         self.frame_bytes = 1024 * 1024
@@ -52,9 +65,8 @@ class Cluster:
         self._token = token
         self._connections: dict[str, NodeConnection] = {}
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
+        self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._leader: str | None = None
-        self.forward = False
-        """The leader is known and cannot be reached from here: other nodes must pass requests on."""
         self._next = random.randrange(len(self.endpoints))
         self._rng = random.Random()
 
@@ -67,58 +79,144 @@ class Cluster:
         """Every node that is known of; given endpoints first."""
         return list(dict.fromkeys([*self.endpoints, *self.members.values()]))
 
+    # -- connections
+
     async def connection(self, address: str) -> NodeConnection:
         """An open connection to one node; concurrent callers share it. Raises Unavailable."""
         known = self._connections.get(address)
         if known is not None and not known.closed:
             return known
+        # Shielded: one caller that gives up takes nothing from the others.
+        return await asyncio.shield(self._open(address))
+
+    def _open(self, address: str) -> asyncio.Task[NodeConnection]:
         task = self._opening.get(address)
         if task is None:
-            task = asyncio.get_running_loop().create_task(
-                NodeConnection.open(address, tls=self._tls, timeout=CONNECT_S, token=self._token)
-            )
-            self._opening[address] = task
-            task.add_done_callback(lambda _: self._opening.pop(address, None))
-        opened = await asyncio.shield(task)
+            task = self._opening[address] = asyncio.get_running_loop().create_task(self._connect(address))
+            task.add_done_callback(lambda done: self._opened(address, done))
+        return task
+
+    def _opened(self, address: str, task: asyncio.Task[NodeConnection]) -> None:
+        del self._opening[address]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; a background attempt is remembered in _down
+
+    async def _connect(self, address: str) -> NodeConnection:
+        try:
+            opened = await self.dedicated(address)
+        except Unavailable:
+            pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
+            pause = min(pause, DOWN_MAX_S)
+            self._down[address] = (self.now + pause * (0.5 + self._rng.random()), pause)
+            raise
+        self._down.pop(address, None)
         self._connections[address] = opened
+        return opened
+
+    async def dedicated(self, address: str) -> NodeConnection:
+        """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
+        opened = await NodeConnection.open(
+            address, tls=self._tls, timeout=CONNECT_S, token=self._token, cluster=self.id
+        )
         self._learn(opened.welcome)
         return opened
 
     def _learn(self, welcome: dict[str, Any]) -> None:
+        self.id = welcome.get("cluster", self.id)
         self.members.update(welcome.get("members", {}))
         self.partitions = welcome.get("partitions", self.partitions)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         self._leader = welcome.get("leader") or self._leader
 
+    def _is_down(self, address: str) -> bool:
+        return self.now < self._down.get(address, (0.0, 0.0))[0]
+
+    def _live(self) -> list[NodeConnection]:
+        return [each for each in self._connections.values() if not each.closed]
+
     async def any(self) -> NodeConnection:
-        """A connection to some node, in turn. Raises Unavailable when none can be reached."""
-        error: LogboomError | None = None
+        """A connection to some node, in turn; never waits for a dead one while another is there.
+
+        Raises Unavailable when none can be reached.
+        """
         addresses = self.addresses()
-        for _ in addresses:
-            self._next += 1
-            try:
-                return await self.connection(addresses[self._next % len(addresses)])
-            except LogboomError as caught:
-                error = caught
-        raise Unavailable(f"no node can be reached ({', '.join(addresses)}): {error}")
+        self._next = (self._next + 1) % len(addresses)
+        chosen = addresses[self._next]
+        known = self._connections.get(chosen)
+        if known is not None and not known.closed:
+            return known
+        live = self._live()
+        if live:
+            if not self._is_down(chosen):
+                self._open(chosen)  # for the next time round
+            return self._rng.choice(live)
+        rotated = addresses[self._next :] + addresses[: self._next]
+        return await self._first(sorted(rotated, key=self._is_down))
+
+    async def _first(self, addresses: Sequence[str]) -> NodeConnection:
+        """Whoever answers first; each next one is tried a little later."""
+        error: LogboomError | None = None
+        pending: set[asyncio.Task[NodeConnection]] = set()
+        waiting = list(addresses)
+        while waiting or pending:
+            if waiting:
+                pending.add(self._open(waiting.pop(0)))
+            done, pending = await asyncio.wait(
+                pending, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                try:
+                    return task.result()
+                except LogboomError as caught:
+                    # A refusal (credentials, version, another cluster) says more than a dead node.
+                    if error is None or isinstance(error, Unavailable):
+                        error = caught
+        if error is not None and not isinstance(error, Unavailable):
+            raise error
+        raise Unavailable(f"no node can be reached: {error}", addresses=list(addresses))
+
+    async def at(self, node: str) -> NodeConnection:
+        """A connection to a node named by id or address. Raises InvalidRequest for an id nobody has."""
+        if node not in self.members and not is_address(node):
+            await self.any()
+            if node not in self.members:
+                raise InvalidRequest(f"no node {node!r}; members are {', '.join(sorted(self.members))}")
+        return await self.connection(self.members.get(node, node))
+
+    async def everyone(self) -> dict[str, str]:
+        """Node ids and addresses of all members. Raises Unavailable."""
+        if not self.members:
+            await self.any()
+        return dict(self.members)
+
+    # -- the leader
 
     async def leader(self) -> NodeConnection:
-        """A connection to the node that is believed to lead; raises Unavailable while there is none."""
-        if self._leader is not None:
-            try:
-                found = await self.connection(self._leader)
-                self.forward = False
-                return found
-            except Unavailable:
-                self._leader = None
-        found = await self.any()
-        if self._leader is None or found.address == self._leader:
-            return found  # it leads, or will say who does
-        try:
-            return await self.connection(self._leader)
-        except Unavailable:
-            self.forward = True
-            return found
+        """A connection to the node that is believed to lead, or, if that cannot be, to one that passes requests on.
+
+        Raises Unavailable when no node can be reached.
+        """
+        leader = self._leader
+        if leader is None:
+            return await self.any()  # it leads, or will say who does
+        for each in self._live():
+            if self._leads(each, leader):
+                return each
+        if not self._live():
+            return await self._first([leader, *(a for a in self.addresses() if a != leader)])
+        if not self._is_down(leader) and leader not in self._opening:
+            task = self._open(leader)
+            await asyncio.wait({task}, timeout=STAGGER_S)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                return task.result()
+        return await self.any()
+
+    def _leads(self, connection: NodeConnection, leader: str) -> bool:
+        return connection.address == leader or self.members.get(connection.welcome["node"]) == leader
+
+    def must_forward(self, connection: NodeConnection) -> bool:
+        """The leader is known and this is not it: the node is asked to pass the request on."""
+        return self._leader is not None and not self._leads(connection, self._leader)
 
     def heard(self, error: LogboomError) -> None:
         """Learn from an answer who leads."""
@@ -128,8 +226,8 @@ class Cluster:
             self._leader = None
 
     async def at_leader(self, call: Callable[[NodeConnection], Awaitable[T]], *, deadline: float) -> T:
-        """``call`` at the leader, again after every retryable error, until the deadline."""
-        return await self.retry(self.leader, call, deadline=deadline)
+        """``call`` (a write) at the leader, again after every retryable error, until the deadline."""
+        return await self.retry(self.leader, call, deadline=deadline, writes=True)
 
     async def retry(
         self,
@@ -137,43 +235,59 @@ class Cluster:
         call: Callable[[NodeConnection], Awaitable[T]],
         *,
         deadline: float,
+        writes: bool = False,
+        grace: float = 0.0,
     ) -> T:
-        """Jittered exponential backoff; a redirect is followed at once (but not for ever)."""
-        pause, sent, redirects, doubt = BACKOFF_MIN_S, False, 0, False
+        """Jittered exponential backoff; a redirect is followed at once (but not for ever).
+
+        With ``writes``, errors raised tell whether any attempt may have taken effect. ``grace``:
+        seconds that an answer given at the deadline has to arrive.
+        """
+        pause, redirects, doubt = BACKOFF_MIN_S, 0, False
         while True:
+            sent = False
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(deadline + grace):
                     connection = await connect()
-                    answer = call(connection)
                     sent = True
-                    return await answer
+                    return await call(connection)
             except TimeoutError:
                 raise DeadlineExceeded(
-                    "the deadline passed before an answer came", outcome="unknown" if sent else "not_applied"
+                    "the deadline passed before an answer came",
+                    outcome="unknown" if writes and (sent or doubt) else "not_applied",
                 ) from None
             except LogboomError as error:
                 self.heard(error)
-                doubt |= error.outcome == "unknown"
-                if doubt:
-                    error.outcome = "unknown"  # an earlier attempt may have taken effect
-                if not error.retryable or self.now >= deadline:
-                    raise
-                if isinstance(error, NotLeader) and error.fields.get("leader") and redirects < 3:
+                doubt |= writes and error.outcome == "unknown"
+                wait = 0.0
+                if isinstance(error, NotLeader) and error.fields.get("leader") and redirects < REDIRECTS_MAX:
                     redirects += 1
-                    continue
-                redirects = 0
-                hint = float(error.fields.get("retry_after") or 0.0)
-                wait = max(hint, pause) * (0.5 + self._rng.random())
-                if self.now + wait >= deadline:
+                else:
+                    redirects = 0
+                    wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + self._rng.random())
+                    pause = min(pause * 2, BACKOFF_MAX_S)
+                final = not error.retryable or isinstance(error, BarrierTimeout)
+                if final or self.now + wait >= deadline:
+                    if doubt and error.outcome == "not_applied":
+                        raise _doubtful(error, final=final) from error
                     raise
-            await asyncio.sleep(wait)
-            pause = min(pause * 2, BACKOFF_MAX_S)
+            if wait:
+                await asyncio.sleep(wait)
 
     async def close(self) -> None:
         """Close every connection."""
-        for task in list(self._opening.values()):
+        opening = list(self._opening.values())
+        for task in opening:
             task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # transports report their end in the next turn
+
+
+def _doubtful(error: LogboomError, *, final: bool) -> LogboomError:
+    """The last attempt had no effect, an earlier one may have had."""
+    if final:
+        return type(error)(error.message, outcome="unknown", **error.fields)
+    return UnknownOutcome(f"the deadline passed; an earlier attempt was sent, the last one failed: {error}")

@@ -1,4 +1,4 @@
-"""One connection to one node: handshake, pipelined requests, streams, cancellation."""
+"""One connection to one node: handshake, pipelined requests, streams, cancellation, signs of life."""
 
 from __future__ import annotations
 
@@ -6,14 +6,45 @@ import asyncio
 import itertools
 import socket
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from logboom.errors import LogboomError, ProtocolError, Unavailable, UnknownOutcome, from_wire
+from logboom.errors import LogboomError, Unavailable, UnknownOutcome, WrongNode, from_wire
 from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, FrameDecoder, Kind, encode
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CLIENT_NAME: Final = "logboom-py/0.1"
+BEAT_S: Final = 1.0
+PING_AFTER_S: Final = 2.0
+DEAD_AFTER_S: Final = 6.0
+"""A node that owes answers and is silent for this long, PINGs included, is given up."""
+STREAM_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Received and not yet consumed, per stream; then the connection stops reading."""
+
+
+class _Stream:
+    """Frames of one streamed reply that wait for their consumer."""
+
+    def __init__(self) -> None:
+        self.items: deque[Frame | LogboomError] = deque()
+        self.nbytes = 0
+        self.filled = asyncio.Event()
+
+    def put(self, item: Frame | LogboomError) -> None:
+        self.items.append(item)
+        if isinstance(item, Frame):
+            self.nbytes += len(item.body)
+        self.filled.set()
+
+    async def get(self) -> Frame | LogboomError:
+        while not self.items:
+            self.filled.clear()
+            await self.filled.wait()
+        item = self.items.popleft()
+        if isinstance(item, Frame):
+            self.nbytes -= len(item.body)
+        return item
 
 
 class NodeConnection(asyncio.Protocol):
@@ -28,48 +59,75 @@ class NodeConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Frame]] = {}
-        self._streams: dict[int, asyncio.Queue[Frame | LogboomError]] = {}
+        self._streams: dict[int, _Stream] = {}
         self._queue: list[Buffer] = []
         self._writable = asyncio.Event()
         self._writable.set()
+        self._reading = True
+        self._alive_at = self._loop.time()
+        self._unsent = 0
+        self._beat: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(
-        cls, address: str, *, tls: ssl.SSLContext | None, timeout: float, token: str | None
+        cls,
+        address: str,
+        *,
+        tls: ssl.SSLContext | None,
+        timeout: float,
+        token: str | None,
+        cluster: str | None = None,
     ) -> NodeConnection:
-        """Connect and introduce ourselves. Raises Unavailable or what the node answered."""
+        """Connect and introduce ourselves. Raises Unavailable, WrongNode, or what the node answered."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
-                _, protocol = await loop.create_connection(
+                _, connection = await loop.create_connection(
                     lambda: cls(address),
                     host.strip("[]"),
                     int(port),
                     ssl=tls,
                     server_hostname="" if tls is not None else None,
                 )
-                connection = cast(NodeConnection, protocol)
-                hello = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME, "cluster": None, "token": token}
+                hello = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME, "cluster": cluster, "token": token}
                 try:
                     connection.welcome = (await connection.request(Kind.HELLO, hello)).header
+                    connection._check_identity()  # noqa: SLF001 - its own class
                 except BaseException:
                     connection.close()
                     raise
         except (OSError, TimeoutError, UnknownOutcome) as error:
-            why = str(error) or type(error).__name__
+            why = str(error) or f"no answer within {timeout} s"
             raise Unavailable(f"{address} cannot be reached: {why}", address=address) from error
         return connection
+
+    def _check_identity(self) -> None:
+        """With TLS, the certificate must name the node that answered."""
+        if self._transport is None:
+            return
+        secured = self._transport.get_extra_info("ssl_object")
+        if secured is None:
+            return
+        node = self.welcome.get("node")
+        names = [value for kind, value in (secured.getpeercert() or {}).get("subjectAltName", ()) if kind == "DNS"]
+        if node not in names:
+            raise WrongNode(f"{self.address} says it is {node!r}, its certificate names {', '.join(names) or 'nobody'}")
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._alive_at = self._loop.time()
+        self._beat = self._loop.call_later(BEAT_S, self._on_beat)
 
     def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._alive_at = self._loop.time()
         try:
             frames = self._decoder.feed(data)
         except LogboomError as error:
@@ -80,19 +138,23 @@ class NodeConnection(asyncio.Protocol):
             self._on_frame(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
         self._lost(exc)
 
     def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
         self._writable.set()
 
     # -- requests
 
     async def writable(self) -> None:
         """Wait while the node is not reading fast enough."""
-        await self._writable.wait()
+        if not self._writable.is_set():
+            await self._writable.wait()
 
     async def request(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = ()) -> Frame:
         """Send, wait for the reply. Cancelling tells the node. Raises the node's error, or UnknownOutcome."""
@@ -100,6 +162,7 @@ class NodeConnection(asyncio.Protocol):
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
         request_id = next(self._ids)
         reply: asyncio.Future[Frame] = self._loop.create_future()
+        self._expect()
         self._replies[request_id] = reply
         self._send(encode(kind, header, body, request_id=request_id))
         try:
@@ -110,35 +173,34 @@ class NodeConnection(asyncio.Protocol):
         finally:
             self._replies.pop(request_id, None)
 
-    async def stream(
-        self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0
-    ) -> AsyncIterator[Frame]:
-        """Frames of a streamed reply; ``credit`` bytes are granted again as frames are consumed."""
+    async def stream(self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0) -> AsyncIterator[Frame]:
+        """Frames of a streamed reply; with ``credit``, as many bytes are granted again as are consumed."""
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
         request_id = next(self._ids)
-        queue = self._streams[request_id] = asyncio.Queue()
+        self._expect()
+        stream = self._streams[request_id] = _Stream()
         finished = False
         self._send(encode(kind, header, request_id=request_id))
         try:
-            while True:
-                item = await queue.get()
+            while not finished:
+                item = await stream.get()
+                self._read_on()
                 if isinstance(item, LogboomError):
                     finished = True
                     raise item
                 finished = not item.more
                 yield item
-                if finished:
-                    return
-                if credit:
+                if credit and not finished:
                     self._send(encode(Kind.CREDIT, {"bytes": len(item.body)}, request_id=request_id))
         finally:
             self._streams.pop(request_id, None)
+            self._read_on()
             if not finished and not self.closed:
                 self._send(encode(Kind.CANCEL, {}, request_id=request_id))
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent; what waits for an answer gets UnknownOutcome."""
         self._lost(None)
         if self._transport is not None:
             self._flush()
@@ -156,11 +218,40 @@ class NodeConnection(asyncio.Protocol):
         if queue and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(queue)
 
+    def _expect(self) -> None:
+        """Silence counts from here on, not from before there was anything to answer."""
+        if not self._replies and not self._streams:
+            self._alive_at = self._loop.time()
+
+    def _on_beat(self) -> None:
+        if self._transport is None or self.closed:
+            return
+        self._beat = self._loop.call_later(BEAT_S, self._on_beat)
+        now, unsent = self._loop.time(), self._transport.get_write_buffer_size()
+        if unsent < self._unsent or not self._reading or not (self._replies or self._streams):
+            self._alive_at = now  # it takes what we send, or it is us who do not read, or nothing is owed
+        self._unsent = unsent
+        silent = now - self._alive_at
+        if silent > DEAD_AFTER_S:
+            self._lost(UnknownOutcome(f"{self.address} has been silent for {silent:.0f} s", address=self.address))
+            self._transport.abort()
+        elif silent > PING_AFTER_S:
+            self._send(encode(Kind.PING, {}, request_id=next(self._ids)))
+
+    def _read_on(self) -> None:
+        if not self._reading and all(each.nbytes < STREAM_BYTES_MAX // 2 for each in self._streams.values()):
+            self._reading = True
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
     def _on_frame(self, frame: Frame) -> None:
-        stream = self._streams.get(frame.request_id)
         error = from_wire(frame.header) if frame.kind is Kind.ERROR else None
+        stream = self._streams.get(frame.request_id)
         if stream is not None:
-            stream.put_nowait(error or frame)
+            stream.put(error or frame)
+            if stream.nbytes > STREAM_BYTES_MAX and self._reading and self._transport is not None:
+                self._reading = False
+                self._transport.pause_reading()
             return
         reply = self._replies.get(frame.request_id)
         if reply is not None and not reply.done():
@@ -173,15 +264,19 @@ class NodeConnection(asyncio.Protocol):
 
     def _lost(self, error: BaseException | None) -> None:
         self.closed = True
+        if self._beat is not None:
+            self._beat.cancel()
         self._writable.set()
-        why = f": {error}" if error else ""
-        if isinstance(error, LogboomError) and not isinstance(error, ProtocolError):
-            told: LogboomError = error
-        else:
-            told = UnknownOutcome(f"the connection to {self.address} was lost{why}", address=self.address)
         for reply in self._replies.values():
             if not reply.done():
-                reply.set_exception(told)
+                reply.set_exception(self._why(error))
         for stream in self._streams.values():
-            stream.put_nowait(told)
+            stream.put(self._why(error))
         self._streams.clear()
+
+    def _why(self, error: BaseException | None) -> LogboomError:
+        """An error of its own for each who waits."""
+        if isinstance(error, LogboomError) and not self.welcome and error.code != "protocol":
+            return from_wire(error.to_wire())  # refused before anything was asked
+        because = f": {error}" if error else ""
+        return UnknownOutcome(f"the connection to {self.address} was lost{because}", address=self.address)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.commands import Value, unpack_numbers
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.errors import BarrierTimeout, DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.types import (
     BarrierResult,
@@ -27,6 +27,14 @@ from logboom.types import (
 from logboom.wire import Frame, Kind
 
 TAIL_CREDIT: Final = 4 * 1024 * 1024
+MERGE_CREDIT: Final = 32 * 1024 * 1024
+"""Over all partitions of one merged scan; each has MERGE_CREDIT_MIN at least."""
+MERGE_CREDIT_MIN: Final = 64 * 1024
+TAIL_FAILURES_MAX: Final = 20
+SMALL_SCAN: Final = 1_000
+"""Scans of up to so many keys share the connection; larger ones get one of their own, which may be slowed down."""
+BARRIER_GRACE_S: Final = 1.0
+"""A node answers at the deadline, with where it stands: the answer needs time to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,8 @@ class Reader:
             }
             return await connection.request(Kind.GET, header)
 
+        if not keys:
+            return []
         frame = await self._cluster.retry(self._where(mode, node), ask, deadline=deadline)
         self.seen(frame.header["global_index"])
         values = block_of(frame, len(keys)).payloads()
@@ -171,66 +181,101 @@ class Reader:
             "start": start,
             "end": end,
             "limit": limit,
-            "timeout_ms": self._left_ms(deadline),
             **mode,
         }
 
-        async def begin(connection: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
-            stream = connection.stream(Kind.SCAN, header)
+        own: list[NodeConnection] = []
+
+        async def begin(shared: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
+            connection = shared
+            if not 0 < limit <= SMALL_SCAN:
+                connection = await self._cluster.dedicated(shared.address)
+                own.append(connection)
+            stream = connection.stream(Kind.SCAN, {**header, "timeout_ms": self._left_ms(deadline)})
             return await anext(stream, None), stream
 
-        frame, rest = await self._cluster.retry(self._where(mode, node), begin, deadline=deadline)
-        while frame is not None:
-            self.seen(frame.header["global_index"])
-            if frame.header["count"]:
-                yield GlobalLogIndex(frame.header["global_index"]), block_of(frame, frame.header["count"])
-            frame = await anext(rest, None)
+        patience = deadline - self._cluster.now
+        try:
+            frame, rest = await self._cluster.retry(self._where(mode, node), begin, deadline=deadline)
+            while frame is not None:
+                self.seen(frame.header["global_index"])
+                if frame.header["count"]:
+                    yield GlobalLogIndex(frame.header["global_index"]), block_of(frame, frame.header["count"])
+                frame = await self._next(rest, patience)
+        finally:
+            for connection in own:
+                connection.close()
+
+    async def _next(self, frames: AsyncIterator[Frame], patience: float) -> Frame | None:
+        try:
+            async with asyncio.timeout(patience):
+                return await anext(frames, None)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no more came within {patience:.3g} s", outcome="not_applied") from None
 
     async def tail(
-        self, partition_id: int, *, start: int, follow: bool, node: str | None
+        self, partition_id: int, *, start: int, follow: bool, node: str | None, credit: int = TAIL_CREDIT
     ) -> AsyncIterator[LogBatch]:
-        """Batches from index ``start`` on; goes on at another node when one is lost."""
-        position, failures = max(1, start), 0
+        """Batches from index ``start`` on; goes on at another node (or the same, if named) when one is lost."""
+        position, failures = start, 0
         while True:
             try:
-                where = self._cluster.connection(node) if node is not None else self._cluster.any()
-                header = {"partition": partition_id, "start": position, "follow": follow, "credit": TAIL_CREDIT}
-                async for frame in (await where).stream(Kind.TAIL, header, credit=TAIL_CREDIT):
-                    if frame.kind is Kind.END:
-                        return
-                    batch = _log_batch(frame)
-                    failures = 0
-                    yield batch
-                    position = batch.last_index + 1
+                connection = await self._at(node)()
+                header = {"partition": partition_id, "start": position, "follow": follow, "credit": credit}
+                frames = connection.stream(Kind.TAIL, header, credit=credit)
+                try:
+                    async for frame in frames:
+                        if frame.kind is Kind.END:
+                            return
+                        batch = _log_batch(frame)
+                        failures = 0
+                        self.seen(batch.global_index)
+                        yield batch
+                        position = batch.last_index + 1
+                finally:
+                    await _close(frames)
                 return
             except LogboomError as error:
                 failures += 1
-                if not error.retryable or failures > 20:
+                if not error.retryable or failures > TAIL_FAILURES_MAX:
                     raise
                 await asyncio.sleep(min(0.02 * 2**failures, 1.0))
 
     async def scan_log(
         self, partitions: Sequence[int], *, start_global: int, deadline: float
     ) -> AsyncIterator[LogBatch]:
-        """Committed batches of many partitions in ``global_log_index`` order, up to what is committed now."""
-        node = await self._cluster.any()
-        marks = await node.request(Kind.WATERMARKS, {"partitions": list(partitions)})
-        horizon: int = marks.header["commit_index"]
-        streams = [self.tail(p, start=0, follow=False, node=node.address) for p in partitions]
+        """Committed batches of many partitions in ``global_log_index`` order.
+
+        Up to the safe horizon: what the answering node had committed when the scan began, so that nothing
+        that comes out could still be preceded by something unread. One node answers throughout; another
+        might know less. Holds one batch per partition, and MERGE_CREDIT bytes on the way.
+        """
+
+        async def marks(connection: NodeConnection) -> tuple[str, int]:
+            reply = await connection.request(Kind.WATERMARKS, {"partitions": list(partitions)})
+            return connection.address, reply.header["commit_index"]
+
+        node, horizon = await self._cluster.retry(self._cluster.any, marks, deadline=deadline)
+        credit = max(MERGE_CREDIT_MIN, MERGE_CREDIT // max(1, len(partitions)))
+        tails = [self.tail(p, start=0, follow=False, node=node, credit=credit) for p in partitions]
         heads: list[tuple[int, int, LogBatch]] = []
 
         async def refill(position: int) -> None:
-            async for batch in streams[position]:
+            async for batch in tails[position]:
                 if batch.global_index >= start_global:
                     heapq.heappush(heads, (batch.global_index, position, batch))
                     return
 
-        for position in range(len(streams)):
-            await refill(position)
-        while heads and heads[0][0] <= horizon:
-            _, position, batch = heapq.heappop(heads)
-            yield batch
-            await refill(position)
+        try:
+            for position in range(len(tails)):
+                await refill(position)
+            while heads and heads[0][0] <= horizon:
+                _, position, batch = heapq.heappop(heads)
+                yield batch
+                await refill(position)
+        finally:
+            for each in tails:
+                await _close(each)
 
     async def barrier(
         self,
@@ -263,26 +308,8 @@ class Reader:
             marks = tuple(watermark_of(row) for row in reply.header["watermarks"])
             return BarrierResult(GlobalLogIndex(global_index), NodeId(reply.header["node"]), marks)
 
-        # The node answers at the deadline with where it stands: give that answer time to arrive.
-        patience = deadline + 1.0
-        if node is not None:
-            return await ask(await self._cluster.connection(node))
-        where = self._cluster.leader if scope is Scope.LEADER else self._cluster.any
-        return await self._no_timeout_retry(where, ask, patience, deadline)
-
-    async def _no_timeout_retry(self, where: Any, ask: Any, patience: float, deadline: float) -> BarrierResult:
-        while True:
-            try:
-                async with asyncio.timeout_at(patience):
-                    result: BarrierResult = await ask(await where())
-                    return result
-            except LogboomError as error:
-                self._cluster.heard(error)
-                if not error.retryable or error.code.startswith("barrier") or self._cluster.now >= deadline:
-                    raise
-                await asyncio.sleep(min(0.05, max(0.0, deadline - self._cluster.now)))
-            except TimeoutError:
-                raise LogboomError("the node did not answer the barrier in time", outcome="not_applied") from None
+        where = self._cluster.leader if scope is Scope.LEADER and node is None else self._at(node)
+        return await self._cluster.retry(where, ask, deadline=deadline, grace=BARRIER_GRACE_S)
 
     async def _barrier_everywhere(
         self,
@@ -294,41 +321,40 @@ class Reader:
         wait_blocked: bool,
         deadline: float,
     ) -> BarrierResult:
-        await self._cluster.any()
-        members = list(self._cluster.members.values())
+        members = await self._cluster.retry(self._cluster.any, lambda _: self._cluster.everyone(), deadline=deadline)
         needed = len(members) if scope is Scope.ALL else len(members) // 2 + 1
-
-        async def one(address: str) -> BarrierResult:
-            return await self._no_timeout_retry(
-                lambda: self._cluster.connection(address),
-                lambda connection: self.barrier(
+        tasks = [
+            asyncio.ensure_future(
+                self.barrier(
                     global_index,
                     partitions=partitions,
                     scope=Scope.NODE,
                     level=level,
                     wait_blocked=wait_blocked,
-                    node=connection.address,
+                    node=address,
                     deadline=deadline,
-                ),
-                deadline + 1.0,
-                deadline,
+                )
             )
-
-        tasks = [asyncio.ensure_future(one(address)) for address in members]
+            for address in members.values()
+        ]
         reached: list[BarrierResult] = []
-        error: BaseException | None = None
+        failed: list[LogboomError] = []
         try:
             for task in asyncio.as_completed(tasks):
                 try:
                     reached.append(await task)
-                except LogboomError as caught:
-                    error = caught
+                except LogboomError as error:
+                    failed.append(error)
                 if len(reached) >= needed:
+                    # The one that is furthest behind speaks for all of them.
                     return min(reached, key=lambda r: min((m.applied_global_index for m in r.watermarks), default=0))
+                if len(failed) > len(members) - needed:
+                    break
         finally:
             for pending in tasks:
                 pending.cancel()
-        raise error or LogboomError("no node answered the barrier")
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise max(failed, key=lambda error: isinstance(error, BarrierTimeout))
 
     async def ask_node(self, kind: Kind, header: dict[str, Any], *, node: str | None, deadline: float) -> Frame:
         """A plain request at one node, or any."""
@@ -338,20 +364,24 @@ class Reader:
 
         return await self._cluster.retry(self._at(node), ask, deadline=deadline)
 
-    def _at(self, node: str | None) -> Any:
-        return self._cluster.any if node is None else lambda: self._cluster.connection(self._address(node))
+    def _at(self, node: str | None) -> Callable[[], Awaitable[NodeConnection]]:
+        """A node by id or address; None: any."""
+        return self._cluster.any if node is None else lambda: self._cluster.at(node)
 
-    def _address(self, node: str) -> str:
-        """Node id or address."""
-        return self._cluster.members.get(node, node)
-
-    def _where(self, mode: dict[str, Any], node: str | None) -> Any:
+    def _where(self, mode: dict[str, Any], node: str | None) -> Callable[[], Awaitable[NodeConnection]]:
         if node is not None:
             return self._at(node)
         return self._cluster.leader if mode["read"] == "linearizable" else self._cluster.any
 
     def _left_ms(self, deadline: float) -> int:
         return max(1, int((deadline - self._cluster.now) * 1000))
+
+
+async def _close(iterator: AsyncIterator[Any]) -> None:
+    """End a generator now, not when it is collected: that frees its stream at the node."""
+    closing = getattr(iterator, "aclose", None)
+    if closing is not None:
+        await closing()
 
 
 def _log_batch(frame: Frame) -> LogBatch:

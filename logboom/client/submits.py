@@ -11,14 +11,22 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
-from logboom.errors import LogboomError, RecordTooLarge
-from logboom.records import RecordBlock
+from logboom.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    LogboomError,
+    Outcome,
+    RecordTooLarge,
+    Unavailable,
+    UnknownOutcome,
+)
+from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import (
     GlobalLogIndex,
     Level,
@@ -35,6 +43,8 @@ IN_FLIGHT_MAX: Final = 4
 PART_RECORDS_MAX: Final = 8192
 PART_OVERHEAD: Final = 4096
 RECORD_OVERHEAD: Final = 16
+PART_BYTES_MAX: Final = 1024 * 1024
+"""A coalesced part grows up to this; a single larger command goes alone."""
 
 
 class Sequences:
@@ -79,43 +89,126 @@ class _Single:
     deadline: float
     answer: asyncio.Future[Receipt]
     size: int
+    sent: bool = False
+
+
+class Budget:
+    """Bytes given to this client and not yet answered for. First come, first served."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_take(self, size: int) -> bool:
+        """Take at once if there is room; a request larger than the whole budget goes when it is alone."""
+        if self._waiting or (self.used and self.used + size > self.limit):
+            return False
+        self.used += size
+        return True
+
+    async def take(self, size: int, *, deadline: float) -> None:
+        """Take, waiting for room. Raises DeadlineExceeded, outcome ``not_applied``."""
+        if self.try_take(size):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self.give(size)  # it was granted in the same turn
+            else:
+                turn.cancel()
+                self._grant()
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"{self.limit} bytes are in flight and none were answered in time (max_in_flight_bytes)",
+                    outcome="not_applied",
+                ) from None
+            raise
+
+    def give(self, size: int) -> None:
+        """Give back."""
+        self.used -= size
+        if self._waiting:
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done():
+                if self.used and self.used + size > self.limit:
+                    return
+                self.used += size
+                turn.set_result(None)
+            self._waiting.popleft()
 
 
 class Submitter:
     """All submits of one client."""
 
-    def __init__(self, cluster: Cluster, producer_id: bytes) -> None:
+    def __init__(self, cluster: Cluster, producer_id: bytes, *, in_flight_bytes_max: int) -> None:
         self._cluster = cluster
         self._producer_id = producer_id
         self._sequences: dict[int, Sequences] = {}
         self._lanes: dict[tuple[int, Level], _Lane] = {}
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.budget = Budget(in_flight_bytes_max)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.closed = False
 
-    def single(
-        self, partition_id: int, record: Record, *, wait: Level, deadline: float
-    ) -> asyncio.Future[Receipt]:
-        """One command; travels with others of the same turn."""
-        size = len(record.payload) + len(record.key or b"") + RECORD_OVERHEAD
-        self._check_size(size)
+    async def single(self, partition_id: int, record: Record, *, wait: Level, deadline: float) -> Receipt:
+        """One command; travels with others of the same turn. Raises before it is sent if it is too large."""
+        size = record_bytes(record)
+        if size > PART_BYTES_MAX:
+            self._check_size(size)
+        if not self.budget.try_take(size):
+            await self.budget.take(size, deadline=deadline)
+        if self.closed:
+            self.budget.give(size)
+            raise Unavailable("the client is closed")
         lane = self._lanes.get((partition_id, wait))
         if lane is None:
             lane = self._lanes[partition_id, wait] = _Lane(self, partition_id, wait)
-        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        lane.put(_Single(record, deadline, answer, size))
-        return answer
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Receipt] = loop.create_future()
+        single = _Single(record, deadline, answer, size)
+        lane.put(single)
+        expiry = loop.call_at(deadline, _expire, single)
+        try:
+            return await answer
+        finally:
+            expiry.cancel()
 
-    async def blocks(
-        self, blocks: dict[int, RecordBlock], *, wait: Level, deadline: float
-    ) -> Receipts:
+    async def blocks(self, blocks: dict[int, RecordBlock], *, wait: Level, deadline: float) -> Receipts:
         """One atomic request under this client's own sequence numbers."""
-        self._check_size(sum(block.nbytes for block in blocks.values()))
+        size = sum(block.nbytes for block in blocks.values())
+        self._check_size(size)
+        await self.budget.take(size, deadline=deadline)
         taken = [(p, self.sequences(p).take(block.count), block) for p, block in blocks.items()]
         try:
             parts = [Part(p, first, block) for p, first, block in taken]
             return await self.deliver(parts, wait=wait, deadline=deadline)
         finally:
+            self.budget.give(size)
             for p, first, _ in taken:
                 self.sequences(p).settle(first)
+
+    async def numbered(
+        self, part: Part, *, wait: Level, deadline: float, producer_id: bytes, epoch: int, dense: bool
+    ) -> Receipt:
+        """One request under the caller's own producer id and sequence."""
+        size = part.records.nbytes
+        self._check_size(size)
+        await self.budget.take(size, deadline=deadline)
+        try:
+            receipts = await self.deliver(
+                [part], wait=wait, deadline=deadline, producer_id=producer_id, epoch=epoch, dense=dense
+            )
+        finally:
+            self.budget.give(size)
+        return receipts.parts[0]
 
     def sequences(self, partition_id: int) -> Sequences:
         """Numbers for one partition."""
@@ -134,7 +227,7 @@ class Submitter:
     @property
     def part_bytes(self) -> int:
         """How large a coalesced part may become."""
-        return min(self._cluster.frame_bytes - PART_OVERHEAD, 1024 * 1024)
+        return min(self._cluster.frame_bytes - PART_OVERHEAD, PART_BYTES_MAX)
 
     async def deliver(
         self,
@@ -158,7 +251,7 @@ class Submitter:
                 "dense": dense,
                 "wait": wait.value,
                 "timeout_ms": max(1, int((deadline - self._cluster.now) * 1000)),
-                "forward": self._cluster.forward,
+                "forward": self._cluster.must_forward(connection),
                 "parts": [
                     [
                         part.partition_id,
@@ -176,17 +269,20 @@ class Submitter:
 
         return await self._cluster.at_leader(send, deadline=deadline)
 
-    def start(self, work: Any) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that belongs to this client."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     async def close(self) -> None:
-        """Give up on everything that is open."""
+        """Give up on everything that is open: whoever waits gets UnknownOutcome if it was sent."""
+        self.closed = True
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        for lane in self._lanes.values():
+            lane.close()
 
 
 class _Lane:
@@ -208,38 +304,84 @@ class _Lane:
 
     def _flush(self) -> None:
         self._scheduled = False
-        while self._queue and self._in_flight < IN_FLIGHT_MAX:
-            batch, room = [], self._submitter.part_bytes
-            while self._queue and len(batch) < PART_RECORDS_MAX and (not batch or self._queue[0].size <= room):
-                single = self._queue.popleft()
-                if not single.answer.done():
-                    room -= single.size
-                    batch.append(single)
+        while not self._submitter.closed and self._queue and self._in_flight < IN_FLIGHT_MAX:
+            batch = self._batch()
             if batch:
                 self._in_flight += 1
                 self._submitter.start(self._send(batch))
 
+    def _batch(self) -> list[_Single]:
+        """The next part: whoever has not given up while waiting."""
+        batch: list[_Single] = []
+        queue, room = self._queue, self._submitter.part_bytes
+        while queue and len(batch) < PART_RECORDS_MAX and (not batch or queue[0].size <= room):
+            single = queue.popleft()
+            if single.answer.done():
+                self._submitter.budget.give(single.size)
+            else:
+                room -= single.size
+                single.sent = True
+                batch.append(single)
+        return batch
+
     async def _send(self, batch: list[_Single]) -> None:
-        sequences = self._submitter.sequences(self._partition_id)
+        submitter = self._submitter
+        sequences = submitter.sequences(self._partition_id)
         first = sequences.take(len(batch))
-        deadline = max(single.deadline for single in batch)
         try:
             block = RecordBlock.from_records([single.record for single in batch])
             part = Part(self._partition_id, first, block)
-            receipts = await self._submitter.deliver([part], wait=self._wait, deadline=deadline)
+            deadline = max(single.deadline for single in batch)
+            receipts = await submitter.deliver([part], wait=self._wait, deadline=deadline)
             _share(batch, receipts.parts[0])
         except LogboomError as error:
-            for single in batch:
-                if not single.answer.done():
-                    single.answer.set_exception(error if len(batch) == 1 else _copy(error))
+            _fail(batch, error)
         except asyncio.CancelledError:
-            for single in batch:
-                single.answer.cancel()
+            _fail(batch, UnknownOutcome("the client was closed before an answer came"))
             raise
+        except Exception as error:
+            _fail(batch, UnknownOutcome(f"the client failed: {error!r}"))
+            raise  # nobody expected this one: let the loop report it
         finally:
             sequences.settle(first)
+            submitter.budget.give(sum(single.size for single in batch))
             self._in_flight -= 1
             self._flush()
+
+    def close(self) -> None:
+        """What was never sent has not happened."""
+        _fail(list(self._queue), Unavailable("the client was closed"))
+        self._queue.clear()
+
+
+def _fail(batch: Sequence[_Single], error: LogboomError) -> None:
+    """To each an error of its own: one object raised in many tasks would gather all their tracebacks."""
+    for single in batch:
+        if not single.answer.done():
+            single.answer.set_exception(type(error)(error.message, outcome=error.outcome, **error.fields))
+
+
+def _expire(single: _Single) -> None:
+    if not single.answer.done():
+        outcome: Outcome = "unknown" if single.sent else "not_applied"
+        single.answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome=outcome))
+
+
+def record_bytes(record: Record) -> int:
+    """An upper bound of what a record takes in a block. Raises InvalidRequest and RecordTooLarge (its key)."""
+    payload: Any = record.payload
+    key: Any = record.key or b""
+    headers: Any = record.headers
+    if type(payload) is not bytes or type(key) is not bytes:
+        raise InvalidRequest("a record's payload and key are bytes")
+    if len(key) > KEY_BYTES_MAX:
+        raise RecordTooLarge(f"a key of {len(key)} bytes; at most {KEY_BYTES_MAX}", size=len(key), limit=KEY_BYTES_MAX)
+    size = len(payload) + len(key) + RECORD_OVERHEAD
+    if headers:
+        if not all(isinstance(name, str) and isinstance(value, bytes) for name, value in headers):
+            raise InvalidRequest("a record's headers are pairs of text and bytes")
+        size += sum(len(name.encode()) + len(value) + RECORD_OVERHEAD for name, value in headers)
+    return size
 
 
 def _share(batch: list[_Single], whole: Receipt) -> None:
@@ -251,10 +393,6 @@ def _share(batch: list[_Single], whole: Receipt) -> None:
         single.answer.set_result(
             Receipt(whole.partition_id, index, index, whole.global_index, int(position < whole.duplicate), results)
         )
-
-
-def _copy(error: LogboomError) -> LogboomError:
-    return type(error)(error.message, outcome=error.outcome, **error.fields)
 
 
 def _receipt(row: Sequence[Any]) -> Receipt:
@@ -271,5 +409,3 @@ def _receipt(row: Sequence[Any]) -> Receipt:
         duplicate,
         results,
     )
-
-

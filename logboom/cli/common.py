@@ -1,0 +1,227 @@
+"""What the commands share: how to reach a cluster, how to read bytes and durations, how to print rows."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+import click
+
+from logboom.commands import Value
+from logboom.sync_client import SyncClient
+from logboom.types import Watermark
+
+F = TypeVar("F", bound=Callable[..., Any])
+Row = Mapping[str, Any]
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+
+
+class Duration(click.ParamType[float]):
+    """``500ms``, ``5s``, ``2m``, or plain seconds; becomes seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See the class."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = _DURATION.fullmatch(str(value))
+        if found is None or float(found[1]) == 0:
+            self.fail(f"{value!r} is not a duration such as 500ms, 5s or 2m", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]
+
+
+class PartitionIds(click.ParamType[list[int]]):
+    """``0,3,5-9``."""
+
+    name = "partitions"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """See the class."""
+        if isinstance(value, list):
+            return value
+        found: dict[int, None] = {}
+        for part in str(value).split(","):
+            first, dash, last = part.strip().partition("-")
+            if not first.isdigit() or (dash and (not last.isdigit() or int(last) < int(first))):
+                self.fail(f"{value!r} is not a list of partitions such as 0,3,5-9", param, ctx)
+            found.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
+        return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster that a command talks to."""
+
+    endpoints: str
+    tls_dir: str | None
+    token: str | None
+    timeout: float
+
+    def connect(self) -> SyncClient:
+        """A client; connects when it is first used. Raises InvalidRequest or ConfigError."""
+        return SyncClient(self.endpoints, tls=self.tls_dir, token=self.token, timeout=self.timeout)
+
+
+def cluster_options(command: F) -> F:
+    """``--endpoints``, ``--tls-dir``, ``--token``, ``--timeout``: the command gets one ``target``."""
+
+    def wrapped(endpoints: str | None, tls_dir: str | None, token: str | None, timeout: float, **rest: Any) -> Any:
+        if not endpoints:
+            raise click.UsageError("no cluster given: use --endpoints host:port,... or set LOGBOOM_ENDPOINTS")
+        return command(target=Target(endpoints, tls_dir or None, token, timeout), **rest)
+
+    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    wrapped.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--timeout", type=Duration(), default="30s", show_default=True, help="Deadline of each request."),
+        click.option("--token", envvar="LOGBOOM_TOKEN", help="Sent to the node when connecting."),
+        click.option("--tls-dir", envvar="LOGBOOM_TLS_DIR", help="ca.pem, client.pem and client.key; LOGBOOM_TLS_DIR."),
+        click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="host:port,host:port,...; LOGBOOM_ENDPOINTS."),
+    ):
+        option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def output_option(command: F) -> F:
+    """``-o table|json|jsonl``."""
+    kinds = click.Choice(["table", "json", "jsonl"])
+    return click.option("-o", "--output", type=kinds, default="table", show_default=True)(command)
+
+
+def encoding_option(command: F) -> F:
+    """``--encoding``: how bytes are written, in arguments, files and output."""
+    return click.option(
+        "--encoding",
+        type=click.Choice(["text", "hex", "base64"]),
+        default="text",
+        show_default=True,
+        help="How keys and values are written here.",
+    )(command)
+
+
+# -- bytes
+
+
+def to_bytes(text: str, encoding: str) -> bytes:
+    """What the user wrote, as bytes. Raises UsageError."""
+    try:
+        if encoding == "hex":
+            return bytes.fromhex(text)
+        if encoding == "base64":
+            return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise click.UsageError(f"{text!r} is not {encoding}: {error}") from None
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(raw: bytes, encoding: str) -> str:
+    """Bytes, as the user wants to see them."""
+    if encoding == "hex":
+        return raw.hex()
+    if encoding == "base64":
+        return base64.b64encode(raw).decode()
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def shown(value: Value | None, encoding: str) -> Any:
+    """A stored value for output: text, a list of numbers, or None."""
+    if value is None or not isinstance(value, bytes):
+        return None if value is None else list(value)
+    return to_text(value, encoding)
+
+
+# -- rows
+
+
+def talk(message: str) -> None:
+    """To the human: stderr."""
+    click.echo(message, err=True)
+
+
+def print_rows(rows: Iterable[Row], output: str, *, title: str = "") -> None:
+    """A table, a JSON array, or JSON lines (written as they come)."""
+    if output == "jsonl":
+        print_stream(rows, output)
+    elif output == "json":
+        click.echo(json.dumps(list(rows), ensure_ascii=False))
+    else:
+        _table(list(rows), title)
+
+
+def print_stream(rows: Iterable[Row], output: str) -> None:
+    """As they come: JSON lines, tab-separated columns; only a JSON array must see the end first."""
+    if output == "json":
+        click.echo(json.dumps(list(rows), ensure_ascii=False))
+        return
+    for row in rows:
+        click.echo(json.dumps(row, ensure_ascii=False) if output == "jsonl" else "\t".join(map(_cell, row.values())))
+
+
+def print_one(row: Row, output: str) -> None:
+    """A single object: names and values below each other, or JSON."""
+    if output == "table":
+        width = max(map(len, row), default=0)
+        for name, value in row.items():
+            click.echo(f"{name:<{width}}  {_cell(value)}")
+    else:
+        click.echo(json.dumps(row, ensure_ascii=False))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_cell, value))
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={_cell(item)}" for name, item in value.items())
+    return str(value)
+
+
+def _table(rows: list[Row], title: str) -> None:
+    if not rows:
+        return
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    numeric = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    if sys.stdout.isatty():
+        from rich import box
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+        for name, right in zip(names, numeric, strict=True):
+            table.add_column(name, justify="right" if right else "left", overflow="fold")
+        for line in cells:
+            table.add_row(*map(escape, line))
+        Console().print(table)
+        return
+    widths = [max(len(line[k]) for line in [names, *cells]) for k in range(len(names))]
+    for line in [names, *cells]:
+        columns = zip(line, widths, numeric, strict=True)
+        click.echo("  ".join(f"{c:>{w}}" if right else f"{c:<{w}}" for c, w, right in columns).rstrip())
+
+
+def watermark_row(mark: Watermark) -> dict[str, Any]:
+    """A watermark for output, under the names of the specification."""
+    return {
+        "partition": mark.partition_id,
+        "state": mark.state,
+        "log_index": mark.log_index,
+        "durable_index": mark.durable_index,
+        "applied_index": mark.applied_index,
+        "snapshot_index": mark.snapshot_index,
+        "applied_global_index": mark.applied_global_index,
+    }
