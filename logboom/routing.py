@@ -1,6 +1,7 @@
-"""Which partition a key belongs to: CRC-32C of the key, modulo the number of partitions.
+"""Which partition a key belongs to. Part of the protocol: every client in every language must agree.
 
-Part of the protocol: every client in every language must agree (docs/protocol.md, "Keys").
+CRC-32C of the key, its bits mixed (MurmurHash3's 32-bit finalizer), modulo the number of partitions. The mixing
+matters: a bare CRC is linear, and keys that differ in a digit would share a few partitions.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ import numpy.typing as npt
 
 def partition_of(key: bytes, partitions: int) -> int:
     """0 to ``partitions`` - 1."""
-    return int(google_crc32c.value(key)) % partitions
+    mixed = int(google_crc32c.value(key))
+    mixed = ((mixed ^ mixed >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
+    mixed = ((mixed ^ mixed >> 13) * 0xC2B2AE35) & 0xFFFFFFFF
+    return (mixed ^ mixed >> 16) % partitions
 
 
 def partitions_of(keys: Iterable[bytes], partitions: int) -> npt.NDArray[np.int64]:
-    """The same for many keys; each distinct key is hashed once."""
+    """The same for many keys, vectorised but for the CRC; each distinct key is hashed once."""
     rows = keys if isinstance(keys, list) else list(keys)
-    crc = google_crc32c.value
-    known = {key: crc(key) % partitions for key in dict.fromkeys(rows)}
-    return np.fromiter(map(known.__getitem__, rows), np.int64, len(rows))
+    distinct = {key: position for position, key in enumerate(dict.fromkeys(rows))}
+    mixed = np.fromiter(map(google_crc32c.value, distinct), np.uint32, len(distinct))
+    # Multiplication of uint32 arrays wraps round, as it should.
+    mixed = (mixed ^ mixed >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    picks = ((mixed ^ mixed >> np.uint32(16)) % np.uint32(partitions)).astype(np.int64)
+    if len(distinct) == len(rows):
+        return picks
+    return picks[np.fromiter(map(distinct.__getitem__, rows), np.int64, len(rows))]

@@ -18,6 +18,11 @@ T = TypeVar("T")
 _END: Any = object()
 
 
+async def _end(client: Client, loop: asyncio.AbstractEventLoop) -> None:
+    await client.close()
+    await loop.shutdown_asyncgens()
+
+
 class SyncClient:
     """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork."""
 
@@ -66,7 +71,7 @@ class SyncClient:
                 yield item
         finally:
             closing = getattr(iterator, "aclose", None)
-            if closing is not None:
+            if closing is not None and not loop.is_closed():  # closing the client has ended it already
                 asyncio.run_coroutine_threadsafe(closing(), loop).result()
 
     def __enter__(self) -> Self:
@@ -82,7 +87,7 @@ class SyncClient:
             self._loop = self._client = self._thread = None
         if loop is None or client is None or thread is None or self._pid != os.getpid():
             return
-        asyncio.run_coroutine_threadsafe(client.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(_end(client, loop), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -64,11 +64,16 @@ def exit_status(error: LogboomError) -> int:
 def main(args: list[str] | None = None) -> Any:
     """Entry point: typed errors become one line on stderr and an exit status."""
     try:
-        cli.main(args, standalone_mode=False)
+        cli.main(args, prog_name="logboom", standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "logboom"
+        click.echo(f"logboom: {' '.join(error.format_message().split())} (see `{command} --help`) [usage]", err=True)
         sys.exit(EXIT_USAGE)
     except click.Abort:
         sys.exit(130)

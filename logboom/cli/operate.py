@@ -22,7 +22,11 @@ Answers = Mapping[str, dict[str, Any] | LogboomError]
 @output_option
 @cluster_options
 def status(target: Target, node: str | None, digests: bool, output: str) -> None:
-    """Every node and partition. Exit status 5 if anything is not as it should be, 3 if no node answers."""
+    """Every node and partition.
+
+    Exit status 5 when something needs a hand: no majority, no leader, a partition that is held or damaged;
+    3 if no node answers. A minority that is away is told on stderr and is no failure.
+    """
     with target.connect() as client:
         answers: Answers = (
             {node: client.status(node=node, digests=digests)} if node else client.status_all(digests=digests)
@@ -38,6 +42,9 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
         print_rows(marks, output, title="partitions")
     else:
         print_one({"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks}, output)
+    away = [name for name, answer in answers.items() if isinstance(answer, LogboomError)]
+    if away and not sick:
+        talk(f"logboom: {', '.join(away)} cannot be reached; the others are a majority and go on without")
     if sick:
         talk(f"logboom: unhealthy: {'; '.join(sick)}")
         sys.exit(EXIT_UNHEALTHY)
@@ -88,16 +95,16 @@ def partition_rows(answers: Answers) -> list[dict[str, Any]]:
 def problems(answers: Answers) -> list[str]:
     """What an operator should look at, one line each; empty: healthy."""
     found = []
-    for name, answer in answers.items():
-        if isinstance(answer, LogboomError):
-            found.append(f"{name} does not answer")
-            continue
+    reached = [answer for answer in answers.values() if not isinstance(answer, LogboomError)]
+    away = sorted(name for name, answer in answers.items() if isinstance(answer, LogboomError))
+    if 2 * len(reached) <= len(answers):
+        found.append(f"no majority: {', '.join(away)} cannot be reached")
+    for answer in reached:
         if not answer["recovered"]:
-            found.append(f"{name} is still recovering")
+            found.append(f"{answer['node']} is still recovering")
         found += [
             f"partition {row[0]} on {answer['node']} is {row[6]}" for row in answer["partitions"] if row[6] != "running"
         ]
-    reached = [answer for answer in answers.values() if not isinstance(answer, LogboomError)]
     if not any(answer["leader"] for answer in reached):
         found.append("no node leads")
     return found

@@ -78,7 +78,7 @@ def submit(
             _from_file(totals, path or "-", form, raw=raw, encoding=encoding)
     print_rows(totals.rows(), output)
     if totals.refused:
-        talk(f"logboom: {totals.refused} commands took no effect; the column `results` says why")
+        talk(f"logboom: {totals.refused} of {totals.sent} commands took no effect; `results` says why [refused]")
         sys.exit(1)
 
 
