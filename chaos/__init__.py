@@ -1,0 +1,1 @@
+"""Fault runs on real processes, and the checkers of what they record. See DESIGN.md."""

@@ -1,0 +1,29 @@
+"""How long writes stood still, and whether the run says anything at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from chaos.history import Operation
+
+RATE_MIN = 50.0
+UNKNOWN_SHARE_MAX = 0.05
+
+
+def longest_gap_s(operations: Sequence[Operation]) -> float:
+    """Longest time between two acknowledged writes."""
+    ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f != "get" and op.end_ns is not None)
+    return max((b - a for a, b in pairwise(ends)), default=0) / 1e9
+
+
+def conclusive(operations: Sequence[Operation], seconds: float) -> list[str]:
+    """A history that is too thin or too doubtful proves nothing."""
+    problems = []
+    rate = sum(op.outcome == "ok" for op in operations) / max(seconds, 1e-9)
+    if rate < RATE_MIN:
+        problems.append(f"inconclusive: {rate:.0f} operations/s, at least {RATE_MIN:.0f} wanted")
+    unknown = sum(op.outcome == "info" for op in operations) / max(len(operations), 1)
+    if unknown > UNKNOWN_SHARE_MAX:
+        problems.append(f"inconclusive: {unknown:.1%} unknown outcomes, at most {UNKNOWN_SHARE_MAX:.0%} wanted")
+    return problems

@@ -1,0 +1,60 @@
+"""Every acknowledged command once, every refused one never, the doubtful ones at most once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from chaos.history import Operation
+
+
+def counters(operations: Iterable[Operation], state: Mapping[str, int]) -> list[str]:
+    """Each ``add`` has a key of its own and adds 1: the state must hold 1, 0, or one of both."""
+    allowed = {"ok": (1,), "fail": (0,), "info": (0, 1)}
+    problems, known = [], set()
+    for op in operations:
+        known.add(op.key)
+        count = state.get(op.key, 0)
+        if count not in allowed[op.outcome]:
+            what = "lost" if count == 0 else "applied though refused" if op.outcome == "fail" else "applied twice"
+            problems.append(f"{what}: {op.key} (partition {op.partition}) was {op.outcome}, its counter is {count}")
+    problems += [f"phantom: {key} = {value} was never asked for" for key, value in state.items() if key not in known]
+    return problems
+
+
+def appends(operations: Iterable[Operation], log: Sequence[tuple[int, str]], applied: int) -> list[str]:
+    """Records of one ``log`` partition as (index, payload): dense, nothing lost, refused or invented.
+
+    A retry may leave a second copy in the log that took no effect; ``applied`` (records that
+    did take effect, from the state machine) must equal the number of distinct payloads.
+    """
+    problems = []
+    indices = [index for index, _ in log]
+    if indices != list(range(1, len(indices) + 1)):
+        problems.append(f"indices are not dense: {len(indices)} records, last index {indices[-1] if indices else 0}")
+    present = Counter(payload for _, payload in log)
+    known = set()
+    for op in operations:
+        known.add(op.value)
+        if op.outcome == "ok" and not present[op.value]:
+            problems.append(f"lost: {op.value} was acknowledged at {op.index} and is not in the log")
+        if op.outcome == "fail" and present[op.value]:
+            problems.append(f"applied though refused: {op.value}")
+    problems += [f"phantom: {payload} was never asked for" for payload in present if payload not in known]
+    if applied >= 0 and applied != len(present):
+        problems.append(f"{applied} records took effect, {len(present)} distinct ones are in the log")
+    return problems
+
+
+def agreement(logs: Mapping[str, Sequence[tuple[int, int, bytes]]]) -> list[str]:
+    """Every node has the same (index, global index, content) sequence."""
+    problems = []
+    names = sorted(logs)
+    for other in names[1:]:
+        if list(logs[names[0]]) != list(logs[other]):
+            at = next(
+                (k for k, (a, b) in enumerate(zip(logs[names[0]], logs[other], strict=False)) if a != b),
+                min(len(logs[names[0]]), len(logs[other])),
+            )
+            problems.append(f"{names[0]} and {other} differ from entry {at} on")
+    return problems

@@ -1,0 +1,241 @@
+"""A fault run on real processes: ``python -m chaos.nemesis --seconds 60 --seed 1``.
+
+Three nodes on loopback, four clients, and a seeded sequence of kill -9 and SIGSTOP on leader
+and followers, two at once, all at once. Then everything that was recorded is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.checkers import availability, exactly_once, linearizable, watermarks
+from chaos.checkers.watermarks import Sample
+from chaos.history import History, of_kind
+from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
+from logboom import Client, LogboomError
+from logboom.testing import LocalCluster
+
+CLIENTS = 4
+CONCURRENCY = 3
+PARTITIONS = KV_PARTITIONS + len(LOG_PARTITIONS)
+GAP_MAX_S = 10.0
+
+
+@dataclass
+class Observed:
+    """What a run leaves for the checkers."""
+
+    history: History
+    samples: list[Sample] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    states: dict[str, dict[str, int]] = field(default_factory=dict)
+    logs: dict[str, list[tuple[int, int, bytes]]] = field(default_factory=dict)
+    records: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
+    digests: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    barriers: list[str] = field(default_factory=list)
+
+
+async def inject(cluster: LocalCluster, rng: random.Random, seen: Observed, until: float) -> None:
+    """The fault schedule: one fault after the other, each undone before the next."""
+    all_at_once_due = True
+    while time.monotonic() < until:
+        await asyncio.sleep(rng.uniform(0.5, 2.0))
+        fate = rng.random()
+        if all_at_once_due and fate < 0.3:
+            all_at_once_due = False
+            fault, victims, number = "kill all", list(cluster.nodes), signal.SIGKILL
+        else:
+            leader = await asyncio.to_thread(cluster.leader)
+            followers = [n for n in cluster.nodes if n != leader]
+            fault, victims, number = rng.choice(
+                [
+                    ("kill leader", [leader], signal.SIGKILL),
+                    ("kill follower", [rng.choice(followers)], signal.SIGKILL),
+                    ("kill two", [leader, rng.choice(followers)], signal.SIGKILL),
+                    ("stop leader", [leader], signal.SIGSTOP),
+                    ("stop follower", [rng.choice(followers)], signal.SIGSTOP),
+                ]
+            )
+        seen.faults[fault] += 1
+        say(f"  {fault}: {', '.join(victims)}")
+        for node in victims:
+            await asyncio.to_thread(cluster.kill, node, number)
+        await asyncio.sleep(rng.uniform(0.2, 2.0))
+        for node in victims:
+            if number == signal.SIGSTOP:
+                cluster.kill(node, signal.SIGCONT)
+            else:
+                cluster.restart(node)
+        await asyncio.to_thread(cluster.wait_serving)
+
+
+async def poll_watermarks(cluster: LocalCluster, seen: Observed, stopped: asyncio.Event) -> None:
+    """Sample every node's watermarks; check now and then that a barrier kept its word."""
+    async with Client(cluster.endpoints, timeout=1.0) as client:
+        while not stopped.is_set():
+            for node in cluster.nodes:
+                try:
+                    marks = await client.watermarks(node=cluster.addresses[node], timeout=0.3)
+                except LogboomError:
+                    continue
+                seen.samples += [
+                    Sample(node, m.partition_id, m.log_index, m.durable_index, m.applied_index, m.applied_global_index)
+                    for m in marks
+                ]
+                await check_barrier(client, cluster.addresses[node], seen)
+            await asyncio.sleep(0.1)
+
+
+async def check_barrier(client: Client, address: str, seen: Observed) -> None:
+    """A barrier at the newest receipt: when it says reached, every partition must be there."""
+    target = max((op.global_index for op in seen.history.operations[-200:]), default=0)
+    try:
+        reached = await client.barrier(target, node=address, timeout=0.5)
+    except LogboomError:
+        return
+    seen.barriers += [
+        f"barrier at {target} answered while partition {m.partition_id} was at {m.applied_global_index}"
+        for m in reached.watermarks
+        if m.applied_global_index < target
+    ]
+
+
+async def collect(cluster: LocalCluster, seen: Observed) -> None:
+    """Everything back up: wait until all nodes are equally far, then read each one."""
+    async with Client(cluster.endpoints, timeout=30.0) as client:
+        commit = max([(await client.status(node=a))["commit_index"] for a in cluster.addresses.values()])
+        await client.barrier(commit, scope="all", timeout=30.0)
+        for node, address in cluster.addresses.items():
+            status = await client.status(node=address, digests=True)
+            seen.digests[node] = {row[0]: row[2] for row in status["digests"]}
+            state: dict[str, int] = {}
+            for partition in range(KV_PARTITIONS):
+                async for key, value in client.scan(partition, at_least=commit, node=address):
+                    if isinstance(value, tuple):
+                        state[key.decode()] = int(value[0])
+            seen.states[node] = state
+            rows: list[tuple[int, int, bytes]] = []
+            for partition in range(PARTITIONS):
+                async for batch in client.tail(partition, node=address):
+                    rows.append((batch.first_index, batch.global_index, bytes(batch.records.data)))
+                    if partition in LOG_PARTITIONS and node == cluster.nodes[0]:
+                        payloads = enumerate(batch.records.payloads(), batch.first_index)
+                        seen.records.setdefault(partition, []).extend((i, p.decode()) for i, p in payloads)
+            seen.logs[node] = rows
+
+
+def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
+    """Every check by name, with what it found."""
+    operations = seen.history.operations
+    adds = of_kind(operations, "add")
+    gap = availability.longest_gap_s(operations)
+    results = [
+        ("conclusive", availability.conclusive(operations, seconds)),
+        ("writes resume", [f"no write for {gap:.1f} s"] if gap > GAP_MAX_S else []),
+        *[(f"exactly once on {node}", exactly_once.counters(adds, state)) for node, state in seen.states.items()],
+    ]
+    for partition in LOG_PARTITIONS:
+        mine = [op for op in of_kind(operations, "append") if op.partition == partition]
+        records = seen.records.get(partition, [])
+        results.append((f"log {partition}", exactly_once.appends(mine, records, -1)))
+    results += [
+        ("same logs, same order", exactly_once.agreement(seen.logs)),
+        ("same state", watermarks.digests_equal(seen.digests)),
+        ("watermarks never go back", watermarks.monotonic(seen.samples)),
+        ("barriers keep their word", seen.barriers),
+        ("registers linearizable", linearizable.registers(of_kind(operations, "get", "put", "cas"))),
+    ]
+    return results
+
+
+async def play(cluster: LocalCluster, *, seed: int, seconds: float) -> Observed:
+    """Load and faults for ``seconds``, then quiet, then collect."""
+    rng = random.Random(seed)
+    seen = Observed(History(time.monotonic_ns))
+    clients = [Client(cluster.endpoints) for _ in range(CLIENTS)]
+    loads = [Workload(c, seen.history, k, random.Random(rng.random())) for k, c in enumerate(clients)]
+    running = [asyncio.ensure_future(load.run(CONCURRENCY)) for load in loads]
+    stopped = asyncio.Event()
+    poller = asyncio.ensure_future(poll_watermarks(cluster, seen, stopped))
+    try:
+        await inject(cluster, rng, seen, time.monotonic() + seconds)
+        for load in loads:
+            load.stopped = True
+        await asyncio.gather(*running)
+        stopped.set()
+        await poller
+        await collect(cluster, seen)
+    finally:
+        for task in (*running, poller):
+            task.cancel()
+        for client in clients:
+            await client.close()
+    return seen
+
+
+def say(line: str) -> None:
+    """To the person watching."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def report(seen: Observed, results: list[tuple[str, list[str]]], *, seed: int, seconds: float) -> bool:
+    """Print the outcome; True if all is well."""
+    operations = seen.history.operations
+    outcomes = Counter(op.outcome for op in operations)
+    emit: Callable[[str], object] = lambda line: sys.stdout.write(line + "\n")  # noqa: E731 - four lines of output
+    emit(f"seed {seed}: {sum(seen.faults.values())} faults in {seconds:.0f} s: {dict(seen.faults)}")
+    emit(
+        f"{len(operations)} operations ({len(operations) / seconds:.0f}/s): {outcomes['ok']} ok, "
+        f"{outcomes['fail']} refused, {outcomes['info']} unknown; "
+        f"longest write gap {availability.longest_gap_s(operations):.2f} s; {len(seen.samples)} watermark samples"
+    )
+    for name, problems in results:
+        emit(f"  {'FAIL' if problems else 'ok  '} {name}")
+        for problem in problems[:10]:
+            emit(f"         {problem}")
+    return not any(problems for _, problems in results)
+
+
+def main() -> int:
+    """0: everything held; 1: something did not, and its files are kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="replays a run's schedule (default: a new one)")
+    parser.add_argument("--dir", type=Path, default=Path(".chaos"), help="where data and history go")
+    args = parser.parse_args()
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+    directory = args.dir.absolute() / f"run-{seed}"
+    shutil.rmtree(directory, ignore_errors=True)
+    say(f"chaos: seed {seed}, {args.seconds:.0f} s, data in {directory}")
+    overrides = {str(p): {"state_machine": "log"} for p in LOG_PARTITIONS}
+    cluster = LocalCluster(partitions=PARTITIONS, directory=directory, settings={"cluster.overrides": overrides})
+    started = time.monotonic()
+    well = False
+    try:
+        cluster.start()
+        seen = asyncio.run(play(cluster, seed=seed, seconds=args.seconds))
+        elapsed = time.monotonic() - started
+        seen.history.write(directory / "history.jsonl")
+        well = report(seen, check(seen, elapsed), seed=seed, seconds=elapsed)
+    finally:
+        cluster.stop()
+        if well:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            say(f"kept: {directory}\nreplay: python -m chaos.nemesis --seed {seed} --seconds {args.seconds:.0f}")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Every checker is shown to fail on a history that is wrong, and to pass one that is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.checkers import availability, exactly_once, linearizable, watermarks
+from chaos.checkers.watermarks import Sample
+from chaos.history import Operation
+
+
+def _op(
+    f: str, key: str, value: Any, start: int, end: int | None, outcome: str = "ok", result: Any = None
+) -> Operation:
+    return Operation(0, f, key, value, start, end, outcome, result)
+
+
+class TestCounters:
+    def test_right(self) -> None:
+        ops = [_op("add", "a", 1, 0, 1), _op("add", "b", 1, 0, None, "info"), _op("add", "c", 1, 0, 1, "fail")]
+        assert exactly_once.counters(ops, {"a": 1, "b": 1}) == []
+        assert exactly_once.counters(ops, {"a": 1}) == []
+
+    def test_lost(self) -> None:
+        assert "lost" in exactly_once.counters([_op("add", "a", 1, 0, 1)], {})[0]
+
+    def test_twice(self) -> None:
+        assert "twice" in exactly_once.counters([_op("add", "a", 1, 0, None, "info")], {"a": 2})[0]
+
+    def test_refused_but_applied(self) -> None:
+        assert "refused" in exactly_once.counters([_op("add", "a", 1, 0, 1, "fail")], {"a": 1})[0]
+
+    def test_phantom(self) -> None:
+        assert "phantom" in exactly_once.counters([], {"a": 1})[0]
+
+
+class TestAppends:
+    def test_right(self) -> None:
+        assert exactly_once.appends([_op("append", "l", "x", 0, 1)], [(1, "x")], 1) == []
+
+    def test_lost(self) -> None:
+        assert "lost" in exactly_once.appends([_op("append", "l", "x", 0, 1)], [], -1)[0]
+
+    def test_hole(self) -> None:
+        ops = [_op("append", "l", "x", 0, 1), _op("append", "l", "y", 0, 1)]
+        assert "dense" in exactly_once.appends(ops, [(1, "x"), (3, "y")], -1)[0]
+
+    def test_copy_that_took_effect(self) -> None:
+        assert exactly_once.appends([_op("append", "l", "x", 0, 1)], [(1, "x"), (2, "x")], 2) != []
+
+    def test_nodes_disagree(self) -> None:
+        assert exactly_once.agreement({"a": [(1, 1, b"x")], "b": [(1, 1, b"x")]}) == []
+        assert "differ from entry 0" in exactly_once.agreement({"a": [(1, 1, b"x")], "b": [(1, 1, b"y")]})[0]
+        assert "differ from entry 1" in exactly_once.agreement({"a": [(1, 1, b"x")], "b": [(1, 1, b"x")] * 2})[0]
+
+
+class TestWatermarks:
+    def test_back(self) -> None:
+        good = [Sample("n", 0, 2, 2, 1, 5), Sample("n", 0, 2, 2, 2, 6)]
+        assert watermarks.monotonic(good) == []
+        assert "went back" in watermarks.monotonic(good[::-1])[0]
+
+    def test_applied_before_durable(self) -> None:
+        assert "out of order" in watermarks.monotonic([Sample("n", 0, 2, 1, 2, 5)])[0]
+
+    def test_digests(self) -> None:
+        assert watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"x"}}) == []
+        assert watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"y"}}) != []
+
+
+class TestRegisters:
+    def test_right(self) -> None:
+        ops = [_op("put", "r", "1", 0, 10), _op("get", "r", None, 5, 6), _op("get", "r", None, 11, 12, result="1")]
+        assert linearizable.registers(ops) == []
+
+    def test_stale_read(self) -> None:
+        ops = [_op("put", "r", "1", 0, 10), _op("get", "r", None, 11, 12)]
+        assert linearizable.registers(ops) != []
+
+    def test_unknown_write_may_show_late_and_only_once(self) -> None:
+        put = _op("put", "r", "1", 0, None, "info")
+        before, after = _op("get", "r", None, 5, 6), _op("get", "r", None, 7, 8, result="1")
+        assert linearizable.registers([put, before, after]) == []
+        assert linearizable.registers([put, after, _op("get", "r", None, 9, 10)]) != []
+
+    def test_two_winners_of_one_cas(self) -> None:
+        ops = [
+            _op("cas", "r", [None, "1"], 0, 10, result=True),
+            _op("cas", "r", [None, "2"], 0, 10, result=True),
+        ]
+        assert linearizable.registers(ops) != []
+        ops[1].result = False
+        assert linearizable.registers(ops) == []
+
+
+def test_thin_and_doubtful_histories_are_inconclusive() -> None:
+    assert availability.conclusive([_op("add", "a", 1, 0, 1)] * 100, 1.0) == []
+    assert availability.conclusive([_op("add", "a", 1, 0, 1)] * 100, 10.0) != []
+    doubtful = [_op("add", "a", 1, 0, 1)] * 100 + [_op("add", "b", 1, 0, None, "info")] * 10
+    assert availability.conclusive(doubtful, 1.0) != []
+
+
+def test_gap() -> None:
+    assert availability.longest_gap_s([_op("add", "a", 1, 0, 10**9), _op("add", "b", 1, 0, 4 * 10**9)]) == 3.0
