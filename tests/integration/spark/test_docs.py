@@ -26,5 +26,5 @@ def test_the_client_example(small, capsys):
 def test_the_spark_example(spark, small, capsys):
     exec(EXAMPLES[1].replace(ENDPOINTS, small.endpoints), {"spark": spark})
     shown = capsys.readouterr().out
-    assert "| apples|    10|  400|" in shown
-    assert "|  pears|     2|   90|" in shown
+    assert "|apples|    10|  400|" in shown
+    assert "| pears|     2|   90|" in shown
