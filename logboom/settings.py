@@ -19,6 +19,7 @@ class Member(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node of the cluster, as everybody knows it."""
 
     id: str
+    """Name of the node; also in its certificate."""
     peer_address: str
     """``host:port`` where other nodes connect."""
     client_address: str
@@ -29,17 +30,24 @@ class PartitionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     """What one partition is."""
 
     state_machine: str = "kv"
+    """`kv`, `log`, or one registered under the entry point group `logboom.state_machines`."""
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD
+    """`write_ahead` (synced before it is acknowledged) or `write_behind` (synced within `log.linger_ms`)."""
 
 
 class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Must be equal on all nodes."""
 
     id: str = "logboom"
+    """Name of the cluster; nodes and clients of another one are refused."""
     members: tuple[Member, ...] = ()
+    """All nodes; see below."""
     partitions: int = 8
+    """How many partitions there are, numbered from 0."""
     state_machine: str = "kv"
+    """`kv`, `log`, or one registered under the entry point group `logboom.state_machines`."""
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD
+    """`write_ahead` (synced before it is acknowledged) or `write_behind` (synced within `log.linger_ms`)."""
     overrides: dict[str, PartitionSettings] = {}
     """Partition id (as text) to its own settings."""
 
@@ -53,11 +61,15 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """This process."""
 
     id: str = ""
+    """Which of `cluster.members` this is."""
     data_dir: str = ""
+    """Where everything is kept; made if missing."""
     client_address: str = ""
     """``host:port`` to bind; empty: the member's own."""
     peer_address: str = ""
+    """`host:port` to bind for other nodes; empty: the member's own."""
     log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`."""
     log_format: str = "auto"
     """``json``, ``console`` or ``auto`` (console on a terminal)."""
 
@@ -66,8 +78,11 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The parent log."""
 
     heartbeat_ms: int = 30
+    """Between a leader's signs of life."""
     election_min_ms: int = 150
+    """Shortest silence of a leader after which a follower stands for election."""
     election_max_ms: int = 300
+    """Longest; each follower draws between the two."""
     fallback_ms: int = 500
     """A leader without a quorum's answers for this long steps down."""
     entry_bytes_max: int = 64 * KIB
@@ -75,6 +90,7 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     message_bytes_max: int = 1 * MIB
     """Entries per append_entries message."""
     journal_segment_bytes: int = 16 * MIB
+    """Size of one file of the parent journal."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
 
@@ -83,12 +99,15 @@ class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Partition logs (AOF)."""
 
     segment_bytes: int = 64 * MIB
+    """A segment file is sealed at this size,"""
     segment_records: int = 16 * 1024 * 1024
+    """or at this many records."""
     batch_bytes_max: int = 4 * MIB
     """Largest batch; a request's share for one partition is one batch."""
     linger_ms: int = 20
     """Write-behind: the longest time between a write and its sync."""
     open_files_max: int = 64
+    """Sealed segments kept open per partition, least recently used closed first."""
 
 
 class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,8 +116,11 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_bytes: int = 4 * MIB
     """Applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
+    """Batches applied in one transaction, at most."""
     retry_initial_ms: int = 50
+    """First pause after a failed apply; doubles,"""
     retry_max_ms: int = 2_000
+    """up to this."""
     retry_attempts_max: int = 8
     """Then the partition is paused."""
     kv_map_bytes: int = 64 * 1024 * MIB
@@ -115,18 +137,26 @@ class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     """Budgets of requests that are admitted and not yet applied."""
 
     partition_ops: int = 1_000_000
+    """Records per partition."""
     partition_bytes: int = 64 * MIB
+    """Bytes per partition."""
     node_ops: int = 4_000_000
+    """Records over all partitions."""
     node_bytes: int = 192 * MIB
+    """Bytes over all partitions."""
     retry_after_ms: int = 50
+    """What a refused client is told to wait."""
 
 
 class BarrierSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Waiting."""
 
     waiters_max: int = 65_536
+    """Barriers waiting at a node."""
     waiters_per_client: int = 4_096
+    """Of them, per connection."""
     wait_ms_max: int = 600_000
+    """Longest wait; a barrier with a longer timeout is refused."""
     ahead_max: int = 1_000_000
     """A target further than this above the commit index is refused."""
 
@@ -135,14 +165,23 @@ class NetSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Connections."""
 
     client_frame_bytes: int = 8 * MIB
+    """Largest frame from a client; clients learn it when they connect."""
     peer_frame_bytes: int = 8 * MIB
+    """Largest frame between nodes."""
     unauthenticated_frame_bytes: int = 4 * KIB
+    """Largest frame before HELLO is answered."""
     handshake_ms: int = 5_000
+    """A connection that has not introduced itself by then is cut."""
     frame_ms: int = 10_000
+    """A frame that has begun must be whole by then."""
     client_send_buffer_bytes: int = 8 * MIB
+    """Replies that a client has not read; beyond it streams wait, at twice as much the client is cut."""
     peer_send_buffer_bytes: int = 16 * MIB
+    """The same between nodes."""
     connections_max: int = 4_096
+    """Client connections."""
     request_ms_max: int = 600_000
+    """Longest deadline of a request; longer ones are cut to it."""
     forward_bytes: int = 16 * MIB
     """Forwarded requests that wait for the leader's answer, per node."""
 
@@ -151,6 +190,7 @@ class TlsSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Empty directory: no TLS. Else ``ca.pem``, ``client-ca.pem`` (optional), ``<node id>.pem``, ``<node id>.key``."""
 
     directory: str = ""
+    """Where the files are."""
 
 
 class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

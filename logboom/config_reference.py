@@ -1,0 +1,123 @@
+"""docs/configuration.md, from ``logboom.settings``: ``python -m logboom.config_reference > docs/configuration.md``."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from logboom import settings
+from logboom.types import GIB, KIB, MIB
+
+HEAD = """\
+# Configuration
+
+Written by `python -m logboom.config_reference` from `logboom/settings.py`; a test keeps it current.
+
+Values come from, later ones winning: the defaults below, the TOML file of `logboom node --config FILE`, environment
+variables `LOGBOOM_<SECTION>__<KEY>`, command line flags. Unknown keys, and values that contradict each other, stop
+the start with the path of the key. `logboom node --check` only checks. Units are in the names (`_ms`, `_bytes`).
+
+A node needs `cluster.members`, `node.id` and `node.data_dir`; the rest has defaults that suit a laptop:
+
+```toml
+[cluster]
+partitions = 8
+members = [
+  { id = "n1", peer_address = "10.0.0.1:7801", client_address = "10.0.0.1:7701" },
+  { id = "n2", peer_address = "10.0.0.2:7801", client_address = "10.0.0.2:7701" },
+  { id = "n3", peer_address = "10.0.0.3:7801", client_address = "10.0.0.3:7701" },
+]
+
+[node]
+id = "n1"
+data_dir = "/var/lib/logboom"
+
+[tls]
+directory = "/etc/logboom/tls"
+```
+
+In the environment, members are `id=peer_host:port@client_host:port`, separated by commas:
+`LOGBOOM_CLUSTER__MEMBERS="n1=10.0.0.1:7801@10.0.0.1:7701,n2=..."`.
+"""
+
+CHECKS = """\
+## Checked together
+
+* `raft.election_min_ms` is over 3 x `raft.heartbeat_ms`, `raft.election_max_ms` over `raft.election_min_ms`.
+* `log.batch_bytes_max` leaves 64 KiB below `net.peer_frame_bytes` and `log.segment_bytes`.
+* `admission.node_bytes` holds at least one request (`net.client_frame_bytes`).
+* Member ids are unique and `node.id` is one of them; addresses are `host:port`; partitions are 1 to 100000.
+* Everything in `[cluster]` is equal on all nodes; they compare it when they connect.
+
+## Other environment variables
+
+| variable | meaning |
+| --- | --- |
+| `LOGBOOM_ENDPOINTS` | where the command line finds the cluster: `host:port,host:port,...` |
+| `LOGBOOM_TLS_DIR` | its certificates: `ca.pem`, `client.pem`, `client.key` |
+| `LOGBOOM_TOKEN` | sent to the node when connecting |
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    docs = _docs()
+    parts = [HEAD]
+    for section in msgspec.structs.fields(settings.Settings):
+        kind = section.type
+        parts.append(f"## [{section.name}]\n\n{_line(inspect.getdoc(kind) or '')}\n")
+        parts.append("| key | default | meaning |\n| --- | --- | --- |")
+        for field in msgspec.structs.fields(kind):
+            meaning = docs.get((kind.__name__, field.name), "")
+            parts.append(f"| `{field.name}` | {_default(field)} | {_line(meaning)} |")
+        parts.append("")
+    parts += ["### [[cluster.members]]\n", "| key | meaning |\n| --- | --- |"]
+    parts += [
+        f"| `{field.name}` | {_line(docs.get(('Member', field.name), 'as in `node.id`'))} |"
+        for field in msgspec.structs.fields(settings.Member)
+    ]
+    parts += ["", '### [cluster.overrides."ID"]\n', "`state_machine` and `mode` of one partition.\n", CHECKS]
+    return "\n".join(parts)
+
+
+def _docs() -> dict[tuple[str, str], str]:
+    """(class, attribute) to the string below it."""
+    found = {}
+    for node in ast.parse(inspect.getsource(settings)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for above, below in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(above, ast.AnnAssign)
+                and isinstance(above.target, ast.Name)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                found[node.name, above.target.id] = str(below.value.value)
+    return found
+
+
+def _line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    value: Any = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    if isinstance(value, Enum):
+        value = value.value
+    if value in ("", (), {}):
+        return "empty"
+    if (isinstance(value, int) and field.name.endswith("bytes")) or "_bytes" in field.name:
+        for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+            if value % unit == 0:
+                return f"`{value}` ({value // unit} {name})"
+    return f"`{value}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
