@@ -14,7 +14,9 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from logboom import Client, Put, RecordBlock
 from logboom.testing import LocalCluster
@@ -66,7 +68,7 @@ def all_cut(connections: list[socket.socket], within_s: float) -> int:
 
 
 def _ended(connection: socket.socket) -> bool:
-    connection.setblocking(False)
+    connection.settimeout(0)
     try:
         while connection.recv(65536):
             pass
@@ -136,8 +138,8 @@ def slow_follower(total: int) -> list[str]:
     return [f"leader used {highest / MIB:.0f} MiB"] if highest > RSS_MAX else []
 
 
-async def _watched(work: object, pid: int) -> int:
-    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+async def _watched(work: Coroutine[Any, Any, None], pid: int) -> int:
+    task = asyncio.ensure_future(work)
     highest = 0
     while not task.done():
         highest = max(highest, rss(pid))

@@ -77,10 +77,11 @@ async def missing(cluster: LocalCluster, count: int) -> list[str]:
         commit = max([(await client.status(node=a))["commit_index"] for a in cluster.addresses.values()])
         await client.barrier(commit, scope="all", timeout=60.0)
         for node, address in cluster.addresses.items():
-            found: dict[bytes, object] = {}
-            for partition in range(8):
-                async for key, value in client.scan(partition, at_least=commit, node=address):
-                    found[key] = value
+            found = {
+                key: value
+                for partition in range(8)
+                async for key, value in client.scan(partition, at_least=commit, node=address)
+            }
             lost += [f"{node}: k{k}" for k in range(count) if found.get(b"k%d" % k) != b"v%d" % k]
     return lost
 
