@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -66,6 +67,8 @@ class Cluster:
         self._connections: dict[str, NodeConnection] = {}
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
         self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
+        self._made: weakref.WeakSet[NodeConnection] = weakref.WeakSet()
+        self._ended = False
         self._leader: str | None = None
         self._next = random.randrange(len(self.endpoints))
         self._rng = random.Random()
@@ -115,9 +118,12 @@ class Cluster:
 
     async def dedicated(self, address: str) -> NodeConnection:
         """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
+        if self._ended:
+            raise InvalidRequest("this client is closed")
         opened = await NodeConnection.open(
             address, tls=self._tls, timeout=CONNECT_S, token=self._token, cluster=self.id
         )
+        self._made.add(opened)
         self._learn(opened.welcome)
         return opened
 
@@ -126,7 +132,8 @@ class Cluster:
         self.members.update(welcome.get("members", {}))
         self.partitions = welcome.get("partitions", self.partitions)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
-        self._leader = welcome.get("leader") or self._leader
+        if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
+            self._leader = welcome.get("leader")
 
     def _is_down(self, address: str) -> bool:
         return self.now < self._down.get(address, (0.0, 0.0))[0]
@@ -276,14 +283,18 @@ class Cluster:
 
     async def close(self) -> None:
         """Close every connection."""
+        self._ended = True
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        for connection in self._connections.values():
+        connections, self._connections = list(self._made), {}
+        for connection in connections:
             connection.close()
-        self._connections.clear()
         await asyncio.sleep(0)  # transports report their end in the next turn
+        for connection in connections:
+            connection.abort()  # whoever does not take our last bytes is not waited for
+        await asyncio.sleep(0)
 
 
 def _doubtful(error: LogboomError, *, final: bool) -> LogboomError:

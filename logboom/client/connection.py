@@ -206,6 +206,12 @@ class NodeConnection(asyncio.Protocol):
             self._flush()
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close without sending what is queued. Idempotent."""
+        self._lost(None)
+        if self._transport is not None:
+            self._transport.abort()
+
     # -- inside
 
     def _send(self, buffers: Sequence[Buffer]) -> None:

@@ -1,0 +1,80 @@
+"""Bad input at start: one line, the right exit status, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from logboom.testing import LocalCluster, free_ports
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+
+
+def _config(tmp_path: Path, **changes: str) -> Path:
+    ports = free_ports(2)
+    lines = {
+        "cluster": f'members = [{{id = "n1", peer_address = "127.0.0.1:{ports[0]}", '
+        f'client_address = "127.0.0.1:{ports[1]}"}}]',
+        "node": f'id = "n1"\ndata_dir = "{tmp_path / "data"}"',
+    } | changes
+    file = tmp_path / "node.toml"
+    file.write_text("\n".join(f"[{name}]\n{body}" for name, body in lines.items()))
+    return file
+
+
+def _run(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "logboom", "node", "--config", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def _one_line(result: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    assert result.returncode == status, result.stderr
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, result.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    _one_line(_run(_config(tmp_path, raft="heartbeat = 5")), 2, "raft.heartbeat", "raft.heartbeat_ms")
+
+
+def test_wrong_type_and_impossible_value(tmp_path: Path) -> None:
+    _one_line(_run(_config(tmp_path, raft='heartbeat_ms = "soon"')), 2, "heartbeat_ms")
+    _one_line(_run(_config(tmp_path, raft="heartbeat_ms = 100")), 2, "raft.election_min_ms")
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1) as taken:
+        address = taken.addresses["n1"]
+        cluster = (
+            f'members = [{{id = "n1", peer_address = "127.0.0.1:{free_ports(1)[0]}", client_address = "{address}"}}]'
+        )
+        _one_line(_run(_config(tmp_path, cluster=cluster)), 2, address)
+
+
+def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    identity = data / "identity.json"
+    for content, word in (
+        ({"format": 1, "node": "n9", "cluster": "logboom"}, "n9"),
+        ({"format": 99, "node": "n1", "cluster": "logboom"}, "99"),
+    ):
+        identity.write_text(json.dumps(content))
+        _one_line(_run(_config(tmp_path)), 2, word)
+        assert sorted(p.name for p in data.iterdir()) == ["identity.json"]
+        assert json.loads(identity.read_text()) == content
+    identity.unlink()
+    (data / "thesis.txt").write_text("precious")
+    _one_line(_run(_config(tmp_path)), 2, "not empty")
+    assert [p.name for p in data.iterdir()] == ["thesis.txt"]

@@ -1,0 +1,145 @@
+"""Writes on real nodes: exactly once over leader changes, gates, budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from logboom import Add, Client, Put, RecordBlock, Status
+from logboom.errors import LogboomError, NoSuchPartition, Overloaded, RecordTooLarge
+from logboom.testing import LocalCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+
+
+async def _caught_up(client: Client, cluster: LocalCluster) -> int:
+    commit = max([(await client.status(node=a))["commit_index"] for a in cluster.addresses.values()])
+    await client.barrier(commit, scope="all", timeout=30)
+    return int(commit)
+
+
+async def test_a_request_over_several_partitions_is_one(cluster: LocalCluster) -> None:
+    async with Client(cluster.endpoints) as boom:
+        receipts = await boom.submit_many({p: [Put(b"k%d" % p, b"v"), Add(b"n", 1, 2)] for p in range(8)})
+        indices = [r.global_index for r in receipts.parts]
+        assert indices == list(range(indices[0], indices[0] + 8))
+        assert all(r.results == (Status.OK, Status.OK) for r in receipts.parts)
+        assert await boom.get(5, b"n") == (1, 2)
+
+
+async def test_the_same_sequences_from_two_clients_over_a_leader_change_apply_once() -> None:
+    """Both send producer P, sequences 0..; the leader dies in between; every counter ends at exactly 1."""
+    producer = os.urandom(16)
+    blocks = [RecordBlock.from_records([Add(b"k%d-%d" % (b, i), 1).record() for i in range(20)]) for b in range(40)]
+
+    async def send(client: Client, order: range) -> None:
+        for b in order:
+            await client.submit_block(0, blocks[b], producer_id=producer, sequence=20 * b, timeout=30)
+
+    with LocalCluster() as own:
+        async with Client(own.endpoints) as first, Client(own.endpoints) as second:
+            await first.submit_block(0, blocks[0], producer_id=producer, sequence=0)
+            leader = await asyncio.to_thread(own.leader)
+            both = asyncio.gather(send(first, range(40)), send(second, range(39, -1, -1)))
+            await asyncio.sleep(0.05)
+            own.kill(leader)
+            await both
+            own.restart(leader)
+            await asyncio.to_thread(own.wait_serving)
+            commit = await _caught_up(first, own)
+            for address in own.addresses.values():
+                state = {k: v async for k, v in first.scan(0, at_least=commit, node=address)}
+                assert len(state) == 800
+                assert set(state.values()) == {(1,)}
+
+
+async def test_a_link_that_loses_payload_never_lets_an_entry_through_without_it() -> None:
+    """Raft messages pass, half of the payload does not: nodes wait for it, catch up, and agree."""
+    with LocalCluster(environment={"LOGBOOM_FAULTS": "drop_payload:0.5"}) as own:
+        async with Client(own.endpoints) as boom:
+            for k in range(60):
+                await boom.submit(k % 8, Put(b"k%d" % k, os.urandom(200)), timeout=20)
+            await _caught_up(boom, own)
+            digests = [(await boom.status(node=a, digests=True))["digests"] for a in own.addresses.values()]
+            assert [row[2] for row in digests[0]] == [row[2] for row in digests[1]] == [row[2] for row in digests[2]]
+
+
+async def test_a_full_budget_refuses_by_name_and_returns_to_zero() -> None:
+    limits = {"admission.partition_ops": 100, "admission.retry_after_ms": 20}
+    with LocalCluster(settings=limits) as own:
+        async with Client(own.endpoints) as boom:
+            leader = own.addresses[await asyncio.to_thread(own.leader)]
+            await boom.admin("pause", 2, node=leader)
+            await boom.submit(2, [Put(b"a%d" % k, b"") for k in range(60)], wait="committed")
+            before = (await boom.watermarks([2], node=leader))[0].log_index
+            with pytest.raises(Overloaded) as refused:
+                await boom.submit(2, [Put(b"b%d" % k, b"") for k in range(60)], wait="committed", timeout=0.3)
+            error = refused.value
+            assert (error.partition_id, error.limit, error.maximum, error.used) == (2, "partition_ops", 100, 60)
+            assert error.retry_after == pytest.approx(0.02)
+            assert error.outcome == "not_applied"
+            with pytest.raises(RecordTooLarge):
+                await boom.submit(2, [Put(b"c%d" % k, b"") for k in range(101)])
+            assert (await boom.watermarks([2], node=leader))[0].log_index == before
+            waiting = asyncio.ensure_future(boom.submit(2, Put(b"d", b"")))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await boom.admin("resume", 2, node=leader)
+            await boom.submit(2, Put(b"e", b""), timeout=10)
+            await _caught_up(boom, own)
+            status = await boom.status(node=leader)
+            assert status["node_backlog"] == [0, 0]
+            assert all(row[1:] == [0, 0] for row in status["backlog"])
+
+
+async def test_budget_returns_after_a_leader_change() -> None:
+    with LocalCluster() as own:
+        async with Client(own.endpoints) as boom:
+            leader = await asyncio.to_thread(own.leader)
+            load = [asyncio.ensure_future(boom.submit(k % 8, Add(b"n", 1))) for k in range(400)]
+            await asyncio.sleep(0.01)
+            own.kill(leader, signal.SIGSTOP)
+            await asyncio.sleep(1.0)
+            own.kill(leader, signal.SIGCONT)
+            receipts = await asyncio.gather(*load)
+            assert len(receipts) == 400
+            await _caught_up(boom, own)
+            for address in own.addresses.values():
+                assert (await boom.status(node=address))["node_backlog"] == [0, 0]
+            total = [await boom.get(p, b"n") for p in range(8)]
+            assert sum(n[0] for n in total if isinstance(n, tuple)) == 400
+
+
+async def test_a_partition_that_does_not_exist(cluster: LocalCluster) -> None:
+    async with Client(cluster.endpoints) as boom:
+        with pytest.raises(NoSuchPartition) as refused:
+            await boom.submit(99, Put(b"k", b"v"))
+        assert (refused.value.partition_id, refused.value.partitions) == (99, 8)
+
+
+async def test_a_follower_forwards_on_request(cluster: LocalCluster) -> None:
+    async with Client(cluster.endpoints) as boom:
+        leader = await asyncio.to_thread(cluster.leader)
+        follower = next(n for n in cluster.nodes if n != leader)
+        async with Client(cluster.addresses[follower]) as other:
+            receipt = await other.submit(1, Put(b"via", b"follower"))
+        assert await boom.get(1, b"via", at_least=receipt.global_index) == b"follower"
+
+
+async def test_write_behind_applies_and_survives_the_death_of_every_process() -> None:
+    with LocalCluster(settings={"cluster.mode": "write_behind"}) as own:
+        async with Client(own.endpoints) as boom:
+            await asyncio.gather(*[boom.submit(k % 8, Put(b"k%d" % k, b"v")) for k in range(200)])
+            for node in own.nodes:
+                own.kill(node)
+            await asyncio.to_thread(own.start)
+            values = [await boom.get(k % 8, b"k%d" % k) for k in range(200)]
+            assert set(values) == {b"v"}
+
+
+def test_errors_name_what_may_have_happened() -> None:
+    assert Overloaded("x").retryable
+    assert LogboomError("x").outcome == "not_applied"
