@@ -45,8 +45,11 @@ def local_spark(work: Path) -> Iterator[SparkSession]:
         spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
-    finally:
+    except Exception:
         spark.stop()
+        raise
+    # An interrupt may have cut a call to Java short: that connection cannot be used again. Java ends when we do.
+    spark.stop()
 
 
 def _need_java() -> None:
