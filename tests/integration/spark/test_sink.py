@@ -16,11 +16,13 @@ from logboom import Put
 from logboom.errors import (
     BarrierTimeout,
     CommandsRejected,
+    ConfigError,
     InvalidRequest,
     LogboomError,
     NonDeterministicReplay,
     NoSuchPartition,
 )
+from logboom.testing import LocalCluster
 
 KV = "0-3"
 ROWS = 20_000
@@ -225,3 +227,17 @@ def test_the_report_of_a_save_is_left_where_asked(spark, cluster, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())["report"]
     assert report["rows"] == 10
     assert "target" not in report
+
+
+def test_a_cluster_with_tls_is_written_and_read_with_a_client_certificate(spark, tmp_path):
+    with LocalCluster(nodes=1, partitions=2, tls=True) as secured:
+        reach = {"endpoints": secured.endpoints, "tlsDir": str(secured.tls_directory)}
+        report = logboom.spark.submit(adds(spark, "tls-", rows=97), addColumns="n,total", **reach)
+        rows = spark.read.format("logboom").options(view="state", atGlobalOffset=report.global_index, **reach).load()
+        assert rows.count() == 97
+        with pytest.raises(ConfigError, match="logboom certs"):
+            logboom.spark.submit(adds(spark, "tls-"), addColumns="n,total", **{**reach, "tlsDir": str(tmp_path)})
+        with pytest.raises(LogboomError):
+            logboom.spark.submit(
+                adds(spark, "tls-"), addColumns="n,total", endpoints=secured.endpoints, requestTimeoutMs=500
+            )
