@@ -1,6 +1,7 @@
 """logboom: commands ordered by one Raft log, stored and applied in many partitions, exactly once."""
 
 from logboom.client import Client
+from logboom.client.reads import LogBatch
 from logboom.commands import Add, Cas, Delete, Put
 from logboom.errors import LogboomError
 from logboom.records import RecordBlock
@@ -13,6 +14,7 @@ __all__ = [
     "Cas",
     "Client",
     "Delete",
+    "LogBatch",
     "LogboomError",
     "Put",
     "Receipt",

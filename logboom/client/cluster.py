@@ -251,6 +251,7 @@ class Cluster:
         seconds that an answer given at the deadline has to arrive.
         """
         pause, redirects, doubt = BACKOFF_MIN_S, 0, False
+        before: LogboomError | None = None
         while True:
             sent = False
             try:
@@ -260,10 +261,11 @@ class Cluster:
                     return await call(connection)
             except TimeoutError:
                 raise DeadlineExceeded(
-                    "the deadline passed before an answer came",
+                    "the deadline passed before an answer came" + (f"; the one before: {before}" if before else ""),
                     outcome="unknown" if writes and (sent or doubt) else "not_applied",
-                ) from None
+                ) from before
             except LogboomError as error:
+                before = error
                 self.heard(error)
                 doubt |= writes and error.outcome == "unknown"
                 wait = 0.0

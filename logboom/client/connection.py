@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from logboom.errors import LogboomError, Unavailable, UnknownOutcome, WrongNode, from_wire
+from logboom.errors import LogboomError, Unauthenticated, Unavailable, UnknownOutcome, WrongNode, from_wire
 from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, FrameDecoder, Kind, encode
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -78,7 +78,10 @@ class NodeConnection(asyncio.Protocol):
         token: str | None,
         cluster: str | None = None,
     ) -> NodeConnection:
-        """Connect and introduce ourselves. Raises Unavailable, WrongNode, or what the node answered."""
+        """Connect and introduce ourselves.
+
+        Raises Unavailable, Unauthenticated, WrongNode, or what the node answered.
+        """
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
@@ -97,6 +100,10 @@ class NodeConnection(asyncio.Protocol):
                 except BaseException:
                     connection.close()
                     raise
+        except ssl.SSLError as error:
+            if not _refusal(error):
+                raise Unavailable(f"{address} cannot be reached: {error}", address=address) from error
+            raise Unauthenticated(f"TLS with {address}: {error}", address=address) from error
         except (OSError, TimeoutError, UnknownOutcome) as error:
             why = str(error) or f"no answer within {timeout} s"
             raise Unavailable(f"{address} cannot be reached: {why}", address=address) from error
@@ -284,5 +291,12 @@ class NodeConnection(asyncio.Protocol):
         """An error of its own for each who waits."""
         if isinstance(error, LogboomError) and not self.welcome and error.code != "protocol":
             return from_wire(error.to_wire())  # refused before anything was asked
+        if isinstance(error, ssl.SSLError) and not self.welcome and _refusal(error):
+            return Unauthenticated(f"TLS with {self.address}: {error}", address=self.address)
         because = f": {error}" if error else ""
         return UnknownOutcome(f"the connection to {self.address} was lost{because}", address=self.address)
+
+
+def _refusal(error: ssl.SSLError) -> bool:
+    """One side does not accept the other, as opposed to a connection that broke."""
+    return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)

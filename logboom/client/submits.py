@@ -43,6 +43,8 @@ IN_FLIGHT_MAX: Final = 4
 PART_RECORDS_MAX: Final = 8192
 PART_OVERHEAD: Final = 4096
 RECORD_OVERHEAD: Final = 16
+EXPIRY_GRACE_S: Final = 0.05
+"""The frame that carries a command ends at the same deadline and knows better why."""
 PART_BYTES_MAX: Final = 1024 * 1024
 """A coalesced part grows up to this; a single larger command goes alone."""
 
@@ -175,7 +177,7 @@ class Submitter:
         answer: asyncio.Future[Receipt] = loop.create_future()
         single = _Single(record, deadline, answer, size)
         lane.put(single)
-        expiry = loop.call_at(deadline, _expire, single)
+        expiry = loop.call_at(deadline + EXPIRY_GRACE_S, _expire, single)
         try:
             return await answer
         finally:

@@ -1,0 +1,132 @@
+"""Configuration: where values come from, what is refused, and that the page about it is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from logboom import config, config_reference
+from logboom.config import load, to_toml
+from logboom.errors import ConfigError
+from logboom.settings import Settings
+from logboom.types import DurabilityMode
+
+ROOT = Path(__file__).resolve().parents[3]
+MEMBERS = "n1=a:7801@b:7701, n2=a:7802@b:7702,n3=[::1]:7803@b:7703"
+
+
+def file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_fine() -> None:
+    assert load(environment={}) == Settings()
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    path = file(tmp_path, '[node]\nid = "file"\ndata_dir = "file"\nlog_level = "debug"\n[cluster]\npartitions = 3\n')
+    environment = {"LOGBOOM_NODE__ID": "env", "LOGBOOM_NODE__DATA_DIR": "env", "HOME": "/", "LOGBOOM_TLS_DIR": "/x"}
+    settings = load(path, environment, {"node.id": "flag", "node.log_level": None})
+    assert (settings.node.id, settings.node.data_dir, settings.node.log_level) == ("flag", "env", "debug")
+    assert settings.cluster.partitions == 3
+
+
+def test_members_as_text() -> None:
+    members = load(environment={"LOGBOOM_CLUSTER__MEMBERS": MEMBERS}).cluster.members
+    assert [m.id for m in members] == ["n1", "n2", "n3"]
+    assert (members[2].peer_address, members[2].client_address) == ("[::1]:7803", "b:7703")
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    flags = {
+        "cluster.members": MEMBERS,
+        "cluster.overrides": {"3": {"state_machine": "log", "mode": "write_behind"}},
+        "node.data_dir": 'C:\\"quoted" ünïcode',
+        "raft.heartbeat_ms": "40",
+    }
+    settings = load(environment={}, flags=flags)
+    assert settings.cluster.partition(3).mode is DurabilityMode.WRITE_BEHIND
+    assert settings.cluster.partition(2).state_machine == "kv"
+    assert load(file(tmp_path, to_toml(settings)), environment={}) == settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "says"),
+    [
+        ({"raft.hartbeat_ms": 1}, "raft.hartbeat_ms", "did you mean raft.heartbeat_ms"),
+        ({"rafft.heartbeat_ms": 1}, "rafft", "did you mean raft"),
+        ({"raft": 3}, "raft", "section"),
+        ({"raft.heartbeat_ms": "soon"}, "raft.heartbeat_ms", "int"),
+        ({"raft.heartbeat_ms": 50}, "raft.election_min_ms", "3 x heartbeat_ms"),
+        ({"raft.election_max_ms": 100}, "raft.election_max_ms", "election_min_ms"),
+        ({"raft.fallback_ms": 30}, "raft.fallback_ms", "heartbeat_ms"),
+        ({"cluster.partitions": 0}, "cluster.partitions", "1 to 100000"),
+        ({"cluster.partitions": 100_001}, "cluster.partitions", "1 to 100000"),
+        ({"cluster.mode": "sometimes"}, "cluster.mode", "sometimes"),
+        ({"cluster.members": "n1=a:1"}, "cluster.members", "id=peer_host:port@client_host:port"),
+        ({"cluster.members": "n1=a:1@b:2,n1=a:3@b:4"}, "cluster.members[0].id", "twice"),
+        ({"cluster.members": "n1=a:1@b:x"}, "cluster.members[0].client_address", "host:port"),
+        ({"cluster.members": "n1=a:70000@b:1"}, "cluster.members[0].peer_address", "host:port"),
+        ({"cluster.overrides": {"8": {}}}, "cluster.overrides.8", "partition id below 8"),
+        ({"log.batch_bytes_max": 8 * 1024 * 1024}, "log.batch_bytes_max", "peer_frame_bytes"),
+        ({"admission.node_bytes": 1}, "admission.node_bytes", "one request"),
+        ({"log.linger_ms": 0}, "log.linger_ms", "positive"),
+    ],
+)
+def test_what_is_refused_is_named(flags, path: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(environment={}, flags=flags)
+    assert caught.value.path == path
+    assert says in str(caught.value)
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[node", "node = [1,", "\0"])
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"node\.toml"):
+        load(file(tmp_path, text), environment={})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.toml: No such file"):
+        load(tmp_path / "gone.toml", environment={})
+
+
+def test_a_variable_without_a_section_is_explained() -> None:
+    with pytest.raises(ConfigError, match="LOGBOOM_NODE__ID"):
+        load(environment={"LOGBOOM_PARTITIONS": "3"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        ({"cluster.members": MEMBERS, "node.id": "n1"}, "node.data_dir"),
+        ({"cluster.members": MEMBERS, "node.id": "n4", "node.data_dir": "d"}, "node.id"),
+        ({"node.id": "n1", "node.data_dir": "d"}, "node.id"),
+    ],
+)
+def test_a_node_must_know_who_it_is(flags, path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.check_node(load(environment={}, flags=flags))
+    assert caught.value.path == path
+
+
+# -- docs/configuration.md
+
+
+def test_the_page_is_current() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == config_reference.render(), "run: python -m logboom.config_reference > docs/configuration.md"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    bare = [line for line in config_reference.render().splitlines() if line.startswith("| `") and line.endswith("|  |")]
+    assert not bare
+
+
+def test_the_example_on_the_page_loads(tmp_path: Path) -> None:
+    example = config_reference.render().split("```toml\n")[1].split("```")[0]
+    config.check_node(load(file(tmp_path, example), environment={}))

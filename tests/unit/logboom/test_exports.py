@@ -1,0 +1,47 @@
+"""What `import logboom` gives, and what it does not drag in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logboom
+from logboom import errors
+
+PUBLIC = {
+    "Add", "BarrierResult", "Cas", "Client", "Delete", "LogBatch", "LogboomError", "Put", "Receipt", "Receipts",
+    "Record", "RecordBlock", "Status", "SyncClient", "Watermark",
+}  # fmt: skip
+
+
+def test_all_is_complete_and_sorted() -> None:
+    assert set(logboom.__all__) == PUBLIC
+    assert list(logboom.__all__) == sorted(logboom.__all__)
+    for name in logboom.__all__:
+        assert getattr(logboom, name).__doc__
+
+
+def test_importing_is_light() -> None:
+    script = "import logboom, sys; print(' '.join({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pyarrow", "pyspark", "rich", "click", "cryptography", "structlog", "server", "lmdb"} & set(loaded)
+
+
+def test_help_does_not_load_the_client() -> None:
+    script = "import sys; from logboom.cli import cli; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"rich", "pyarrow", "logboom.testing", "cryptography"} & set(loaded)
+
+
+def test_types_are_shipped() -> None:
+    assert (Path(logboom.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("kind", list(errors.BY_CODE.values()), ids=lambda kind: kind.__name__)
+def test_every_error_is_in_the_tree_of_the_docstring(kind) -> None:
+    assert kind is errors.LogboomError or f" {kind.__name__}" in (errors.__doc__ or "")
+    assert kind.__doc__
+    assert kind.outcome in ("not_applied", "unknown", "applied")
