@@ -124,6 +124,10 @@ class Barriers:
             return max(self._durable.get(partition_id, 0), self._watermarks.of(partition_id).applied_global_index)
         return self._watermarks.of(partition_id).applied_global_index
 
+    def awaits_applied(self, partition_id: PartitionId) -> bool:
+        """Somebody waits here until this partition is applied further."""
+        return (partition_id, Level.APPLIED) in self._heaps
+
     # -- moving
 
     def committed(self, global_commit_index: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -65,6 +65,11 @@ class Pending:
         self._awaiting_durable: dict[PartitionId, deque[Part]] = {}
         self._deadlines: list[tuple[float, int, PendingRequest]] = []
         self._tie = itertools.count()
+        self._awaiting_applied: Counter[PartitionId] = Counter()
+
+    def awaits_applied(self, partition_id: PartitionId) -> bool:
+        """Somebody here waits until a batch of this partition is applied."""
+        return self._awaiting_applied[partition_id] > 0
 
     def __len__(self) -> int:
         return len(self._by_end)
@@ -89,6 +94,7 @@ class Pending:
             pending.parts.append(part)
             invariant((partition_id, last) not in self._by_end, f"two requests for {partition_id}/{last}")
             self._by_end[partition_id, last] = part
+            self._awaiting_applied[partition_id] += request.wait is Level.APPLIED
         self._uncommitted[id(pending)] = pending
         heapq.heappush(self._deadlines, (request.deadline, next(self._tie), pending))
 
@@ -122,6 +128,7 @@ class Pending:
         if part is None:
             return
         request = part.request
+        self._awaiting_applied[partition_id] -= request.wait is Level.APPLIED
         request.ticket.release(partition_id)
         part.duplicate, part.results = batch.duplicate, batch.results
         if batch.refused is not None:
@@ -140,6 +147,7 @@ class Pending:
         for request in lost:
             for part in request.parts:
                 del self._by_end[part.partition_id, part.last_index]
+                self._awaiting_applied[part.partition_id] -= request.wait is Level.APPLIED
                 request.ticket.release(part.partition_id)
             request.answer(UnknownOutcome("leadership was lost before the request was committed; send it again"))
 

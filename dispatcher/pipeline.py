@@ -9,7 +9,7 @@ Stages below return facts; only this module sees them all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -301,7 +301,8 @@ class Pipeline:
             tell |= self.stability.update(self.node_id, partition_id, store.durable_index)
             stable = self.stability.stable(partition_id)
             limit = store.durable_index if stable is None else min(store.durable_index, stable)
-            self.workers[partition_id].notify(limit)
+            urgent = self.pending.awaits_applied(partition_id) or self.barriers.awaits_applied(partition_id)
+            self.workers[partition_id].notify(limit, urgent=urgent)
             for callback in self._commit_callbacks.get(partition_id, ()):
                 callback()
         if self.stability.partitions and touched:
@@ -434,11 +435,17 @@ class Pipeline:
             now=self.clock.monotonic(),
             done=done,
         )
+        self.hurry([partition_id])
         try:
             await reached
         finally:
             if waiter is not None:
                 self.barriers.cancel(waiter)
+
+    def hurry(self, partitions: Iterable[PartitionId]) -> None:
+        """Somebody waits for these to be applied."""
+        for partition_id in partitions:
+            self.workers[partition_id].hurry()
 
     def machine(self, partition_id: PartitionId) -> StateMachine:
         """For reads, off the loop."""

@@ -329,6 +329,7 @@ class Session:
         )
         if waiter is not None:
             self._waiters[request_id] = waiter
+            backend.hurry(waiter.behind)
 
     def _watermarks(self, frame: Frame) -> None:
         self._recovered()

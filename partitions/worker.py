@@ -51,6 +51,9 @@ class ApplyWorker:
         self._running = False
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._started = -1e9
+        self._urgent = False
         self.last_error = ""
 
     @property
@@ -68,9 +71,29 @@ class ApplyWorker:
         """``running``, ``retrying``, ``paused`` or ``damaged``."""
         return self._cursor.state.value
 
-    def notify(self, limit_index: int) -> None:
-        """Records up to ``limit_index`` may be applied."""
+    def notify(self, limit_index: int, *, urgent: bool = True) -> None:
+        """Records up to ``limit_index`` may be applied; ``urgent``: somebody waits for their effects."""
         self._cursor.raise_limit(min(limit_index, self.log.committed_index), self.log.committed_index)
+        if urgent:
+            self.hurry()
+        else:
+            self._start_when_due()
+
+    def hurry(self) -> None:
+        """Somebody waits: apply what may be applied now, and at once what follows a group under way."""
+        self._urgent = True
+        self._start()
+
+    def _start_when_due(self) -> None:
+        # Each group costs a sync; what nobody waits for is worth fewer of them.
+        wait = self._started + self._settings.linger_ms / 1000 - self._clock.monotonic()
+        if wait <= 0 or self._urgent:
+            self._start()
+        elif self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(wait, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._linger = None
         self._start()
 
     def advance_idle(self, global_commit_index: int) -> None:
@@ -91,8 +114,9 @@ class ApplyWorker:
     async def close(self) -> None:
         """Let the group under way finish; start no other."""
         self._cursor.state = WorkerState.PAUSED
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._linger):
+            if timer is not None:
+                timer.cancel()
         if self._running:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
@@ -101,7 +125,8 @@ class ApplyWorker:
         cursor = self._cursor
         if self._running or not cursor.due or cursor.state is not WorkerState.RUNNING:
             return
-        self._running = True
+        self._running, self._urgent = True, False
+        self._started = self._clock.monotonic()
         group = ApplyGroup(
             self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, cursor.limit
         )
@@ -122,7 +147,7 @@ class ApplyWorker:
             reached = GlobalLogIndex(max(last.global_index, self._cursor.applied.applied_global_index))
             self._cursor.advance(Position(last.last_index, reached))
             self._on_progress(batches)
-            self._start()
+            self._start_when_due()
 
     def _failed(self, error: BaseException | None) -> None:
         self.dedupe.rollback()

@@ -28,6 +28,8 @@ def run(settings: Settings) -> int:
     configure(level=settings.node.log_level, form=settings.node.log_format)
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
     gc.set_threshold(50_000, 20, 20)
+    # Sync threads hand results to the loop: do not let either wait long for the interpreter.
+    sys.setswitchinterval(0.0005)
     try:
         import uvloop
     except ImportError:

@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from logboom.errors import InvalidRequest
-from logboom.spark.connection import session
+from logboom.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
-from logboom.spark.options import ReadOptions, View, WriteOptions, read_options, write_options
+from logboom.spark.options import ReadOptions, Target, View, WriteOptions, read_options, write_options
 from logboom.spark.read import LOG, STATE, Share, project, read_log, read_state, shares
 from logboom.spark.report import finish
 from logboom.spark.sink import TaskReport, WritePlan, check_write_id, write_task
@@ -50,7 +50,7 @@ class SharePartition(InputPartition):  # type: ignore[misc]
 
 def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     """Check everything that can be checked before a job runs; asks the cluster for its partitions."""
-    machines = session(options.target).run(lambda client: client.state_machines())
+    machines = reached(options.target).run(lambda client: client.state_machines())
     return WritePlan(
         target=options.target,
         layout=layout_of(to_arrow_schema(schema, timezone="UTC"), options, machines),
@@ -60,6 +60,18 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         in_flight_bytes_max=options.in_flight_bytes_max,
         report_file=options.report_file,
     )
+
+
+def reached(target: Target) -> Session:
+    """A session that has found its cluster. Raises Unavailable, naming the endpoints, or why a node refused us."""
+    found = session(target)
+    try:
+        found.run(lambda client: client.partitions())
+    except (DeadlineExceeded, Unavailable) as error:
+        raise Unavailable(
+            f"no node at {target.endpoints} answered within {target.request_timeout_ms} ms: {error.message}"
+        ) from error
+    return found
 
 
 def run_task(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -105,7 +117,7 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         """On the driver, once per query: pins the ends of logs."""
-        return [SharePartition(share) for share in shares(self._options, session(self._options.target))]
+        return [SharePartition(share) for share in shares(self._options, reached(self._options.target))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
