@@ -146,8 +146,11 @@ class Session(asyncio.Protocol):
 
 async def until(condition: Callable[[], Any]) -> None:
     """Let the loop run until something is so; pytest's time-out ends it otherwise."""
+    loop = asyncio.get_running_loop()
     while not condition():
-        await asyncio.sleep(0.001)
+        turn = loop.create_future()
+        loop.call_later(0.001, turn.set_result, None)
+        await turn
 
 
 def fails(error: LogboomError) -> Answer:

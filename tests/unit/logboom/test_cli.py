@@ -1,0 +1,360 @@
+"""The command line: what it sends, what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from logboom.cli import COMMANDS, cli, exit_status, main
+from logboom.cli.common import Duration, PartitionIds
+from logboom.cli.rows import command_of, read_rows, words_row
+from logboom.commands import Add, Cas, Delete, Put, to_record
+from logboom.errors import BY_CODE
+from logboom.records import RecordBlock
+from logboom.types import Record
+from logboom.wire import Kind
+from tests.unit.logboom.fake_server import FakeNode, Session, fails
+from tests.unit.logboom.test_connection import entries, records
+
+
+@pytest.fixture
+def node(monkeypatch) -> Iterator[FakeNode]:
+    """A fake node on a loop of its own; LOGBOOM_ENDPOINTS names it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    fake = FakeNode()
+    asyncio.run_coroutine_threadsafe(fake.start(), loop).result()
+    monkeypatch.setenv("LOGBOOM_ENDPOINTS", fake.address)
+    monkeypatch.delenv("LOGBOOM_TLS_DIR", raising=False)
+    yield fake
+    asyncio.run_coroutine_threadsafe(fake.stop(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def run(capsys, *args: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(list(args))
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def status_of(role: str = "leader", state: str = "running", leader: str | None = "n1") -> Any:
+    def answer(session: Session, frame: Any) -> None:
+        header = {
+            "node": session.node.name, "cluster": "test", "role": role, "term": 2, "leader": leader, "commit_index": 9,
+            "recovered": True, "members": [["n1", session.node.address, True]], "waiters": 0, "uptime_s": 1.5,
+            "version": "0", "partitions": [[0, 5, 5, 4, 0, 8, state]], "backlog": [[0, 1, 100]],
+            "digests": [[0, 8, b"\xab"]] if frame.header["digests"] else None,
+        }  # fmt: skip
+        session.send(frame, Kind.STATUS_REPLY, header)
+
+    return answer
+
+
+# -- in general
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in COMMANDS), ["partitions", "list"], ["partitions", "pause"]]
+)
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "xample" in result.output or command in ([], ["partitions"])
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["bogus"], "No such command"),
+        (["submit", "-p", "0", "putt", "a", "b"], "put KEY VALUE"),
+        (["submit", "put", "a", "b"], "--partition or --by-key"),
+        (["submit", "-p", "0", "--by-key", "put", "a", "b"], "not both"),
+        (["submit", "-p", "0", "-f", "/nowhere/x", "--wait", "durable"], "No such file"),
+        (["get"], "KEYS"),
+        (["barrier", "-g", "x"], "'x' is not a valid integer"),
+        (["barrier", "-g", "1", "-p", "3-1"], "0,3,5-9"),
+        (["status", "--timeout", "soon"], "500ms"),
+        (["tail", "--follow"], "--partition"),
+        (["get", "-p", "0", "--encoding", "hex", "xyz"], "not hex"),
+        (["node", "--id", "n1"], "node.data_dir"),
+        (["node", "--config", "/nowhere/n.toml"], "No such file"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_2(node: FakeNode, capsys, args: list[str], says: str) -> None:
+    status, out, err = run(capsys, *args)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_without_a_cluster_it_says_how_to_name_one(monkeypatch, capsys) -> None:
+    monkeypatch.delenv("LOGBOOM_ENDPOINTS", raising=False)
+    status, _, err = run(capsys, "status")
+    assert status == 2
+    assert "--endpoints" in err
+    assert "LOGBOOM_ENDPOINTS" in err
+
+
+def test_unreachable_is_3(capsys) -> None:
+    status, out, err = run(capsys, "get", "-p", "0", "k", "--endpoints", "127.0.0.1:1", "--timeout", "200ms")
+    assert (status, out) == (3, "")
+    assert "127.0.0.1:1" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("overloaded", 1), ("no_such_partition", 2), ("deadline_exceeded", 3), ("corrupt_data", 4), ("error", 4)],
+)
+def test_errors_of_the_node_have_their_status(node: FakeNode, capsys, code: str, status: int) -> None:
+    node.answers[Kind.SUBMIT] = fails(BY_CODE[code]("because"))
+    found, _, err = run(capsys, "submit", "-p", "0", "put", "a", "b", "--timeout", "100ms")
+    assert found == status
+    assert "because" in err
+    assert f"[{code}]" in err
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+def test_every_code_has_an_exit_status(code: str) -> None:
+    assert exit_status(BY_CODE[code]("x")) in (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("5s", 5.0), ("2m", 120.0), ("1.5", 1.5), ("1h", 3600.0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+def test_lists_of_partitions() -> None:
+    assert PartitionIds().convert("5-7,0, 5", None, None) == [5, 6, 7, 0]
+
+
+# -- submit
+
+
+def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:
+    status, out, _ = run(capsys, "submit", "-p", "2", "put", "k", "v", "-o", "json")
+    assert status == 0
+    assert json.loads(out) == [
+        {"partition": 2, "records": 1, "first_index": 1, "last_index": 1, "global_index": 1, "duplicate": 0,
+         "results": {"ok": 1}}
+    ]  # fmt: skip
+    assert node.log[2] == [Put(b"k", b"v").record().payload]
+    status, out, _ = run(capsys, "submit", "-p", "2", "add", "k", "1", "2")
+    assert out.splitlines()[1].split() == ["2", "1", "2", "2", "2", "0", "ok=1"]
+
+
+def test_commands_without_effect_are_1(node: FakeNode, capsys) -> None:
+    rows = [[0, 1, 1, 1, 0, b"\x02"]]
+    node.answers[Kind.SUBMIT] = lambda s, f: s.send(f, Kind.SUBMITTED, {"parts": rows, "commit_index": 1})
+    status, out, err = run(capsys, "submit", "-p", "0", "cas", "a", "b", "c", "-o", "jsonl")
+    assert status == 1
+    assert json.loads(out)["results"] == {"mismatch": 1}
+    assert "took no effect" in err
+
+
+def test_submit_from_stdin_and_by_key(node: FakeNode, capsys, monkeypatch) -> None:
+    text = io.TextIOWrapper(io.BytesIO(b"put 'a b' 1\n\nadd n 5\n"))
+    monkeypatch.setattr(sys, "stdin", text)
+    status, out, _ = run(capsys, "submit", "--by-key", "-o", "json")
+    assert status == 0
+    assert sum(row["records"] for row in json.loads(out)) == 2
+
+
+def test_a_bad_line_is_named_and_what_went_before_is_in_order(node: FakeNode, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"key": "a", "value": "1"}\n{"key": \n')
+    status, _, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert status == 2
+    assert "line 2" in err
+
+
+def test_once_takes_effect_once(node: FakeNode, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("key,value,partition\na,1,0\nb,2,1\nc,3,0\n")
+    for _ in range(2):
+        status, out, _ = run(capsys, "submit", "-f", str(path), "--once", "load-1", "-o", "json")
+        assert status == 0
+    assert [(row["partition"], row["records"], row["duplicate"]) for row in json.loads(out)] == [(0, 2, 2), (1, 1, 1)]
+    assert (len(node.log[0]), len(node.log[1])) == (2, 1)
+
+
+def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"one\n\xff\xfe\r\n")
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw")[0] == 0
+    assert node.log[1] == [b"one", b"\xff\xfe"]
+
+
+def test_large_files_go_in_several_requests(node: FakeNode, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"key": f"k{k}", "value": "v" * 500}) + "\n" for k in range(3000)))
+    assert run(capsys, "submit", "-p", "0", "-f", str(path))[0] == 0
+    assert len(node.log[0]) == 3000
+    assert len(node.of(Kind.SUBMIT)) > 2
+
+
+@pytest.mark.parametrize(
+    ("row", "command"),
+    [
+        ({"key": "k", "value": "v"}, Put(b"k", b"v")),
+        ({"op": "DELETE", "key": "k"}, Delete(b"k")),
+        ({"op": "cas", "key": "k", "value": "v"}, Cas(b"k", None, b"v")),
+        ({"key": "k", "numbers": [1, 2]}, Add(b"k", 1, 2)),
+        ({"op": "add", "key": "k", "value": "1 2.5"}, Add(b"k", 1.0, 2.5)),
+        ({"op": "record", "value": b"raw"}, Record(b"raw")),
+        ({"key": "k", "value": {"a": 1}}, Put(b"k", b'{"a": 1}')),
+    ],
+)
+def test_rows_become_commands(row, command) -> None:
+    assert to_record(command_of(row, "text")) == to_record(command)
+
+
+def test_words_and_parquet_say_the_same(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"op": ["put", "add"], "key": [b"a", b"b"], "value": [b"1", None], "numbers": [None, [1, 2]]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with (tmp_path / "x.parquet").open("rb") as file:
+        rows = [command_of(row, "text") for row in read_rows(file, "parquet", raw=False)]
+    assert rows == [command_of(words_row(words.split()), "text") for words in ("put a 1", "add b 1 2")]
+
+
+# -- reading
+
+
+def test_get_prints_values_and_misses(node: FakeNode, capsys) -> None:
+    block = RecordBlock.from_columns(payloads=[b"b\xff", b""])
+    body = [bytes(block.metadata), bytes(block.data)]
+    header = {"found": [True, False], "metadata": len(body[0]), "data": len(body[1]), "global_index": 4}
+    node.answers[Kind.GET] = lambda s, f: s.send(f, Kind.VALUES, header, body)
+    status, out, err = run(capsys, "get", "-p", "0", "6161", "62", "--encoding", "hex", "-o", "json")
+    assert status == 1
+    assert json.loads(out) == [{"key": "6161", "value": "ff"}, {"key": "62", "value": None}]
+    assert "no such key: 62" in err
+    assert node.of(Kind.GET)[0].header["keys"] == [b"aa", b"b"]
+
+
+def test_scan_and_tail_stream(node: FakeNode, capsys) -> None:
+    node.answers[Kind.SCAN] = lambda s, f: entries(s, f, [b"a", b"b"], more=False)
+    assert run(capsys, "scan", "-p", "0", "--prefix", "x")[1] == "a\tA\nb\tB\n"
+    assert node.of(Kind.SCAN)[0].header["prefix"] == b"x"
+
+    def tail(session: Session, frame: Any) -> None:
+        records(session, frame, 3, 7, [Put(b"k", b"v").record().payload, Add(b"k", 4).record().payload, b"?"])
+        session.send(frame, Kind.END, {"next_index": 6})
+
+    node.answers[Kind.TAIL] = tail
+    _, out, _ = run(capsys, "tail", "-p", "1", "--start", "3", "-o", "jsonl")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["index"], row["op"], row["value"]) for row in rows] == [
+        (3, "put", "v"),
+        (4, "add", [4]),
+        (5, "invalid", "3f"),
+    ]
+    assert run(capsys, "tail", "-p", "1", "--limit", "1", "--raw")[1].count("\n") == 1
+
+
+def test_barrier_sends_what_was_asked(node: FakeNode, capsys) -> None:
+    status, out, _ = run(
+        capsys, "barrier", "-g", "9", "-p", "0-1", "--level", "durable", "--timeout", "5s", "-o", "json"
+    )
+    assert status == 0
+    assert json.loads(out)["global_index"] == 9
+    header = node.of(Kind.BARRIER)[0].header
+    assert (header["global_index"], header["partitions"], header["level"]) == (9, [0, 1], "durable")
+    assert 4000 < header["timeout_ms"] <= 5000
+    node.answers[Kind.BARRIER] = fails(BY_CODE["barrier_blocked"]("partition 1 is paused"))
+    status, _, err = run(capsys, "barrier", "-g", "9")
+    assert status == 1
+    assert "paused" in err
+
+
+# -- operating
+
+
+def test_status_when_all_is_well(node: FakeNode, capsys) -> None:
+    node.answers[Kind.STATUS] = status_of()
+    status, out, err = run(capsys, "status", "-o", "json", "--digests")
+    assert (status, err) == (0, "")
+    about = json.loads(out)
+    assert about["healthy"] is True
+    assert about["nodes"][0]["role"] == "leader"
+    assert about["partitions"][0] | {"lag": 1, "backlog_bytes": 100, "digest": "ab"} == about["partitions"][0]
+    assert run(capsys, "status")[1].splitlines()[0].split()[:3] == ["node", "role", "term"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(status_of(state="damaged"), "partition 0 on n1 is damaged"), (status_of(leader=None), "no node leads")],
+)
+def test_status_of_a_sick_cluster_is_5(node: FakeNode, capsys, answer, says: str) -> None:
+    node.answers[Kind.STATUS] = answer
+    status, out, err = run(capsys, "status", "-o", "json")
+    assert status == 5
+    assert says in err
+    assert json.loads(out)["healthy"] is False
+
+
+def test_a_minority_that_is_away_is_told_and_no_failure(node: FakeNode, capsys) -> None:
+    node.answers[Kind.STATUS] = status_of()
+    node.members = {"n1": node.address, "n2": "127.0.0.1:1", "n3": node.address}
+    status, out, err = run(capsys, "status")
+    assert status == 0
+    assert "unreachable" in out
+    assert "n2 cannot be reached" in err
+    node.members["n3"] = "127.0.0.1:2"
+    assert run(capsys, "status")[0] == 5
+
+
+def test_partitions_are_listed_and_held(node: FakeNode, capsys) -> None:
+    node.answers[Kind.STATUS] = status_of()
+    node.answers[Kind.ADMIN] = lambda s, f: s.send(f, Kind.ADMIN_REPLY, {"state": "paused"})
+    _, out, _ = run(capsys, "partitions", "list", "-o", "jsonl")
+    assert json.loads(out)["state_machine"] == "kv"
+    status, out, _ = run(capsys, "partitions", "pause", "3", "--node", "n1", "-o", "json")
+    assert status == 0
+    assert json.loads(out) == {"partition": 3, "node": "n1", "state": "paused"}
+    assert node.of(Kind.ADMIN)[0].header == {"action": "pause", "partition": 3}
+    status, _, err = run(capsys, "partitions", "pause", "3", "--node", "n7")
+    assert status == 2
+    assert "members are n1" in err
+
+
+def test_certs_are_made_once(capsys, tmp_path: Path) -> None:
+    where = str(tmp_path / "tls")
+    assert run(capsys, "certs", "--dir", where, "--nodes", "n1,n2")[0] == 0
+    files = {path.name: path.stat().st_mode & 0o777 for path in Path(where).iterdir()}
+    assert set(files) == {
+        "ca.pem", "client-ca.pem", "n1.pem", "n1.key", "n2.pem", "n2.key", "client.pem", "client.key"
+    }  # fmt: skip
+    assert set(files.values()) == {0o600}
+    status, _, err = run(capsys, "certs", "--dir", where, "--nodes", "n1")
+    assert status == 2
+    assert "already holds an authority" in err
+    assert run(capsys, "certs", "--dir", where, "--nodes", "n1", "--if-missing")[0] == 0
+
+
+def test_a_configuration_can_be_checked_without_starting(capsys, tmp_path: Path) -> None:
+    path = tmp_path / "n1.toml"
+    path.write_text('[cluster]\nmembers = "n1=a:1@a:2"\n[node]\nid = "n1"\ndata_dir = "d"\n')
+    assert run(capsys, "node", "--config", str(path), "--check")[0] == 0
+    path.write_text(path.read_text() + "[raft]\nheartbeat = 1\n")
+    status, _, err = run(capsys, "node", "--config", str(path), "--check")
+    assert status == 2
+    assert "did you mean raft.heartbeat_ms" in err
