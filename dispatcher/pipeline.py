@@ -9,8 +9,7 @@ Stages below return facts; only this module sees them all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -25,7 +24,7 @@ from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
 from logboom.settings import Settings
 from logboom.state_machine import StateMachine
-from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, Term, Watermark
+from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
@@ -364,142 +363,3 @@ class Pipeline:
         ):
             self._recovered = True
             log.info("recovered", global_commit_index=target)
-
-    # -- the client service's view (dispatcher.backend.Backend)
-
-    def partition_ids(self) -> Sequence[PartitionId]:
-        """All of them, ascending."""
-        return list(self.logs)
-
-    def leader_address(self) -> str | None:
-        """Where clients reach the leader, if there is one."""
-        leader = self.raft.engine.leader
-        return None if leader is None else self._addresses[leader]
-
-    def recovered(self) -> bool:
-        """Watermarks, barriers and reads may be answered."""
-        return self._recovered
-
-    def global_commit_index(self) -> GlobalLogIndex:
-        """Highest ``global_log_index`` that this node knows to be committed."""
-        return self.parent.global_index
-
-    async def read_index(self, deadline: float) -> GlobalLogIndex:
-        """A global index that covers everything committed before this call (a quorum has said so)."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[GlobalLogIndex] = loop.create_future()
-
-        def done(error: LogboomError | None) -> None:
-            if answer.done():
-                return
-            if isinstance(error, NotLeader):
-                error = NotLeader(error.message, leader=self.leader_address())
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(self.parent.global_index)
-
-        self.raft.read_index(done)
-        timer = loop.call_later(
-            max(0.0, deadline - self.clock.monotonic()),
-            lambda: done(Unavailable("no quorum confirmed the leader in time")),
-        )
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-
-    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
-        """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
-        if self.workers[partition_id].applied_global_index >= global_index:
-            return
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(answer: list[Watermark] | LogboomError) -> None:
-            if reached.done():
-                return
-            if isinstance(answer, LogboomError):
-                reached.set_exception(
-                    Unavailable(f"partition {partition_id} is not applied up to {global_index} here: {answer}")
-                )
-            else:
-                reached.set_result(None)
-
-        waiter = self.barriers.add(
-            client=self,
-            target=global_index,
-            partitions=[partition_id],
-            level=Level.APPLIED,
-            deadline=deadline,
-            wait_blocked=False,
-            now=self.clock.monotonic(),
-            done=done,
-        )
-        self.hurry([partition_id])
-        try:
-            await reached
-        finally:
-            if waiter is not None:
-                self.barriers.cancel(waiter)
-
-    def hurry(self, partitions: Iterable[PartitionId]) -> None:
-        """Somebody waits for these to be applied."""
-        for partition_id in partitions:
-            self.workers[partition_id].hurry()
-
-    def machine(self, partition_id: PartitionId) -> StateMachine:
-        """For reads, off the loop."""
-        return self.machines[partition_id]
-
-    def log(self, partition_id: PartitionId) -> PartitionLog:
-        """For reads of records, off the loop."""
-        return self.logs[partition_id]
-
-    def pause(self, partition_id: PartitionId) -> str:
-        """Stop applying here; returns the state."""
-        return self._steer(partition_id, self.workers[partition_id].pause)
-
-    def resume(self, partition_id: PartitionId) -> str:
-        """Go on applying here."""
-        return self._steer(partition_id, self.workers[partition_id].resume)
-
-    def freeze(self, partition_id: PartitionId) -> str:
-        """Admit no writes here."""
-        return self._steer(partition_id, lambda: self.admission.freeze(partition_id))
-
-    def thaw(self, partition_id: PartitionId) -> str:
-        """Admit writes again."""
-        return self._steer(partition_id, lambda: self.admission.thaw(partition_id))
-
-    def _steer(self, partition_id: PartitionId, act: Callable[[], object]) -> str:
-        act()
-        self._publish(partition_id)
-        return self.watermarks.of(partition_id).state
-
-    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever the partition's committed, durable prefix may have grown; returns the way to stop it."""
-        callbacks = self._commit_callbacks.setdefault(partition_id, [])
-        callbacks.append(callback)
-        return lambda: callbacks.remove(callback)
-
-    def status(self) -> dict[str, Any]:
-        """Header fields of a STATUS_REPLY that this module knows."""
-        engine = self.raft.engine
-        role = "leader" if engine.is_leader else "candidate" if engine.is_candidate else "follower"
-        leader = engine.leader
-        return {
-            "node": self.node_id,
-            "cluster": self.cluster.id,
-            "role": role,
-            "term": engine.term,
-            "leader": leader,
-            "leader_address": self.leader_address(),
-            "admits": self.raft.admits,
-            "commit_index": self.parent.global_index,
-            "raft_index": engine.commit_index,
-            "recovered": self._recovered,
-            "members": [
-                [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
-                for m in self.cluster.members
-            ],
-        }

@@ -14,8 +14,8 @@ from typing import Any, Final
 import structlog
 
 from dispatcher import reads
+from dispatcher.backend import Backend
 from dispatcher.barriers import Waiter
-from dispatcher.pipeline import Pipeline
 from dispatcher.requests import SubmitReply, encode_reply, field_of, parse_submit
 from dispatcher.tail import Tail
 from dispatcher.watermarks import to_row
@@ -46,7 +46,7 @@ ACTIONS: Final = ("pause", "resume", "freeze", "thaw")
 class ClientService:
     """All client sessions of one node."""
 
-    def __init__(self, backend: Pipeline, settings: Settings) -> None:
+    def __init__(self, backend: Backend, settings: Settings) -> None:
         self.backend = backend
         self.settings = settings
         self.sessions: set[Session] = set()

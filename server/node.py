@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from dispatcher.admission import Admission
+from dispatcher.backend import Backend
 from dispatcher.barriers import Barriers
 from dispatcher.pipeline import Pipeline
 from dispatcher.service import ClientService
@@ -69,7 +70,7 @@ class Node:
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)
         self.admission = Admission(settings.admission, list(self.logs))
-        self.pipeline = Pipeline(
+        self.pipeline = Backend(
             settings=settings,
             node_id=self.node_id,
             logs=self.logs,
