@@ -116,9 +116,9 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_bytes: int = 4 * MIB
     """Applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
+    """Batches applied in one transaction, at most."""
     linger_ms: int = 25
     """Shortest time between two apply transactions of a partition while nobody waits for its effects."""
-    """Batches applied in one transaction, at most."""
     retry_initial_ms: int = 50
     """First pause after a failed apply; doubles,"""
     retry_max_ms: int = 2_000
