@@ -6,12 +6,13 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 from logboom.client import Client
 from logboom.client.reads import LogBatch
 from logboom.commands import Value
-from logboom.errors import LogboomError
+from logboom.errors import LogboomError, Unavailable
 from logboom.types import BarrierResult, GlobalLogIndex, Receipt, Receipts, Watermark
 
 T = TypeVar("T")
@@ -21,6 +22,21 @@ _END: Any = object()
 async def _end(client: Client, loop: asyncio.AbstractEventLoop) -> None:
     await client.close()
     await loop.shutdown_asyncgens()
+
+
+async def _aclose(iterator: AsyncIterator[Any]) -> None:
+    closing = getattr(iterator, "aclose", None)
+    if closing is not None:
+        await closing()
+
+
+def _wait(future: Future[T]) -> T:
+    """The result. Interrupted (Ctrl-C), it cancels the work."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 class SyncClient:
@@ -33,13 +49,21 @@ class SyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
+        self._inherited: list[object] = []
+        self._closed = False
         self._start()
 
     def _start(self) -> tuple[asyncio.AbstractEventLoop, Client]:
+        if self._pid != os.getpid():
+            # First use here. Threads do not survive a fork, so a child starts its own; another thread of the
+            # parent may have held the lock just then. What the parent had is kept, so that nothing closes it here.
+            self._lock = threading.Lock()
+            self._inherited.append((self._loop, self._client))
+            self._pid, self._loop, self._client = os.getpid(), None, None
         with self._lock:
-            if self._pid != os.getpid() or self._loop is None or self._client is None:
-                # First use here: threads do not survive a fork, so a child starts its own.
-                self._pid = os.getpid()
+            if self._closed:
+                raise Unavailable("the client is closed")
+            if self._loop is None or self._client is None:
                 self._client = self._make()
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="logboom", daemon=True)
@@ -48,12 +72,7 @@ class SyncClient:
 
     def _run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         loop, client = self._start()
-        future = asyncio.run_coroutine_threadsafe(call(client), loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return _wait(asyncio.run_coroutine_threadsafe(call(client), loop))
 
     def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
         loop, client = self._start()
@@ -61,18 +80,24 @@ class SyncClient:
         async def begin() -> AsyncIterator[T]:
             return call(client)  # on the loop: deadlines are by its clock
 
-        iterator = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+        iterator = _wait(asyncio.run_coroutine_threadsafe(begin(), loop))
+
+        turn = asyncio.Lock()  # an interrupted step has ended before the iterator is closed
 
         async def step() -> Any:
-            return await anext(iterator, _END)
+            async with turn:
+                return await anext(iterator, _END)
+
+        async def end() -> None:
+            async with turn:
+                await _aclose(iterator)
 
         try:
-            while (item := asyncio.run_coroutine_threadsafe(step(), loop).result()) is not _END:
+            while (item := _wait(asyncio.run_coroutine_threadsafe(step(), loop))) is not _END:
                 yield item
         finally:
-            closing = getattr(iterator, "aclose", None)
-            if closing is not None and not loop.is_closed():  # closing the client has ended it already
-                asyncio.run_coroutine_threadsafe(closing(), loop).result()
+            if not loop.is_closed():  # closing the client has ended it already
+                _wait(asyncio.run_coroutine_threadsafe(end(), loop))
 
     def __enter__(self) -> Self:
         return self
@@ -82,10 +107,14 @@ class SyncClient:
 
     def close(self) -> None:
         """Close the connections and end the background thread. Idempotent."""
+        if self._pid != os.getpid():
+            self._closed = True
+            return
         with self._lock:
+            self._closed = True
             loop, client, thread = self._loop, self._client, self._thread
             self._loop = self._client = self._thread = None
-        if loop is None or client is None or thread is None or self._pid != os.getpid():
+        if loop is None or client is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(_end(client, loop), loop).result()
         loop.call_soon_threadsafe(loop.stop)

@@ -72,7 +72,12 @@ def local(
                 click.echo(f"export LOGBOOM_TLS_DIR={cluster.tls_directory}")
             click.echo(f"export LOGBOOM_ENDPOINTS={cluster.endpoints}")
             click.echo("Ctrl-C ends it.", err=True)
-        ended.wait()
+        gone: set[str] = set()
+        while not ended.wait(1.0):
+            for name in cluster.nodes:
+                if name not in gone and not cluster.alive(name):
+                    gone.add(name)
+                    click.echo(f"logboom: {name} has ended by itself; its log: {cluster.log(name)}", err=True)
 
 
 @click.command(epilog="Example:  logboom demo")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +21,6 @@ from logboom.types import Record
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, fails
 from tests.unit.logboom.test_connection import entries, records
-
-
-@pytest.fixture
-def node(monkeypatch) -> Iterator[FakeNode]:
-    """A fake node on a loop of its own; LOGBOOM_ENDPOINTS names it."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    fake = FakeNode()
-    asyncio.run_coroutine_threadsafe(fake.start(), loop).result()
-    monkeypatch.setenv("LOGBOOM_ENDPOINTS", fake.address)
-    monkeypatch.delenv("LOGBOOM_TLS_DIR", raising=False)
-    yield fake
-    asyncio.run_coroutine_threadsafe(fake.stop(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def run(capsys, *args: str) -> tuple[int, str, str]:

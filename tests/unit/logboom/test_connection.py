@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from logboom import Client, Put, SyncClient
+from logboom import Client, Put
 from logboom.certs import client_context, make_test_authority, server_context
 from logboom.client import connection as connection_module
 from logboom.errors import (
@@ -23,7 +23,6 @@ from logboom.errors import (
     Overloaded,
     Unauthenticated,
     Unavailable,
-    UnknownOutcome,
     WrongNode,
     from_wire,
 )
@@ -123,8 +122,9 @@ async def test_every_error_arrives_as_what_it_was(code: str) -> None:
     async with cluster() as [node], Client(node.address) as boom:
         error = BY_CODE[code]("because", outcome="not_applied", limit=7, partition_id=3)
         node.answers[Kind.SUBMIT] = fails(error)
+        connection = await boom._cluster.any()
         with pytest.raises(BY_CODE[code], match="because") as caught:
-            await boom.submit(0, Put(b"a", b""), timeout=0.2)
+            await connection.request(Kind.SUBMIT, {"parts": []})
         assert type(caught.value) is BY_CODE[code]
         assert (caught.value.limit, caught.value.partition_id, caught.value.outcome) == (7, 3, "not_applied")
         assert caught.value.to_wire() == error.to_wire()
@@ -413,48 +413,6 @@ async def test_a_client_of_another_authority_is_turned_away(tmp_path: Path) -> N
             await boom.status(timeout=5.0)
     server.close()
     await server.wait_closed()
-
-
-# -- the blocking client
-
-
-def test_the_blocking_client_is_the_same_and_ends_its_thread() -> None:
-    async def serve(stop: asyncio.Event, started: asyncio.Future[str]) -> None:
-        async with cluster() as [node]:
-            started.set_result(node.address)
-            node.answers[Kind.TAIL] = lambda session, frame: records(session, frame, 1, 1, [b"1"])
-            await stop.wait()
-
-    helper = SyncClient("127.0.0.1:1")  # lends its loop to the fake node
-    loop, _ = helper._start()
-
-    async def begin() -> tuple[asyncio.Task[None], asyncio.Event, str]:
-        stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(serve(stop, started))
-        return task, stop, await started
-
-    task, stop, address = asyncio.run_coroutine_threadsafe(begin(), loop).result()
-    with SyncClient(address) as boom:
-        assert boom.submit(0, [Put(b"a", b"")]).count == 1
-        tail = boom.tail(0, follow=True)
-        assert next(tail).first_index == 1
-        thread = boom._thread
-    assert thread is not None
-    assert not thread.is_alive()
-    tail.close()  # type: ignore[attr-defined]
-    boom.close()
-
-    async def end() -> None:
-        stop.set()
-        await task
-
-    asyncio.run_coroutine_threadsafe(end(), loop).result()
-    helper.close()
-
-
-def test_unknown_outcome_is_a_retry_away() -> None:
-    assert UnknownOutcome("x").retryable
-    assert UnknownOutcome("x").outcome == "unknown"
 
 
 async def test_a_client_without_a_certificate_gets_nowhere(tmp_path: Path) -> None:

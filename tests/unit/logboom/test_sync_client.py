@@ -1,0 +1,123 @@
+"""The blocking client: the same calls, on a thread of its own, over forks and interruptions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from logboom import Client, Put, SyncClient
+from logboom.errors import DeadlineExceeded, Unavailable
+from logboom.wire import Kind
+from tests.unit.logboom.fake_server import FakeNode, silent
+from tests.unit.logboom.test_connection import entries, records
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def until(condition) -> None:
+    while not condition():
+        time.sleep(0.001)
+
+
+def test_it_has_every_method_of_the_client() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(Client) - public(SyncClient) == {"scan_blocks"}  # for Spark, which has a loop of its own
+
+
+def test_calls_block_and_errors_come_through(node: FakeNode) -> None:
+    with SyncClient(node.address) as boom:
+        assert boom.submit(0, [Put(b"a", b"")]).count == 1
+        assert boom.last_seen == 1
+        assert boom.partitions() == [0, 1, 2, 3]
+        node.answers[Kind.SUBMIT] = silent
+        with pytest.raises(DeadlineExceeded):
+            boom.submit(0, Put(b"a", b""), timeout=0.05)
+
+
+def test_threads_share_it(node: FakeNode) -> None:
+    with SyncClient(node.address) as boom:
+        threads = [threading.Thread(target=boom.submit, args=(0, Put(b"a", b""))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(node.log[0]) == 8
+
+
+def test_closing_ends_the_thread_and_open_iterators(node: FakeNode) -> None:
+    node.answers[Kind.TAIL] = lambda session, frame: records(session, frame, 1, 1, [b"1"])
+    with SyncClient(node.address) as boom:
+        tail = boom.tail(0, follow=True)
+        assert next(tail).first_index == 1
+        thread = boom._thread
+    assert thread is not None
+    assert not thread.is_alive()
+    tail.close()  # type: ignore[attr-defined]
+    boom.close()
+    with pytest.raises(Unavailable, match="closed"):
+        boom.submit(0, Put(b"a", b""))
+
+
+def test_leaving_an_iterator_early_frees_it_at_the_node(node: FakeNode) -> None:
+    node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"a", b"b"], more=True)
+    with SyncClient(node.address) as boom:
+        for key, _ in boom.scan(0):
+            assert key == b"a"
+            break
+        until(lambda: len(node.sessions) == 1)
+
+
+def test_a_forked_child_connects_anew(node: FakeNode) -> None:
+    script = """
+import os, sys
+from logboom import Put, SyncClient
+boom = SyncClient(sys.argv[1])
+boom.submit(0, Put(b"parent", b""))
+child = os.fork()
+if child == 0:
+    boom.submit(0, Put(b"child", b""))
+    boom.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+boom.submit(0, Put(b"parent", b""))
+boom.close()
+"""
+    subprocess.run([sys.executable, "-c", script, node.address], check=True, timeout=30, cwd=ROOT)
+    assert len(node.log[0]) == 3
+    assert len({frame.header["producer"] for frame in node.of(Kind.SUBMIT)}) == 2
+
+
+def test_ctrl_c_ends_a_following_tail_cleanly(node: FakeNode) -> None:
+    node.answers[Kind.TAIL] = lambda session, frame: records(session, frame, 1, 1, [b"1"])
+    command = [sys.executable, "-m", "logboom", "tail", "-p", "0", "-f", "--endpoints", node.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as tail:
+        until(lambda: node.of(Kind.CREDIT))
+        tail.send_signal(signal.SIGINT)
+        out, err = tail.communicate(timeout=20)
+    assert tail.returncode == 130
+    assert out.startswith("0\t1\t1")
+    assert "Traceback" not in err
+    until(lambda: not node.sessions)
+
+
+def test_a_reader_that_goes_away_is_no_error(node: FakeNode) -> None:
+    node.answers[Kind.SCAN] = lambda session, frame: entries(
+        session, frame, [b"%05d" % k for k in range(50_000)], more=False
+    )
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "logboom", "scan", "-p", "0", "--endpoints", node.address]
+    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT) as scan:
+        os.close(write)
+        os.read(read, 10)
+        os.close(read)
+        _, err = scan.communicate(timeout=20)
+    assert err == ""
