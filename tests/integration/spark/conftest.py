@@ -4,14 +4,6 @@ from logboom.demo.spark_session import local_spark
 from logboom.testing import LocalCluster
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "integration/spark" in str(item.path):
-            # One JVM: whoever runs the first of these runs them all.
-            for mark in (pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")):
-                item.add_marker(mark)
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     with local_spark(tmp_path_factory.mktemp("spark")) as session:

@@ -8,6 +8,9 @@ import pytest
 from logboom.demo.flights import NO_TAIL, ROWS, flights
 from logboom.testing import LocalCluster
 
+# One JVM: whichever worker runs one of these runs them all.
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+
 
 @pytest.fixture(scope="module")
 def small():

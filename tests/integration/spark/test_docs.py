@@ -7,6 +7,9 @@ import pytest
 
 from logboom.testing import LocalCluster
 
+# One JVM: whichever worker runs one of these runs them all.
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+
 README = Path(__file__).parents[3] / "README.md"
 ENDPOINTS = "127.0.0.1:7701,127.0.0.1:7702,127.0.0.1:7703"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

@@ -21,8 +21,12 @@ from logboom.errors import (
     LogboomError,
     NonDeterministicReplay,
     NoSuchPartition,
+    Unavailable,
 )
 from logboom.testing import LocalCluster
+
+# One JVM: whichever worker runs one of these runs them all.
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
 KV = "0-3"
 ROWS = 20_000
@@ -190,7 +194,7 @@ def test_no_rows_are_no_work(spark, cluster):
         ({"partitions": "77"}, NoSuchPartition, "names 77"),
         ({"partitions": "0-4"}, InvalidRequest, "different state machines"),
         ({"addColumns": "n,nothing"}, InvalidRequest, "addColumns names 'nothing'"),
-        ({"endpoints": "127.0.0.1:1", "requestTimeoutMs": "300"}, LogboomError, "127.0.0.1:1"),
+        ({"endpoints": "127.0.0.1:1", "requestTimeoutMs": "300"}, Unavailable, "no node at 127.0.0.1:1 answered"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_job_runs(spark, cluster, client, more, error, message):
