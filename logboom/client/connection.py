@@ -146,6 +146,7 @@ class NodeConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
+        self._transport = None
         self._lost(exc)
 
     def pause_writing(self) -> None:
@@ -211,7 +212,9 @@ class NodeConnection(asyncio.Protocol):
         self._lost(None)
         if self._transport is not None:
             self._flush()
-            self._transport.close()
+            if not self._transport.is_closing():
+                # Once only: closing a TLS transport of Python 3.11 twice leaves one that cannot be aborted.
+                self._transport.close()
 
     def abort(self) -> None:
         """Close without sending what is queued. Idempotent."""
