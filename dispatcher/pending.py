@@ -134,6 +134,7 @@ class Pending:
         if batch.refused is not None:
             part.refused = BY_CODE[batch.refused](
                 f"partition {partition_id}: sequence {batch.sequence} was refused ({batch.refused})",
+                outcome="not_applied" if len(request.parts) == 1 else "unknown",  # its other parts may have
                 partition_id=partition_id,
                 got=batch.sequence,
             )

@@ -141,6 +141,8 @@ class Node:
                 settings=self.settings.log,
                 mode=DurabilityMode(chosen.mode),
             )
+            for damage in self.logs[partition_id].damage:
+                log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
             self.machines[partition_id] = open_machine(
                 chosen.state_machine, directory / "state", partition_id, self.settings.apply
             )
