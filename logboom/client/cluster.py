@@ -203,9 +203,11 @@ class Cluster:
 
         Raises Unavailable when no node can be reached.
         """
+        if self._leader is None:
+            found = await self.any()
+            if self._leader is None:
+                return found  # it leads, or will say who does
         leader = self._leader
-        if leader is None:
-            return await self.any()  # it leads, or will say who does
         for each in self._live():
             if self._leads(each, leader):
                 return each

@@ -16,8 +16,8 @@ from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, FrameDecoder, Kind, en
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CLIENT_NAME: Final = "logboom-py/0.1"
 BEAT_S: Final = 1.0
-PING_AFTER_S: Final = 2.0
-DEAD_AFTER_S: Final = 6.0
+PING_AFTER_S: Final = 1.0
+DEAD_AFTER_S: Final = 4.0
 """A node that owes answers and is silent for this long, PINGs included, is given up."""
 STREAM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Received and not yet consumed, per stream; then the connection stops reading."""
