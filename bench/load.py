@@ -1,0 +1,209 @@
+"""A closed loop: so many operations under way at any time, each followed by the next.
+
+``run`` spreads it over client processes (this module is their program too), so that one Python
+interpreter is not what is measured. The same for both systems.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from bench import targets
+
+WARM_UP_S: Final = 0.5
+SAMPLES_MAX: Final = 5_000
+"""Latencies kept per process, evenly chosen."""
+GIVE_UP_S: Final = 120.0
+"""A client that has not ended this long after it should have is killed, and the run fails."""
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to do, and in which shape."""
+
+    system: str
+    endpoints: tuple[str, ...]
+    records: int = 1
+    """Commands per operation; 1: as single commands."""
+    concurrency: int = 1
+    processes: int = 1
+    connections: int = 1
+    """Per process."""
+    seconds: float = 3.0
+    machine: str = "kv"
+    wait: str = "applied"
+    seed: int = 1
+
+    @property
+    def shape(self) -> str:
+        """For people."""
+        block = f", blocks of {self.records}" if self.records > 1 else ""
+        return f"{self.concurrency} under way, {self.processes} x {self.connections} connections{block}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out."""
+
+    commands_per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us_per_command: float
+    """User and system time of the three servers, until everything acknowledged was also applied."""
+    drain_s: float
+    """How long that took after the last acknowledgement."""
+
+
+@dataclass
+class Tally:
+    """What one process has seen."""
+
+    commands: int = 0
+    in_window: int = 0
+    latencies: list[float] | None = None
+    drain_s: float = 0.0
+
+
+async def drive(load: Load) -> Tally:
+    """One process's share, after ``go`` on stdin."""
+    target = targets.make(load.system, list(load.endpoints), load.seed, machine=load.machine, wait=load.wait)
+    await target.open(load.connections)
+    make = target.single if load.records == 1 else (lambda slot: target.bulk(slot, load.records))
+    slots = [make(slot) for slot in range(load.concurrency)]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.readline)
+    tally, latencies = Tally(), list[float]()
+    begin = time.perf_counter() + WARM_UP_S
+    end = begin + load.seconds
+
+    async def repeat(operation: targets.Operation) -> None:
+        now = time.perf_counter()
+        while now < end:
+            started = now
+            done = await operation()
+            now = time.perf_counter()
+            tally.commands += done
+            if begin <= now <= end:
+                tally.in_window += done
+                if started >= begin:
+                    latencies.append(now - started)
+
+    try:
+        await asyncio.gather(*map(repeat, slots))
+        ended = time.perf_counter()
+        await target.drain()
+        tally.drain_s = time.perf_counter() - ended
+    finally:
+        await target.close()
+    latencies.sort()
+    step = max(1, len(latencies) // SAMPLES_MAX)
+    tally.latencies = [round(each, 6) for each in latencies[::step]]
+    return tally
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """User and system time of these processes so far."""
+    total = 0
+    for pid in pids:
+        raw = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(raw[11]) + int(raw[12])
+    return total / TICKS
+
+
+def run(load: Load, pids: Sequence[int]) -> Measured:
+    """Drive the load from its processes while counting the servers' CPU. Raises RuntimeError if a client fails."""
+    share, rest = divmod(load.concurrency, load.processes)
+    clients: list[subprocess.Popen[str]] = []
+    watchdog = threading.Timer(WARM_UP_S + load.seconds + GIVE_UP_S, _end, [clients])
+    watchdog.start()
+    try:
+        for k in range(load.processes):
+            mine = replace(load, concurrency=share + (k < rest), seed=load.seed * 100 + k)
+            client = subprocess.Popen(
+                [sys.executable, "-m", "bench.load", json.dumps(asdict(mine))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).resolve().parent.parent,
+            )
+            clients.append(client)
+        if any(_line(client) != "ready" for client in clients):
+            raise RuntimeError(f"a client of {load.system} did not get ready")
+        before = cpu_seconds(pids)
+        for client in clients:
+            _tell(client)
+        tallies = [Tally(**json.loads(_line(client))) for client in clients]
+        used = cpu_seconds(pids) - before
+    finally:
+        watchdog.cancel()
+        for client in clients:
+            if client.poll() is None:
+                try:
+                    client.wait(5)
+                except subprocess.TimeoutExpired:
+                    client.kill()
+                    client.wait()
+            for pipe in (client.stdin, client.stdout):
+                if pipe is not None:
+                    pipe.close()
+    return summary(tallies, seconds=load.seconds, cpu_s=used)
+
+
+def summary(tallies: Sequence[Tally], *, seconds: float, cpu_s: float) -> Measured:
+    """All processes together."""
+    latencies = sorted(each for tally in tallies for each in tally.latencies or [])
+    if len(latencies) < 2:
+        raise RuntimeError("fewer than two operations ended in time: nothing was measured")
+    cuts = statistics.quantiles(latencies, n=100, method="inclusive")
+    return Measured(
+        commands_per_s=sum(tally.in_window for tally in tallies) / seconds,
+        p50_ms=cuts[49] * 1000,
+        p99_ms=cuts[98] * 1000,
+        cpu_us_per_command=cpu_s * 1e6 / sum(tally.commands for tally in tallies),
+        drain_s=max(tally.drain_s for tally in tallies),
+    )
+
+
+def _line(client: subprocess.Popen[str]) -> str:
+    line = client.stdout.readline() if client.stdout is not None else ""
+    if not line.endswith("\n"):
+        raise RuntimeError(f"a client ended with status {client.wait()}; its error is above")
+    return line.strip()
+
+
+def _end(clients: Sequence[subprocess.Popen[str]]) -> None:
+    for client in clients:
+        client.kill()
+
+
+def _tell(client: subprocess.Popen[str]) -> None:
+    if client.stdin is not None:
+        client.stdin.write("go\n")
+        client.stdin.flush()
+
+
+def main() -> None:
+    """A client process."""
+    raw = json.loads(sys.argv[1])
+    load = Load(**{**raw, "endpoints": tuple(raw["endpoints"])})
+    tally = uvloop.run(drive(load))
+    sys.stdout.write(json.dumps(asdict(tally)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
