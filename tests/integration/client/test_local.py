@@ -1,0 +1,134 @@
+"""`logboom local` and the other commands against real nodes; a client over frozen and killed leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from logboom import Add, Client, Put, Status
+from logboom.errors import LogboomError
+from logboom.testing import LocalCluster
+
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = pytest.mark.process
+
+
+def command(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LOGBOOM_")}
+    return subprocess.run(
+        [sys.executable, "-m", "logboom", *args], cwd=ROOT, env=clean | environment, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+def nodes_of(directory: Path) -> list[str]:
+    """Command lines of processes that run a node of this cluster."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in line and "node" in line.split("\0"):
+            found.append(line)
+    return found
+
+
+def test_a_local_cluster_from_the_command_line(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    local = subprocess.Popen(
+        [sys.executable, "-m", "logboom", "local", "--dir", str(directory), "--partitions", "4", "--tls", "-o", "json"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert local.stdout is not None
+        about = json.loads(local.stdout.readline())
+        assert len(nodes_of(directory)) == 3
+        reach = {"LOGBOOM_ENDPOINTS": about["endpoints"], "LOGBOOM_TLS_DIR": str(directory / "tls")}
+
+        rows = tmp_path / "rows.jsonl"
+        rows.write_text("".join(json.dumps({"key": f"k{k}", "numbers": [k]}) + "\n" for k in range(200)))
+        for duplicates in (0, 200):
+            done = command("submit", "--by-key", "-f", str(rows), "--once", "rows", "-o", "json", **reach)
+            assert done.returncode == 0, done.stderr
+            parts = json.loads(done.stdout)
+            assert [part["partition"] for part in parts] == [0, 1, 2, 3]
+            assert sum(part["duplicate"] for part in parts) == duplicates
+        target = str(max(part["global_index"] for part in parts))
+        assert command("barrier", "-g", target, "--scope", "all", **reach).returncode == 0
+        assert command("get", "k7", "-o", "json", **reach).stdout == '[{"key": "k7", "value": [7]}]\n'
+        log = [json.loads(line) for line in command("tail", "-o", "jsonl", **reach).stdout.splitlines()]
+        assert len(log) == 200
+        assert [row["global_index"] for row in log] == sorted(row["global_index"] for row in log)
+
+        assert command("status", **reach).returncode == 0
+        assert command("partitions", "pause", "1", "--node", "n2", **reach).returncode == 0
+        sick = command("status", "-o", "json", **reach)
+        assert sick.returncode == 5
+        assert json.loads(sick.stdout)["problems"] == ["partition 1 on n2 is paused"]
+        assert command("partitions", "resume", "1", "--node", "n2", **reach).returncode == 0
+
+        stranger = command("get", "k7", "--timeout", "2s", LOGBOOM_ENDPOINTS=about["endpoints"])
+        assert stranger.returncode == 3  # without TLS nobody answers
+    finally:
+        local.send_signal(signal.SIGTERM)
+        _, err = local.communicate(timeout=30)
+    assert local.returncode == 0, err
+    assert not nodes_of(directory)
+
+
+async def test_every_increment_counts_once_whatever_happens_to_leaders() -> None:
+    with LocalCluster(nodes=3, partitions=2) as cluster:
+        done: Counter[int] = Counter()
+        stop = asyncio.Event()
+
+        async def increment(boom: Client, worker: int) -> None:
+            while not stop.is_set():
+                receipt = await boom.submit(worker % 2, Add(b"c%d" % worker, 1))
+                assert receipt.results == (Status.OK,)
+                done[worker] += 1
+
+        async def more() -> None:
+            before = done.total()
+            async with asyncio.timeout(30):
+                while done.total() < before + 200:
+                    turn = asyncio.get_running_loop().create_future()
+                    asyncio.get_running_loop().call_later(0.01, turn.set_result, None)
+                    await turn
+
+        async with Client(cluster.endpoints) as boom:
+            workers = [asyncio.create_task(increment(boom, k)) for k in range(20)]
+            await more()
+            frozen = await asyncio.to_thread(cluster.leader)
+            cluster.kill(frozen, signal.SIGSTOP)
+            await more()
+            cluster.kill(frozen, signal.SIGCONT)
+            await more()
+            killed = await asyncio.to_thread(cluster.leader)
+            await asyncio.to_thread(cluster.kill, killed)
+            await more()
+            cluster.restart(killed)
+            stop.set()
+            await asyncio.gather(*workers)
+            for worker, count in done.items():
+                assert await boom.get(worker % 2, b"c%d" % worker) == (count,)
+            status = await boom.status_all()
+            assert sum(not isinstance(each, LogboomError) for each in status.values()) >= 2
+
+
+async def test_a_session_reads_its_own_writes_anywhere() -> None:
+    with LocalCluster(nodes=3, partitions=2) as cluster:
+        async with Client(cluster.endpoints) as boom:
+            for k in range(30):
+                await boom.submit(1, Put(b"k", b"%d" % k))
+                node = cluster.nodes[k % 3]
+                assert await boom.get(1, b"k", at_least="session", node=node) == b"%d" % k
