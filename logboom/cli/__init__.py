@@ -46,9 +46,14 @@ class _Lazy(click.Group):
 def cli() -> None:
     """Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
 
-    Try it:  logboom local --partitions 8   (prints its endpoints; then, in another terminal:)
+    \b
+    Try it:
+      logboom local                 (prints what to export in another terminal; there:)
+      logboom submit -p 0 put greeting hello
+      logboom get -p 0 greeting
 
-    export LOGBOOM_ENDPOINTS=...   logboom submit -p 0 put k v   logboom get -p 0 k
+    \b
+    Exit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 server error, 5 unhealthy.
     """
 
 
