@@ -30,7 +30,13 @@ RESULTS: Final = ROOT / "bench" / "results" / "latest.json"
 TUNE_S: Final = 1.5
 BLOCK: Final = 1_000
 NODES: Final = 3
-FIGURES: Final = (("commands_per_s", "/s"), ("p50_ms", "ms"), ("p99_ms", "ms"), ("cpu_us_per_command", "us"))
+FIGURES: Final = (
+    ("commands_per_s", "/s"),
+    ("until_applied_per_s", "/s"),
+    ("p50_ms", "ms"),
+    ("p99_ms", "ms"),
+    ("cpu_us_per_command", "us"),
+)
 
 System = EtcdCluster | LocalCluster
 

@@ -24,6 +24,8 @@ import uvloop
 from bench import targets
 
 WARM_UP_S: Final = 0.5
+PATIENCE_S: Final = 20.0
+"""For the last operations to end."""
 SAMPLES_MAX: Final = 5_000
 """Latencies kept per process, evenly chosen."""
 GIVE_UP_S: Final = 120.0
@@ -66,6 +68,8 @@ class Measured:
     """User and system time of the three servers, until everything acknowledged was also applied."""
     drain_s: float
     """How long that took after the last acknowledgement."""
+    until_applied_per_s: float
+    """All commands by all the time from the first to the end of the drain: what can be kept up."""
 
 
 @dataclass
@@ -76,12 +80,13 @@ class Tally:
     in_window: int = 0
     latencies: list[float] | None = None
     drain_s: float = 0.0
+    elapsed_s: float = 0.0
 
 
 async def drive(load: Load) -> Tally:
     """One process's share, after ``go`` on stdin."""
     target = targets.make(load.system, list(load.endpoints), load.seed, machine=load.machine, wait=load.wait)
-    await target.open(load.connections)
+    await asyncio.wait_for(target.open(load.connections), PATIENCE_S)
     make = target.single if load.records == 1 else (lambda slot: target.bulk(slot, load.records))
     slots = [make(slot) for slot in range(load.concurrency)]
     sys.stdout.write("ready\n")
@@ -108,6 +113,7 @@ async def drive(load: Load) -> Tally:
         ended = time.perf_counter()
         await target.drain()
         tally.drain_s = time.perf_counter() - ended
+        tally.elapsed_s = time.perf_counter() - begin + WARM_UP_S
     finally:
         await target.close()
     latencies.sort()
@@ -176,6 +182,7 @@ def summary(tallies: Sequence[Tally], *, seconds: float, cpu_s: float) -> Measur
         p99_ms=cuts[98] * 1000,
         cpu_us_per_command=cpu_s * 1e6 / sum(tally.commands for tally in tallies),
         drain_s=max(tally.drain_s for tally in tallies),
+        until_applied_per_s=sum(tally.commands for tally in tallies) / max(tally.elapsed_s for tally in tallies),
     )
 
 
