@@ -11,7 +11,7 @@ WORKERS ?= 2
 CHAOS_SECONDS ?= 60
 SEED ?=
 
-.PHONY: help setup fmt lint type unit test demo bench chaos compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench chaos chaos-long powerloss abuse compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,15 @@ bench: setup ## logboom and etcd side by side on this disk
 
 chaos: setup ## kill and stop real nodes under load for CHAOS_SECONDS, then check; SEED=n repeats a run
 	@$(IN) python -m chaos.nemesis --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos-long: setup ## an hour of the same, a new seed every five minutes
+	@$(IN) for run in $$(seq 12); do python -m chaos.nemesis --seconds 300 $(ARGS); done
+
+powerloss: setup ## power loss on all nodes right after 10,000 acknowledgements (root: loop devices)
+	@$(IN) python -m chaos.powerloss $(ARGS)
+
+abuse: setup ## garbage, huge and slow frames; 2 GB with a follower stopped
+	@$(IN) python -m chaos.abuse $(ARGS)
 
 compose-test: ## the same cluster in containers: kill one, disconnect one, check, tear down
 	@scripts/compose-test
