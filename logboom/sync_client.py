@@ -7,14 +7,14 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from logboom.client import Client
-from logboom.client.reads import LogBatch
-from logboom.commands import Value
-from logboom.errors import LogboomError, Unavailable
-from logboom.types import BarrierResult, GlobalLogIndex, Receipt, Receipts, Watermark
+from logboom.errors import Unavailable
+from logboom.types import GlobalLogIndex
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _END: Any = object()
 
@@ -37,6 +37,30 @@ def _wait(future: Future[T]) -> T:
     except BaseException:
         future.cancel()
         raise
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """The same method, with its signature and documentation, that waits for the result."""
+
+    @wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(lambda client: method(client, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[Client, P], AsyncIterator[T]],
+) -> Callable[Concatenate[SyncClient, P], Iterator[T]]:
+    """The same for methods that give one item after the other."""
+
+    @wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._iterate(lambda client: method(client, *args, **kwargs))
+
+    return call
 
 
 class SyncClient:
@@ -126,74 +150,22 @@ class SyncClient:
         """See Client."""
         return self._start()[1].last_seen
 
-    def partitions(self) -> list[int]:
-        """See Client."""
-        return self._run(lambda c: c.partitions())
-
-    def state_machines(self) -> dict[int, str]:
-        """See Client."""
-        return self._run(lambda c: c.state_machines())
-
-    def members(self) -> dict[str, str]:
-        """See Client."""
-        return self._run(lambda c: c.members())
-
-    def submit(self, *args: Any, **kwargs: Any) -> Receipt:
-        """See Client."""
-        return self._run(lambda c: c.submit(*args, **kwargs))
-
-    def submit_many(self, *args: Any, **kwargs: Any) -> Receipts:
-        """See Client."""
-        return self._run(lambda c: c.submit_many(*args, **kwargs))
-
-    def submit_by_key(self, *args: Any, **kwargs: Any) -> Receipts:
-        """See Client."""
-        return self._run(lambda c: c.submit_by_key(*args, **kwargs))
-
-    def submit_blocks(self, *args: Any, **kwargs: Any) -> Receipts:
-        """See Client."""
-        return self._run(lambda c: c.submit_blocks(*args, **kwargs))
-
-    def submit_block(self, *args: Any, **kwargs: Any) -> Receipt:
-        """See Client."""
-        return self._run(lambda c: c.submit_block(*args, **kwargs))
-
-    def barrier(self, *args: Any, **kwargs: Any) -> BarrierResult:
-        """See Client."""
-        return self._run(lambda c: c.barrier(*args, **kwargs))
-
-    def get(self, *args: Any, **kwargs: Any) -> Value | None:
-        """See Client."""
-        return self._run(lambda c: c.get(*args, **kwargs))
-
-    def get_many(self, *args: Any, **kwargs: Any) -> list[Value | None]:
-        """See Client."""
-        return self._run(lambda c: c.get_many(*args, **kwargs))
-
-    def scan(self, *args: Any, **kwargs: Any) -> Iterator[tuple[bytes, Value]]:
-        """See Client."""
-        return self._iterate(lambda c: c.scan(*args, **kwargs))
-
-    def tail(self, *args: Any, **kwargs: Any) -> Iterator[LogBatch]:
-        """See Client."""
-        return self._iterate(lambda c: c.tail(*args, **kwargs))
-
-    def scan_log(self, *args: Any, **kwargs: Any) -> Iterator[LogBatch]:
-        """See Client."""
-        return self._iterate(lambda c: c.scan_log(*args, **kwargs))
-
-    def status(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """See Client."""
-        return self._run(lambda c: c.status(*args, **kwargs))
-
-    def status_all(self, *args: Any, **kwargs: Any) -> dict[str, dict[str, Any] | LogboomError]:
-        """See Client."""
-        return self._run(lambda c: c.status_all(*args, **kwargs))
-
-    def watermarks(self, *args: Any, **kwargs: Any) -> list[Watermark]:
-        """See Client."""
-        return self._run(lambda c: c.watermarks(*args, **kwargs))
-
-    def admin(self, *args: Any, **kwargs: Any) -> str:
-        """See Client."""
-        return self._run(lambda c: c.admin(*args, **kwargs))
+    partitions = _blocking(Client.partitions)
+    state_machines = _blocking(Client.state_machines)
+    members = _blocking(Client.members)
+    submit = _blocking(Client.submit)
+    submit_many = _blocking(Client.submit_many)
+    submit_by_key = _blocking(Client.submit_by_key)
+    submit_block = _blocking(Client.submit_block)
+    submit_blocks = _blocking(Client.submit_blocks)
+    barrier = _blocking(Client.barrier)
+    get = _blocking(Client.get)
+    get_many = _blocking(Client.get_many)
+    scan = _iterating(Client.scan)
+    scan_blocks = _iterating(Client.scan_blocks)
+    tail = _iterating(Client.tail)
+    scan_log = _iterating(Client.scan_log)
+    status = _blocking(Client.status)
+    status_all = _blocking(Client.status_all)
+    watermarks = _blocking(Client.watermarks)
+    admin = _blocking(Client.admin)

@@ -44,7 +44,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="logboom")
 def cli() -> None:
-    """Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
+    r"""Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
 
     \b
     Try it:

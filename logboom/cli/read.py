@@ -102,12 +102,21 @@ def scan(
     output: str,
 ) -> None:
     """Keys of a range, ascending, and their values."""
-    bounds = {
-        name: None if text is None else to_bytes(text, encoding)
-        for name, text in (("prefix", prefix), ("start", start), ("end", end))
-    }
+
+    def bound(text: str | None) -> bytes | None:
+        return None if text is None else to_bytes(text, encoding)
+
     with target.connect() as client:
-        entries = client.scan(partition, **bounds, limit=limit, at_least=at_least, stale=stale, node=node)
+        entries = client.scan(
+            partition,
+            prefix=bound(prefix),
+            start=bound(start),
+            end=bound(end),
+            limit=limit,
+            at_least=at_least,
+            stale=stale,
+            node=node,
+        )
         print_stream(({"key": to_text(k, encoding), "value": shown(v, encoding)} for k, v in entries), output)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -30,7 +31,9 @@ def test_it_has_every_method_of_the_client() -> None:
     def public(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert public(Client) - public(SyncClient) == {"scan_blocks"}  # for Spark, which has a loop of its own
+    assert public(Client) == public(SyncClient)
+    assert inspect.signature(SyncClient.submit) == inspect.signature(Client.submit)
+    assert SyncClient.tail.__doc__ == Client.tail.__doc__
 
 
 def test_calls_block_and_errors_come_through(node: FakeNode) -> None:
