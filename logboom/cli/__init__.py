@@ -29,6 +29,19 @@ UNREACHABLE_CODES: Final = frozenset(("unavailable", "unknown_outcome", "deadlin
 SERVER_CODES: Final = frozenset(("corrupt_data", "protocol", "error"))
 
 
+HELP: Final = """Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
+
+\b
+Try it:
+  logboom local                 (prints what to export in another terminal; there:)
+  logboom submit -p 0 put greeting hello
+  logboom get -p 0 greeting
+
+\b
+Exit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 server error, 5 unhealthy.
+"""
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -41,20 +54,10 @@ class _Lazy(click.Group):
         return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=_Lazy, help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="logboom")
 def cli() -> None:
-    r"""Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
-
-    \b
-    Try it:
-      logboom local                 (prints what to export in another terminal; there:)
-      logboom submit -p 0 put greeting hello
-      logboom get -p 0 greeting
-
-    \b
-    Exit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 server error, 5 unhealthy.
-    """
+    """See HELP."""
 
 
 def exit_status(error: LogboomError) -> int:
