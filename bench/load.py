@@ -25,7 +25,7 @@ from bench import targets
 
 WARM_UP_S: Final = 0.5
 PATIENCE_S: Final = 20.0
-"""For the last operations to end."""
+"""For a client to connect."""
 SAMPLES_MAX: Final = 5_000
 """Latencies kept per process, evenly chosen."""
 GIVE_UP_S: Final = 120.0
