@@ -29,6 +29,8 @@ CLIENTS = 4
 CONCURRENCY = 3
 PARTITIONS = KV_PARTITIONS + len(LOG_PARTITIONS)
 GAP_MAX_S = 10.0
+RESUME_GOAL_S = 2.0
+ALL_AT_ONCE_BEFORE_END_S = 8.0
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Observed:
     history: History
     samples: list[Sample] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    leader_deaths_ns: list[int] = field(default_factory=list)
     states: dict[str, dict[str, int]] = field(default_factory=dict)
     logs: dict[str, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     records: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
@@ -51,7 +54,8 @@ async def inject(cluster: LocalCluster, rng: random.Random, seen: Observed, unti
     while time.monotonic() < until:
         await asyncio.sleep(rng.uniform(0.5, 2.0))
         fate = rng.random()
-        if all_at_once_due and fate < 0.3:
+        last_chance = time.monotonic() > until - ALL_AT_ONCE_BEFORE_END_S
+        if all_at_once_due and (fate < 0.3 or last_chance):
             all_at_once_due = False
             fault, victims, number = "kill all", list(cluster.nodes), signal.SIGKILL
         else:
@@ -70,6 +74,8 @@ async def inject(cluster: LocalCluster, rng: random.Random, seen: Observed, unti
         say(f"  {fault}: {', '.join(victims)}")
         for node in victims:
             await asyncio.to_thread(cluster.kill, node, number)
+        if fault == "kill leader":
+            seen.leader_deaths_ns.append(seen.history.now_ns())
         await asyncio.sleep(rng.uniform(0.2, 2.0))
         for node in victims:
             if number == signal.SIGSTOP:
@@ -139,15 +145,18 @@ def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
     operations = seen.history.operations
     adds = of_kind(operations, "add")
     gap = availability.longest_gap_s(operations)
+    resumed = availability.resumed_s(operations, seen.leader_deaths_ns)
     results = [
         ("conclusive", availability.conclusive(operations, seconds)),
         ("writes resume", [f"no write for {gap:.1f} s"] if gap > GAP_MAX_S else []),
+        ("leader deaths survived", [f"writes resumed after {s:.1f} s" for s in resumed if s > GAP_MAX_S]),
         *[(f"exactly once on {node}", exactly_once.counters(adds, state)) for node, state in seen.states.items()],
     ]
     for partition in LOG_PARTITIONS:
         mine = [op for op in of_kind(operations, "append") if op.partition == partition]
         records = seen.records.get(partition, [])
         results.append((f"log {partition}", exactly_once.appends(mine, records, -1)))
+        results.append((f"log {partition}: receipts", exactly_once.receipts(mine, records)))
     results += [
         ("same logs, same order", exactly_once.agreement(seen.logs)),
         ("same state", watermarks.digests_equal(seen.digests)),
@@ -199,6 +208,12 @@ def report(seen: Observed, results: list[tuple[str, list[str]]], *, seed: int, s
         f"{len(operations)} operations ({len(operations) / seconds:.0f}/s): {outcomes['ok']} ok, "
         f"{outcomes['fail']} refused, {outcomes['info']} unknown; "
         f"longest write gap {availability.longest_gap_s(operations):.2f} s; {len(seen.samples)} watermark samples"
+    )
+    resumed = availability.resumed_s(operations, seen.leader_deaths_ns)
+    slow = sum(each > RESUME_GOAL_S for each in resumed)
+    emit(
+        f"after {len(resumed)} leader deaths writes resumed in {', '.join(f'{each:.2f}' for each in resumed) or '-'} s"
+        f" ({slow} over the goal of {RESUME_GOAL_S:.0f} s)"
     )
     for name, problems in results:
         emit(f"  {'FAIL' if problems else 'ok  '} {name}")

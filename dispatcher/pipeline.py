@@ -85,6 +85,7 @@ class Pipeline:
             self.workers[partition_id] = worker_of(partition_id, self._progress_of(partition_id))
         self._addresses = {m.id: m.client_address for m in settings.cluster.members}
         self._tails: dict[PartitionId, Tail] = {}
+        self._recovery_raft_index: int | None = None
         self._recovery_target: GlobalLogIndex | None = None
         self._recovered = False
         self._touched: set[PartitionId] = set()
@@ -347,17 +348,18 @@ class Pipeline:
     def _notice_recovery(self) -> None:
         """After a start: hide watermarks until they are known to be at least what was shown before.
 
-        The first commit of the current term covers everything that was ever committed; once
-        applied up to there, no watermark can be lower than before the restart (I7).
+        A commit index of the current term, heard since the start, covers everything that was ever
+        committed; once applied up to there, no watermark can be lower than before (I7).
         """
         if self._recovered:
             return
         if self._recovery_target is None:
-            engine = self.raft.engine
-            if engine.commit_index > 1 and engine.term_at(engine.applied_index) == engine.term:
-                self._recovery_target = self.parent.global_index
+            self._recovery_raft_index = self._recovery_raft_index or self.raft.engine.covering_commit()
+            if self._recovery_raft_index is None or self.raft.engine.applied_index < self._recovery_raft_index:
+                return
+            self._recovery_target = self.parent.global_index
         target = self._recovery_target
-        if target is not None and all(
+        if all(
             worker.applied_global_index >= target or worker.state not in ("running", "retrying")
             for worker in self.workers.values()
         ):

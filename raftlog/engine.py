@@ -133,6 +133,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._pre_vote_passed = False
         self._heard_leader = -1e9
         self._need_append = False
+        self.heard_commit: int | None = None
+        """Commit index that the leader of the current term named last, since this process started."""
         self.round = 0
         """Sequence of the last append_entries round; echoed in replies."""
         self._echoed: dict[str, int] = {}
@@ -206,6 +208,17 @@ class Engine(SyncObj):  # type: ignore[misc]
     def leads_committed_term(self) -> bool:
         """Leads, and an entry of its own term is committed and applied: it knows all that is committed."""
         return self.is_leader and self.term_at(self.applied_index) == self.term
+
+    def covering_commit(self) -> int | None:
+        """A Raft index that is committed and at or above everything that was ever committed before; None: unknown.
+
+        Only a commit index whose entry is of the current term proves that (Raft, 5.4.2), and only
+        one that was heard, or counted, since this process started.
+        """
+        index = self.commit_index if self.is_leader else self.heard_commit
+        if index is None or index > self.commit_index or self.term_at(index) != self.term:
+            return None
+        return index
 
     def term_at(self, index: int) -> int | None:
         """Term of a journal entry."""
@@ -407,6 +420,7 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def _on_append(self, node: Node, message: Message) -> None:
         self._heard_leader = self.clock.monotonic()
+        self.heard_commit = message["commit_index"]
         invariant(not (self.is_leader and message["term"] == self.term), f"{node.id} also leads term {self.term}")
         # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
         super()._SyncObj__onMessageReceived(

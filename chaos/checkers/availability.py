@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,6 +16,18 @@ def longest_gap_s(operations: Sequence[Operation]) -> float:
     """Longest time between two acknowledged writes."""
     ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f != "get" and op.end_ns is not None)
     return max((b - a for a, b in pairwise(ends)), default=0) / 1e9
+
+
+def resumed_s(operations: Sequence[Operation], faults_ns: Sequence[int]) -> list[float]:
+    """Per fault, seconds until a write was acknowledged that began after it; infinite if none was."""
+    writes = sorted(
+        (op.start_ns, op.end_ns) for op in operations if op.outcome == "ok" and op.f != "get" and op.end_ns is not None
+    )
+    starts = [start for start, _ in writes]
+    earliest = [float("inf")] * (len(writes) + 1)
+    for k in range(len(writes) - 1, -1, -1):
+        earliest[k] = min(earliest[k + 1], writes[k][1])
+    return [(earliest[bisect_right(starts, fault)] - fault) / 1e9 for fault in faults_ns]
 
 
 def conclusive(operations: Sequence[Operation], seconds: float) -> list[str]:

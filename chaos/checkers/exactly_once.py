@@ -46,6 +46,21 @@ def appends(operations: Iterable[Operation], log: Sequence[tuple[int, str]], app
     return problems
 
 
+def receipts(operations: Iterable[Operation], log: Sequence[tuple[int, str]]) -> list[str]:
+    """Acknowledged appends of one ``log`` partition: each receipt its own index, and the record stands there."""
+    problems = []
+    content, owner = dict(log), dict[int, str]()
+    for op in operations:
+        if op.outcome != "ok":
+            continue
+        if op.index in owner:
+            problems.append(f"index {op.index} was given to {owner[op.index]} and to {op.value}")
+        owner[op.index] = op.value
+        if content.get(op.index) != op.value:
+            problems.append(f"receipt of {op.value} says index {op.index}, where {content.get(op.index)} is")
+    return problems
+
+
 def agreement(logs: Mapping[str, Sequence[tuple[int, int, bytes]]]) -> list[str]:
     """Every node has the same (index, global index, content) sequence."""
     problems = []
