@@ -62,13 +62,14 @@ def works() -> list[Work]:
     """All of them. Whatever of etcd's has the same shapes is measured once."""
     bulk = _shapes("etcd", [(16, 1, 1), (64, 1, 1), (128, 1, 2), (64, 2, 1)], records=etcd.TXN_OPS_MAX)
     blocks = [(16, 1, 1), (32, 1, 1), (32, 2, 1)]
+    deep = [(32, 1, 1), (64, 1, 1), (128, 1, 1)]
     single = {c: _shapes("etcd", [(c, 1, 1), (c, 1, 4), (c, 2, 2)]) for c in (64, 1000)}
     one = _shapes("etcd", [(1, 1, 1)])
     mine: dict[str, Any] = {"wait": "committed"}
     return [
         Work("bulk, kv, committed", bulk, _shapes("logboom", blocks, records=BLOCK, **mine), floor=3.0),
         Work("bulk, log, committed", bulk, _shapes("logboom", blocks, records=BLOCK, machine="log", **mine), floor=3.0),
-        Work("bulk, kv, applied", bulk, _shapes("logboom", blocks[1:2], records=BLOCK, wait="applied")),
+        Work("bulk, kv, applied", bulk, _shapes("logboom", deep, records=BLOCK, wait="applied")),
         Work("64 at once", single[64], _shapes("logboom", [(64, 1, 1)], **mine)),
         Work("1,000 at once", single[1000], _shapes("logboom", [(1000, 1, 1)], **mine)),
         Work("one at a time", one, _shapes("logboom", [(1, 1, 1)], **mine), figure="p50_ms"),
