@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from logboom.client import Client
-from logboom.errors import Unavailable
+from logboom.errors import InvalidRequest
 from logboom.types import GlobalLogIndex
 
 P = ParamSpec("P")
@@ -86,7 +86,7 @@ class SyncClient:
             self._pid, self._loop, self._client = os.getpid(), None, None
         with self._lock:
             if self._closed:
-                raise Unavailable("the client is closed")
+                raise InvalidRequest("this client is closed")
             if self._loop is None or self._client is None:
                 self._client = self._make()
                 self._loop = asyncio.new_event_loop()

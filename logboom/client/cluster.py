@@ -68,10 +68,10 @@ class Cluster:
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
         self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._made: weakref.WeakSet[NodeConnection] = weakref.WeakSet()
-        self._ended = False
         self._leader: str | None = None
         self._next = random.randrange(len(self.endpoints))
         self._rng = random.Random()
+        self.closed = False
 
     @property
     def now(self) -> float:
@@ -118,7 +118,7 @@ class Cluster:
 
     async def dedicated(self, address: str) -> NodeConnection:
         """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
-        if self._ended:
+        if self.closed:
             raise InvalidRequest("this client is closed")
         opened = await NodeConnection.open(
             address, tls=self._tls, timeout=CONNECT_S, token=self._token, cluster=self.id
@@ -277,7 +277,7 @@ class Cluster:
                     redirects = 0
                     wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + self._rng.random())
                     pause = min(pause * 2, BACKOFF_MAX_S)
-                final = not error.retryable or isinstance(error, BarrierTimeout)
+                final = self.closed or not error.retryable or isinstance(error, BarrierTimeout)
                 if final or self.now + wait >= deadline:
                     if doubt and error.outcome == "not_applied":
                         raise _doubtful(error, final=final) from error
@@ -287,7 +287,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Close every connection."""
-        self._ended = True
+        self.closed = True
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()

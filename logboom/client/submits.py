@@ -169,7 +169,7 @@ class Submitter:
             await self.budget.take(size, deadline=deadline)
         if self.closed:
             self.budget.give(size)
-            raise Unavailable("the client is closed")
+            raise InvalidRequest("this client is closed")
         lane = self._lanes.get((partition_id, wait))
         if lane is None:
             lane = self._lanes[partition_id, wait] = _Lane(self, partition_id, wait)

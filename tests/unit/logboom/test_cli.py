@@ -100,8 +100,8 @@ def test_unreachable_is_3(capsys) -> None:
     [("overloaded", 1), ("no_such_partition", 2), ("deadline_exceeded", 3), ("corrupt_data", 4), ("error", 4)],
 )
 def test_errors_of_the_node_have_their_status(node: FakeNode, capsys, code: str, status: int) -> None:
-    node.answers[Kind.SUBMIT] = fails(BY_CODE[code]("because"))
-    found, _, err = run(capsys, "submit", "-p", "0", "put", "a", "b", "--timeout", "100ms")
+    node.answers[Kind.SUBMIT] = fails(BY_CODE[code]("because", retry_after=60.0))
+    found, _, err = run(capsys, "submit", "-p", "0", "put", "a", "b", "--timeout", "5s")
     assert found == status
     assert "because" in err
     assert f"[{code}]" in err

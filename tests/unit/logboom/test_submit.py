@@ -8,6 +8,7 @@ import time
 import pytest
 
 from logboom import Add, Client, Put, Record, RecordBlock, Status
+from logboom.client.submits import Budget
 from logboom.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -309,8 +310,38 @@ async def test_closing_answers_everybody() -> None:
         await boom.close()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(answer).__name__ for answer in answers] == ["UnknownOutcome"] * 3
-        with pytest.raises(Unavailable, match="closed"):
-            await boom.submit(0, Put(b"a", b""))
+        for commands in (Put(b"a", b""), [Put(b"a", b"")] * 2):
+            with pytest.raises(InvalidRequest, match="closed"):
+                await boom.submit(0, commands)
+
+
+async def test_closing_ends_requests_that_would_be_tried_again() -> None:
+    async with cluster() as [node]:
+        boom = Client(node.address)
+        node.answers[Kind.SUBMIT] = silent
+        task = asyncio.create_task(boom.submit(0, [Put(b"a", b"")] * 2))
+        await until(lambda: node.of(Kind.SUBMIT))
+        await boom.close()
+        with pytest.raises(UnknownOutcome):
+            await task
+        await until(lambda: not node.sessions)
+        assert len(node.of(Kind.HELLO)) == 1
+
+
+async def test_the_budget_is_first_come_first_served_and_loses_nothing() -> None:
+    budget, later = Budget(10), asyncio.get_running_loop().time() + 5.0
+    await budget.take(50, deadline=later)  # alone, larger than all of it
+    waiting = [asyncio.create_task(budget.take(size, deadline=later)) for size in (8, 2, 3)]
+    await asyncio.sleep(0)
+    assert not budget.try_take(1)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    budget.give(50)
+    await asyncio.gather(*waiting[1:])
+    assert budget.used == 5
+    assert budget.try_take(5)
+    budget.give(10)
+    assert budget.used == 0
 
 
 async def test_bytes_in_flight_are_bounded() -> None:

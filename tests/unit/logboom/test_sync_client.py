@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from logboom import Client, Put, SyncClient
-from logboom.errors import DeadlineExceeded, Unavailable
+from logboom.errors import DeadlineExceeded, InvalidRequest
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import FakeNode, silent
 from tests.unit.logboom.test_connection import entries, records
@@ -66,7 +66,7 @@ def test_closing_ends_the_thread_and_open_iterators(node: FakeNode) -> None:
     assert not thread.is_alive()
     tail.close()  # type: ignore[attr-defined]
     boom.close()
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(InvalidRequest, match="closed"):
         boom.submit(0, Put(b"a", b""))
 
 
