@@ -23,6 +23,7 @@ from logboom.records import RecordBlock
 from logboom.settings import LogSettings
 from logboom.types import (
     DIGEST_BYTES,
+    MIB,
     NO_DIGEST,
     DurabilityMode,
     GlobalLogIndex,
@@ -46,6 +47,7 @@ from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
 
 HELD_PRUNE = 8192
+ALLOCATION_BYTES = 4 * MIB
 
 
 class ChainBroken(LogboomError):
@@ -143,6 +145,7 @@ class PartitionLog:
         self._file: File | None = None
         self._file_refs: list[BatchRef] = []
         self._file_end = 0
+        self._allocated = 0
         self._job: WriteJob | None = None
         self._sync_requested = False
 
@@ -182,6 +185,7 @@ class PartitionLog:
         # What a crash left in the page cache counts as held: make it so before anyone relies on it.
         file.sync()
         self._file, self._file_refs, self._file_end = file, list(refs), end
+        self._allocated = file.size()
 
     # -- holding
 
@@ -297,6 +301,7 @@ class PartitionLog:
                 self._roll(write)
             file = self._tail_file()
             invariant(write.offset == self._file_end, f"{file.path}: write at {write.offset}, end is {self._file_end}")
+            self._reserve(self._file_end + sum(ref.length for ref in write.refs))
             buffers = [buffer for batch in write.batches for buffer in batch.buffers]
             self._file_end += file.write(buffers, offset=write.offset)
             self._file_refs += write.refs
@@ -313,13 +318,22 @@ class PartitionLog:
             self._file.close()
         path = self._directory / self._names[write.segment]
         self._file = self._disk.open(path, create=True)
-        # Space first: appends then change no metadata, which makes their syncs cheaper.
-        self._file.allocate(self._settings.segment_bytes)
+        self._allocated = 0
+        self._reserve(SEGMENT_HEADER_BYTES)
         header = pack_segment_header(self.partition_id, ordinal=write.segment, first_index=write.first_index)
         self._file.write([header], offset=0)
         self._file.sync()
         self._disk.sync_directory(self._directory)
         self._file_refs, self._file_end = [], SEGMENT_HEADER_BYTES
+
+    def _reserve(self, end: int) -> None:
+        """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.
+
+        Not the whole segment at once: what is reserved has to be looked through at the next start.
+        """
+        if end > self._allocated:
+            self._allocated = -(-end // ALLOCATION_BYTES) * ALLOCATION_BYTES
+            self._tail_file().allocate(self._allocated)
 
     def _tail_file(self) -> File:
         if self._file is None:
