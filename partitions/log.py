@@ -364,12 +364,12 @@ class PartitionLog:
             f"I4: partition {self.partition_id}: batch {ref.first_index} does not follow {self.committed_index}",
         )
         del self._held[last_index]
-        self._last.append(last_index)
         self._global.append(global_index)
         self._segment.append(ref.segment)
         self._offset.append(ref.offset)
         self._length.append(ref.length)
         self._digests += digest
+        self._last.append(last_index)  # last: readers on other threads go by its length
         self._head = digest
         self.committed_index = PartitionLogIndex(last_index)
         self.committed_global_index = GlobalLogIndex(global_index)

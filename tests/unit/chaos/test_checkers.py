@@ -48,6 +48,14 @@ class TestAppends:
     def test_copy_that_took_effect(self) -> None:
         assert exactly_once.appends([_op("append", "l", "x", 0, 1)], [(1, "x"), (2, "x")], 2) != []
 
+    def test_receipts(self) -> None:
+        x, y = _op("append", "l", "x", 0, 1), _op("append", "l", "y", 0, 1)
+        x.index, y.index = 1, 2
+        assert exactly_once.receipts([x, y], [(1, "x"), (2, "y")]) == []
+        assert "where y is" in exactly_once.receipts([x], [(1, "y")])[0]
+        y.index = 1
+        assert "was given to" in exactly_once.receipts([x, y], [(1, "x"), (2, "y")])[0]
+
     def test_nodes_disagree(self) -> None:
         assert exactly_once.agreement({"a": [(1, 1, b"x")], "b": [(1, 1, b"x")]}) == []
         assert "differ from entry 0" in exactly_once.agreement({"a": [(1, 1, b"x")], "b": [(1, 1, b"y")]})[0]
@@ -102,3 +110,10 @@ def test_thin_and_doubtful_histories_are_inconclusive() -> None:
 
 def test_gap() -> None:
     assert availability.longest_gap_s([_op("add", "a", 1, 0, 10**9), _op("add", "b", 1, 0, 4 * 10**9)]) == 3.0
+
+
+def test_writes_resume_with_one_that_began_after_the_fault() -> None:
+    before = _op("add", "a", 1, 0, 3 * 10**9)
+    after = _op("add", "b", 1, 2 * 10**9, 5 * 10**9)
+    assert availability.resumed_s([before, after], [10**9]) == [4.0]
+    assert availability.resumed_s([before], [10**9]) == [float("inf")]
