@@ -33,6 +33,10 @@ GIVE_UP_S: Final = 120.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
+class NothingMeasured(RuntimeError):
+    """Too few operations ended within the window for a latency."""
+
+
 @dataclass(frozen=True)
 class Load:
     """What to do, and in which shape."""
@@ -105,8 +109,7 @@ async def drive(load: Load) -> Tally:
             tally.commands += done
             if begin <= now <= end:
                 tally.in_window += done
-                if started >= begin:
-                    latencies.append(now - started)
+                latencies.append(now - started)
 
     try:
         await asyncio.gather(*map(repeat, slots))
@@ -174,7 +177,7 @@ def summary(tallies: Sequence[Tally], *, seconds: float, cpu_s: float) -> Measur
     """All processes together."""
     latencies = sorted(each for tally in tallies for each in tally.latencies or [])
     if len(latencies) < 2:
-        raise RuntimeError("fewer than two operations ended in time: nothing was measured")
+        raise NothingMeasured("fewer than two operations ended in time: nothing was measured")
     cuts = statistics.quantiles(latencies, n=100, method="inclusive")
     return Measured(
         commands_per_s=sum(tally.in_window for tally in tallies) / seconds,
