@@ -193,7 +193,9 @@ class RaftLog:
             if self.repair.active:
                 self.repair.work()
                 self.engine.may_vote = not self.repair.active
-            self.group.kick()
+            if self._loop is not None:
+                # After the connections' own flush: what may leave early does so before a sync on the loop.
+                self._loop.call_soon(self.group.kick)
         except (InvariantViolated, CorruptData, OSError) as error:
             self._closed = True
             self.fatal(error)

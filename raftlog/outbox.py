@@ -15,6 +15,7 @@ from ports.offload import Offload
 from ports.sync import SyncJob, SyncTarget
 
 Send = Callable[[], None]
+INLINE_FILES_MAX = 2
 
 
 class GroupSync:
@@ -28,12 +29,19 @@ class GroupSync:
         synced: Callable[[], None],
         failed: Callable[[BaseException], None],
         parallel: int = 4,
+        inline_bytes: int = 0,
     ) -> None:
+        """``inline_bytes``: groups of at most two files and so many bytes are synced on the loop itself.
+
+        That is for a lone command: two hops between threads cost it more than the sync does. Under
+        load groups are larger and go to threads.
+        """
         self._offload = offload
         self._clock = clock
         self._synced = synced
         self._failed = failed
         self._parallel = parallel
+        self._inline_bytes = inline_bytes
         self._watched: list[SyncTarget] = []
         self._dirty: dict[int, SyncTarget] = {}
         self._held: list[Send] = []
@@ -81,10 +89,22 @@ class GroupSync:
         self._started = self._clock.monotonic()
         self.groups += 1
         self.bytes += sum(job.pending_bytes for job in jobs)
+        if len(jobs) <= INLINE_FILES_MAX and sum(job.pending_bytes for job in jobs) <= self._inline_bytes:
+            self._running = 1
+            self._run_inline(jobs)
+            return
         shares = [jobs[k :: self._parallel] for k in range(min(self._parallel, len(jobs)))]
         self._running = len(shares)
         for share in shares:
             self._offload.submit(lambda share=share: _run(share), self._share_done)  # type: ignore[misc]
+
+    def _run_inline(self, jobs: Sequence[SyncJob]) -> None:
+        try:
+            _run(jobs)
+        except OSError as error:
+            self._share_done(None, error)
+        else:
+            self._share_done(None, None)
 
     def _share_done(self, _: object, error: BaseException | None) -> None:
         if error is not None:

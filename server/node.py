@@ -20,7 +20,7 @@ from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError
 from logboom.settings import ClusterSettings, Member, Settings
-from logboom.types import DurabilityMode, NodeId, PartitionId
+from logboom.types import KIB, DurabilityMode, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
 from partitions.log import PartitionLog
 from partitions.machines import open_machine
@@ -38,6 +38,8 @@ from server.net_os import AsyncioNetwork
 from server.offload_os import ThreadOffload
 
 log = structlog.get_logger(__name__)
+
+INLINE_SYNC_BYTES = 16 * KIB
 
 
 class Node:
@@ -188,7 +190,11 @@ class Node:
                 drop=drop_hook(),
             ),
             group=lambda synced: GroupSync(
-                offload=self.sync_offload, clock=self.clock, synced=synced, failed=self.fatal
+                offload=self.sync_offload,
+                clock=self.clock,
+                synced=synced,
+                failed=self.fatal,
+                inline_bytes=INLINE_SYNC_BYTES,
             ),
             settings=settings.raft,
             clock=self.clock,
