@@ -161,12 +161,7 @@ class Bench:
         rows = []
         for work in works():
             theirs, ours = self.measured[work.etcd], self.measured[work.logboom]
-            for name, unit in (
-                ("commands_per_s", "/s"),
-                ("p50_ms", "ms"),
-                ("p99_ms", "ms"),
-                ("cpu_us_per_command", "us"),
-            ):
+            for name, unit in FIGURES:
                 row = _row(work.name, name, unit, [getattr(m, name) for m in theirs], [getattr(m, name) for m in ours])
                 if name == work.figure:
                     _judge(row, work.floor, larger=unit == "/s")
