@@ -22,6 +22,7 @@ from typing import Final
 import uvloop
 
 from bench import targets
+from bench.targets import PARTITIONS
 
 WARM_UP_S: Final = 0.5
 PATIENCE_S: Final = 20.0
@@ -49,6 +50,8 @@ class Load:
     processes: int = 1
     connections: int = 1
     """Per process."""
+    partitions: int = PARTITIONS
+    """Spread over so many (logboom; etcd has one log)."""
     seconds: float = 3.0
     machine: str = "kv"
     wait: str = "applied"
@@ -58,7 +61,8 @@ class Load:
     def shape(self) -> str:
         """For people."""
         block = f", blocks of {self.records}" if self.records > 1 else ""
-        return f"{self.concurrency} under way, {self.processes} x {self.connections} connections{block}"
+        spread = f", {self.partitions} partitions" if self.system == "logboom" else ""
+        return f"{self.concurrency} under way, {self.processes} x {self.connections} connections{block}{spread}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,14 @@ class Tally:
 
 async def drive(load: Load) -> Tally:
     """One process's share, after ``go`` on stdin."""
-    target = targets.make(load.system, list(load.endpoints), load.seed, machine=load.machine, wait=load.wait)
+    target = targets.make(
+        load.system,
+        list(load.endpoints),
+        load.seed,
+        machine=load.machine,
+        wait=load.wait,
+        partitions=load.partitions,
+    )
     await asyncio.wait_for(target.open(load.connections), PATIENCE_S)
     make = target.single if load.records == 1 else (lambda slot: target.bulk(slot, load.records))
     slots = [make(slot) for slot in range(load.concurrency)]

@@ -90,12 +90,13 @@ class Etcd:
 class Logboom:
     """Single commands, and blocks, through the client everybody uses."""
 
-    def __init__(self, endpoints: list[str], seed: int, *, machine: str, wait: str) -> None:
+    def __init__(self, endpoints: list[str], seed: int, *, machine: str, wait: str, partitions: int) -> None:
         self._endpoints = endpoints
         self._rng = random.Random(seed)
         self._first = 0 if machine == "kv" else PARTITIONS
         self._keyed = machine == "kv"
         self._wait = wait
+        self._partitions = partitions
         self._clients: list[Client] = []
         self._puts = [Put(key, value) for key, value in rows(self._rng, 4096)]
         self._blocks: list[RecordBlock] = []
@@ -135,7 +136,7 @@ class Logboom:
                 await client.barrier(client.last_seen)
 
     def _partition(self, slot: int) -> int:
-        return self._first + slot % PARTITIONS
+        return self._first + slot % self._partitions
 
     def _block(self, records: int) -> RecordBlock:
         made = rows(self._rng, records)
@@ -149,8 +150,8 @@ class Logboom:
             await client.close()
 
 
-def make(system: str, endpoints: list[str], seed: int, *, machine: str, wait: str) -> Target:
+def make(system: str, endpoints: list[str], seed: int, *, machine: str, wait: str, partitions: int) -> Target:
     """``etcd`` or ``logboom``; for etcd the first endpoint is the leader's."""
     if system == "etcd":
         return Etcd(endpoints, seed)
-    return Logboom(endpoints, seed, machine=machine, wait=wait)
+    return Logboom(endpoints, seed, machine=machine, wait=wait, partitions=partitions)

@@ -117,7 +117,7 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
     """Batches applied in one transaction, at most."""
-    linger_ms: int = 25
+    linger_ms: int = 100
     """Shortest time between two apply transactions of a partition while nobody waits for its effects."""
     retry_initial_ms: int = 50
     """First pause after a failed apply; doubles,"""
