@@ -1,0 +1,306 @@
+"""Batches, logs, deduplication and the kv machine: what they promise, on real files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logboom.commands import Add, Cas, Command, Delete, Put
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.records import RecordBlock
+from logboom.settings import ApplySettings, LogSettings
+from logboom.state_machine import ApplyBatch, Position
+from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, ProducerId, Status, Term
+from partitions.batch import Batch, build_batch, parse_batch
+from partitions.dedupe import Dedupe
+from partitions.log import ChainBroken, PartitionLog
+from partitions.machines.kv import KvMachine
+from partitions.machines.kv_apply import apply_blocks
+from server.disk_os import OsDisk
+
+P = PartitionId(3)
+PRODUCER = ProducerId(bytes(range(16)))
+
+
+def make(first: int, previous: bytes, payloads: list[bytes], *, term: int = 1, sequence: int = 0, **more: int) -> Batch:
+    return build_batch(
+        partition_id=P,
+        first_index=first,
+        term=Term(term),
+        timestamp_ms=1,
+        producer=PRODUCER,
+        epoch=more.get("epoch", 0),
+        sequence=sequence,
+        floor=more.get("floor", 0),
+        dense=bool(more.get("dense", 0)),
+        records=RecordBlock.from_columns(payloads=payloads),
+        previous_digest=previous,
+    )
+
+
+def chain(count: int) -> list[Batch]:
+    batches, previous, first = [], bytes(16), 1
+    for number in range(count):
+        batch = make(first, previous, [b"%d-%d" % (number, k) for k in range(1 + number % 3)])
+        batches.append(batch)
+        previous, first = batch.digest, batch.last_index + 1
+    return batches
+
+
+def open_log(path: Path, **changes: int) -> PartitionLog:
+    return PartitionLog.open(
+        disk=OsDisk(),
+        directory=path,
+        partition_id=P,
+        settings=LogSettings(**{"segment_bytes": 4096, **changes}),  # type: ignore[arg-type]
+        mode=DurabilityMode.WRITE_AHEAD,
+    )
+
+
+def flush(log: PartitionLog) -> None:
+    job = log.take()
+    if job is not None:
+        job.run()
+        job.done()
+
+
+def commit(log: PartitionLog, batches: list[Batch]) -> None:
+    for number, batch in enumerate(batches, 1):
+        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+
+
+class TestBatch:
+    def test_every_flipped_byte_is_noticed(self) -> None:
+        raw = b"".join(bytes(b) for b in make(1, bytes(16), [b"payload", b"x"]).buffers)
+        assert parse_batch(raw).records().payloads() == [b"payload", b"x"]
+        for position in range(len(raw) - 1):
+            damaged = bytearray(raw)
+            damaged[position] ^= 1
+            if 116 <= position < 128 and position >= 124:
+                continue  # padding of the header
+            with pytest.raises((CorruptData, IncompatibleVersion)):
+                parse_batch(bytes(damaged))
+
+
+class TestLog:
+    def test_rotates_reopens_and_reads_back(self, tmp_path: Path) -> None:
+        batches = chain(60)
+        log = open_log(tmp_path)
+        for batch in batches:
+            assert log.append(batch)
+            flush(log)
+        log.close()
+        assert len(list(tmp_path.glob("*.log"))) > 2
+        for index in tmp_path.glob("*.idx"):
+            index.unlink()
+        log = open_log(tmp_path)
+        assert log.damage == []
+        commit(log, batches)
+        found = log.read_committed(after_index=0, through_index=log.committed_index, max_bytes=1 << 20)
+        assert [b.header.digest for b in found] == [b.digest for b in batches]
+        assert log.durable_index == batches[-1].last_index
+        log.close()
+
+    def test_a_tail_torn_anywhere_leaves_the_batches_before_it(self, tmp_path: Path) -> None:
+        batches = chain(4)
+        log = open_log(tmp_path / "whole", segment_bytes=1 << 16)
+        for batch in batches:
+            log.append(batch)
+        flush(log)
+        log.close()
+        (file,) = (tmp_path / "whole").glob("*.log")
+        ends = [64]
+        for batch in batches:
+            ends.append(ends[-1] + batch.nbytes)
+        raw = file.read_bytes()[: ends[-1]]
+        for cut in range(64, ends[-1], 7):
+            place = tmp_path / f"cut{cut}"
+            place.mkdir()
+            (place / file.name).write_bytes(raw[:cut] + bytes(4096))
+            log = open_log(place, segment_bytes=1 << 16)
+            whole = sum(end <= cut for end in ends[1:])
+            assert [log.holds(b.last_index, b.digest) for b in batches] == [k < whole for k in range(4)]
+            again = batches[whole]
+            assert log.append(again)
+            flush(log)
+            commit(log, batches[: whole + 1])
+            log.close()
+
+    def test_damage_between_batches_is_fenced_and_never_cut(self, tmp_path: Path) -> None:
+        batches = chain(5)
+        log = open_log(tmp_path, segment_bytes=1 << 16)
+        for batch in batches:
+            log.append(batch)
+        flush(log)
+        log.close()
+        (file,) = tmp_path.glob("*.log")
+        raw = bytearray(file.read_bytes())
+        raw[64 + batches[0].nbytes + 130] ^= 0xFF
+        file.write_bytes(raw)
+        log = open_log(tmp_path, segment_bytes=1 << 16)
+        assert [log.holds(b.last_index, b.digest) for b in batches] == [True, False, True, True, True]
+        assert len(log.damage) == 1
+        assert file.read_bytes() == bytes(raw)
+        log.close()
+
+    def test_rot_after_opening_is_not_served(self, tmp_path: Path) -> None:
+        batches = chain(2)
+        log = open_log(tmp_path, segment_bytes=1 << 16)
+        for batch in batches:
+            log.append(batch)
+        flush(log)
+        commit(log, batches)
+        (file,) = tmp_path.glob("*.log")
+        with file.open("r+b") as handle:
+            handle.seek(64 + batches[0].nbytes - 1)  # the last payload byte of the first batch
+            handle.write(b"\xff")
+        with pytest.raises(CorruptData) as error:
+            log.read_committed(after_index=0, through_index=1, max_bytes=1 << 20)
+        assert error.value.path == str(file)
+        log.close()
+
+    def test_two_batches_may_claim_one_index_and_the_parent_log_decides(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        old, new = make(1, bytes(16), [b"old"], term=1), make(1, bytes(16), [b"new"], term=2)
+        assert log.append(old)
+        assert log.append(new)
+        assert not log.append(new)
+        with pytest.raises(ChainBroken):
+            log.append(make(9, old.digest, [b"far"]))
+        flush(log)
+        commit(log, [new])
+        (found,) = log.read_committed(after_index=0, through_index=1, max_bytes=1 << 20)
+        assert found.records is not None
+        assert found.records.payloads() == [b"new"]
+        log.close()
+
+    def test_a_newer_format_is_refused_untouched(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        log.append(chain(1)[0])
+        flush(log)
+        log.close()
+        (file,) = tmp_path.glob("*.log")
+        raw = bytearray(file.read_bytes())
+        raw[6] = 9
+        file.write_bytes(raw)
+        with pytest.raises(IncompatibleVersion):
+            open_log(tmp_path)
+        assert file.read_bytes() == bytes(raw)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=30), st.integers(0, 1 << 30))
+def test_each_sequence_takes_effect_once(parts: list[tuple[int, int]], seed: int) -> None:
+    """Against a plain set of applied numbers, with restarts from what was stored."""
+    rng, limits = random.Random(seed), ApplySettings()
+    dedupe, applied, stored = Dedupe(limits), set[int](), dict[bytes, bytes]()
+    for number, (first, count) in enumerate(parts, 1):
+        header = make(number, bytes(16), [b"x"] * count, sequence=first).header
+        decision = dedupe.decide(header)
+        skipped = {first + k for start, stop in decision.skip for k in range(start, stop)}
+        wanted = set(range(first, first + count))
+        assert skipped == wanted & applied
+        dedupe.record(header, decision, GlobalLogIndex(number))
+        for key, value in dedupe.changes().items():
+            assert value is not None
+            stored[key] = value
+        if rng.random() < 0.2:
+            dedupe.rollback()  # the transaction failed: the same batch comes again
+            assert dedupe.decide(header) == decision
+            dedupe.record(header, decision, GlobalLogIndex(number))
+            stored.update({k: v for k, v in dedupe.changes().items() if v is not None})
+        dedupe.commit()
+        applied |= wanted
+        if rng.random() < 0.2:
+            dedupe = Dedupe(limits, stored.items())
+
+
+def test_gaps_and_old_epochs_are_refused() -> None:
+    dedupe = Dedupe(ApplySettings())
+    gap = make(1, bytes(16), [b"x"], sequence=5, dense=1).header
+    assert dedupe.decide(gap).refused == "out_of_sequence"
+    newer = make(1, bytes(16), [b"x"], sequence=0, epoch=2).header
+    dedupe.record(newer, dedupe.decide(newer), GlobalLogIndex(1))
+    dedupe.changes()
+    dedupe.commit()
+    assert dedupe.decide(make(2, bytes(16), [b"x"], sequence=1, epoch=1).header).refused == "producer_fenced"
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-5, 5)
+COMMANDS = st.one_of(
+    st.builds(Put, KEYS, st.binary(max_size=3)),
+    st.builds(Delete, KEYS),
+    st.builds(Cas, KEYS, st.none() | st.binary(max_size=1), st.none() | st.binary(max_size=1)),
+    st.builds(Add, KEYS, NUMBERS),
+    st.builds(lambda k, n: Add(k, n, n), KEYS, NUMBERS),
+)
+
+
+def blocks(commands: list[Command]) -> ApplyBatch:
+    block = RecordBlock.from_records([c.record() for c in commands])
+    return ApplyBatch(PartitionLogIndex(1), GlobalLogIndex(1), 0, block.count, block.nbytes, bytes(16), block)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(COMMANDS, min_size=16, max_size=40)
+    | st.lists(st.builds(Add, KEYS, NUMBERS), min_size=16, max_size=40)
+    | st.lists(st.builds(Put, KEYS, st.binary(max_size=3)), min_size=16, max_size=40)
+)
+def test_whole_blocks_and_single_records_do_the_same(commands: list[Command]) -> None:
+    together, state = apply_blocks([blocks(commands)], lambda _: None)
+    alone, other = apply_blocks([blocks([c]) for c in commands], lambda _: None)
+    spread = together[0] if len(together[0]) > 1 else together[0] * len(commands)
+    assert spread == b"".join(alone)
+    assert state == other
+
+
+class TestKv:
+    def seal(self, index: int):  # type: ignore[no-untyped-def]
+        return lambda _: (Position(PartitionLogIndex(index), GlobalLogIndex(index)), {b"p" * 16: b"meta"})
+
+    def test_state_position_and_meta_survive(self, tmp_path: Path) -> None:
+        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        statuses = machine.apply([blocks([Put(b"k", b"v"), Add(b"n", 1, 2), Delete(b"none")])], self.seal(3))
+        assert list(statuses[0]) == [Status.OK, Status.OK, Status.NOT_FOUND]
+        digest = machine.digest()
+        machine.close()
+        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        assert machine.get([b"k", b"n", b"x"]) == (
+            [b"v", (1, 2), None],
+            Position(PartitionLogIndex(3), GlobalLogIndex(3)),
+        )
+        assert list(machine.meta()) == [(b"p" * 16, b"meta")]
+        assert machine.digest() == digest
+        machine.close()
+
+    def test_a_failed_transaction_leaves_nothing(self, tmp_path: Path) -> None:
+        machine = KvMachine.open(tmp_path, P, ApplySettings())
+
+        def fail(_: object) -> tuple[Position, dict[bytes, bytes | None]]:
+            raise OSError("injected")
+
+        with pytest.raises(OSError, match="injected"):
+            machine.apply([blocks([Put(b"k", b"v")])], fail)
+        assert machine.get([b"k"])[0] == [None]
+        machine.close()
+
+    def test_damage_is_reported_not_served(self, tmp_path: Path) -> None:
+        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        machine.apply([blocks([Put(b"k", b"precious-value")])], self.seal(1))
+        machine.close()
+        file = tmp_path / "data.mdb"
+        raw = file.read_bytes()
+        file.write_bytes(raw.replace(b"precious-value", b"precious-valuf"))
+        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        with pytest.raises(CorruptData):
+            machine.get([b"k"])
+        machine.close()
+        file.write_bytes(raw[: len(raw) - 4096])
+        with pytest.raises(CorruptData, match="truncated"):
+            KvMachine.open(tmp_path, P, ApplySettings())
