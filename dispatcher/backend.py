@@ -60,7 +60,7 @@ class Backend(Pipeline):
 
     async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
         """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
-        if self.workers[partition_id].applied_global_index >= global_index:
+        if self.watermarks.of(partition_id).applied_global_index >= global_index:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

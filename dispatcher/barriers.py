@@ -56,6 +56,8 @@ class Barriers:
         self._dead = 0
         self._commit = GlobalLogIndex(0)
         self._durable: dict[PartitionId, GlobalLogIndex] = {}
+        self._whole: set[PartitionId] = set()
+        """Partitions of which everything committed is durable."""
         watermarks.listen(self._on_watermark)
 
     def __len__(self) -> int:
@@ -120,9 +122,11 @@ class Barriers:
         """Every routing entry of the partition up to here has reached the level on this node."""
         if level in (Level.ORDERED, Level.COMMITTED):
             return self._commit
+        applied = self._watermarks.of(partition_id).applied_global_index
         if level is Level.DURABLE:
-            return max(self._durable.get(partition_id, 0), self._watermarks.of(partition_id).applied_global_index)
-        return self._watermarks.of(partition_id).applied_global_index
+            whole = self._commit if partition_id in self._whole else 0
+            return max(self._durable.get(partition_id, 0), applied, whole)
+        return applied
 
     def awaits_applied(self, partition_id: PartitionId) -> bool:
         """Somebody waits here until this partition is applied further."""
@@ -131,17 +135,17 @@ class Barriers:
     # -- moving
 
     def committed(self, global_commit_index: int) -> None:
-        """The commit index moved."""
+        """The commit index moved, and the watermarks know."""
         if global_commit_index > self._commit:
             self._commit = GlobalLogIndex(global_commit_index)
-            for partition_id, level in [key for key in self._heaps if key[1] in (Level.ORDERED, Level.COMMITTED)]:
+            for partition_id, level in list(self._heaps):
                 self._wake(partition_id, level)
 
-    def durable(self, partition_id: PartitionId, global_index: int) -> None:
-        """Routing entries of the partition up to ``global_index`` are durable here."""
-        if global_index > self._durable.get(partition_id, 0):
-            self._durable[partition_id] = GlobalLogIndex(global_index)
-            self._wake(partition_id, Level.DURABLE)
+    def durable(self, partition_id: PartitionId, global_index: int, *, whole: bool = False) -> None:
+        """Routing entries of the partition up to ``global_index`` are durable here; ``whole``: all there are."""
+        (self._whole.add if whole else self._whole.discard)(partition_id)
+        self._durable[partition_id] = GlobalLogIndex(max(global_index, self._durable.get(partition_id, 0)))
+        self._wake(partition_id, Level.DURABLE)
 
     def _on_watermark(self, mark: Watermark) -> None:
         self._wake(mark.partition_id, Level.APPLIED)

@@ -303,16 +303,14 @@ class Pipeline:
             limit = store.durable_index if stable is None else min(store.durable_index, stable)
             urgent = self.pending.awaits_applied(partition_id) or self.barriers.awaits_applied(partition_id)
             self.workers[partition_id].notify(limit, urgent=urgent)
+            self._publish(partition_id)
+            whole = store.durable_index == store.committed_index
+            self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
             for callback in self._commit_callbacks.get(partition_id, ()):
                 callback()
         if self.stability.partitions and touched:
             self._tell_progress([NodeId(m.id) for m in self.cluster.members if m.id != self.node_id])
-        for partition_id, worker in self.workers.items():
-            worker.advance_idle(self.parent.global_index)
-            self._publish(partition_id)
-            store = self.logs[partition_id]
-            whole = store.durable_index == store.committed_index
-            self.barriers.durable(partition_id, self.parent.global_index if whole else store.durable_global_index)
+        self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)
         self._notice_recovery()
 
@@ -325,7 +323,6 @@ class Pipeline:
         def progressed(batches: Sequence[AppliedBatch]) -> None:
             for batch in batches:
                 self.pending.applied(batch, partition_id)
-            self.workers[partition_id].advance_idle(self.parent.global_index)
             self._publish(partition_id)
             self._notice_recovery()
 
@@ -343,6 +340,7 @@ class Pipeline:
             applied_index=worker.applied_index,
             applied_global_index=worker.applied_global_index,
             state=state,
+            idle=worker.idle,
         )
 
     def _notice_recovery(self) -> None:
@@ -360,8 +358,9 @@ class Pipeline:
             self._recovery_target = self.parent.global_index
         target = self._recovery_target
         if all(
-            worker.applied_global_index >= target or worker.state not in ("running", "retrying")
-            for worker in self.workers.values()
+            self.watermarks.of(partition_id).applied_global_index >= target
+            or worker.state not in ("running", "retrying")
+            for partition_id, worker in self.workers.items()
         ):
             self._recovered = True
             log.info("recovered", global_commit_index=target)

@@ -1,8 +1,13 @@
-"""Watermarks of every partition on this node, and who wants to know when they move. Sans-io."""
+"""Watermarks of every partition on this node, and who wants to know when they move. Sans-io.
+
+A partition with nothing left to apply follows the commit index. That is worked out when
+somebody looks, so a commit costs the partitions that it touches, however many others there are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
 from ports.invariant import invariant
@@ -16,6 +21,8 @@ class Watermarks:
     def __init__(self, partitions: Sequence[PartitionId]) -> None:
         zero, nothing = PartitionLogIndex(0), GlobalLogIndex(0)
         self._marks = {p: Watermark(p, zero, zero, zero, zero, nothing, "running") for p in partitions}
+        self._idle: set[PartitionId] = set()
+        self._commit = nothing
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
@@ -24,11 +31,24 @@ class Watermarks:
 
     def of(self, partition_id: PartitionId) -> Watermark:
         """The current one. KeyError if there is no such partition."""
-        return self._marks[partition_id]
+        mark = self._marks[partition_id]
+        if mark.applied_global_index < self._commit and partition_id in self._idle:
+            # Kept, so that it stays true when the partition has something to do again (I7).
+            mark = self._marks[partition_id] = replace(mark, applied_global_index=self._commit)
+        return mark
+
+    def committed(self, global_commit_index: int) -> None:
+        """The commit index moved; every partition that it gave something to do has been updated before."""
+        invariant(global_commit_index >= self._commit, "I7: the commit index went back")
+        self._commit = GlobalLogIndex(global_commit_index)
+
+    def idle(self, partition_id: PartitionId) -> bool:
+        """Nothing committed is left to apply."""
+        return partition_id in self._idle
 
     def all(self, partitions: Iterable[PartitionId] | None = None) -> list[Watermark]:
         """Of these partitions, or all."""
-        return [self._marks[p] for p in (self._marks if partitions is None else partitions)]
+        return [self.of(p) for p in (self._marks if partitions is None else partitions)]
 
     def minimum(self, partitions: Iterable[PartitionId] | None = None) -> GlobalLogIndex:
         """Every one of these partitions has applied up to here."""
@@ -43,9 +63,11 @@ class Watermarks:
         applied_index: PartitionLogIndex,
         applied_global_index: GlobalLogIndex,
         state: str,
+        idle: bool = False,
     ) -> None:
-        """Take what is true now; tell the listeners if anything changed."""
-        before = self._marks[partition_id]
+        """Take what is true now; tell the listeners if anything changed. ``idle``: nothing is left to apply."""
+        before = self.of(partition_id)
+        (self._idle.add if idle else self._idle.discard)(partition_id)
         # While the parent log is replayed after a start, the log's own marks trail behind what is applied.
         after = Watermark(
             partition_id,
@@ -53,7 +75,8 @@ class Watermarks:
             PartitionLogIndex(max(durable_index, applied_index)),
             applied_index,
             before.snapshot_index,
-            applied_global_index,
+            # Idleness may have carried it further than the last batch.
+            GlobalLogIndex(max(applied_global_index, before.applied_global_index)),
             state,
         )
         if after == before:

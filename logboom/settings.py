@@ -85,12 +85,18 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Longest; each follower draws between the two."""
     fallback_ms: int = 500
     """A leader without a quorum's answers for this long steps down."""
+    commit_linger_ms: int = 2
+    """Longest time after which followers hear of a new commit index; the next entries take it along."""
     entry_bytes_max: int = 64 * KIB
     """Routing entries are packed into Raft entries up to this."""
     message_bytes_max: int = 1 * MIB
     """Entries per append_entries message."""
     journal_segment_bytes: int = 16 * MIB
     """Size of one file of the parent journal."""
+    redo_bytes_max: int = 32 * KIB
+    """A partition's share of a group sync up to this is synced with the journal and not in its own file, 0: never."""
+    redo_unsettled_bytes: int = 8 * MIB
+    """Carried by the journal until the partitions' own files are synced."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
 

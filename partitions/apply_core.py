@@ -51,7 +51,6 @@ class Cursor:
     applied: Position = NOWHERE
     limit: PartitionLogIndex = PartitionLogIndex(0)
     """May apply up to here: committed, durable here, and stable where the mode asks for it."""
-    committed: PartitionLogIndex = PartitionLogIndex(0)
     state: WorkerState = WorkerState.RUNNING
     attempts: int = 0
 
@@ -60,10 +59,9 @@ class Cursor:
         """There is something that may be applied."""
         return self.applied.applied_index < self.limit
 
-    def raise_limit(self, limit: int, committed: int) -> None:
+    def raise_limit(self, limit: int) -> None:
         """More may be applied."""
         self.limit = PartitionLogIndex(max(self.limit, limit))
-        self.committed = PartitionLogIndex(max(self.committed, committed))
 
     def advance(self, position: Position) -> None:
         """A group was applied."""
@@ -76,13 +74,6 @@ class Cursor:
         self.attempts = 0
         if self.state is WorkerState.RETRYING:
             self.state = WorkerState.RUNNING
-
-    def follow_commit(self, global_commit_index: int) -> bool:
-        """An idle partition is as far as the whole log is: nothing of it is pending."""
-        if self.applied.applied_index < self.committed or global_commit_index <= self.applied.applied_global_index:
-            return False
-        self.applied = Position(self.applied.applied_index, GlobalLogIndex(global_commit_index))
-        return True
 
     def failed(self, *, damaged: bool, attempts_max: int) -> None:
         """Retry for a while, then wait for an operator; damaged data is not retried."""

@@ -45,6 +45,7 @@ from partitions.segment import (
 )
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
+from ports.sync import Redo
 
 HELD_PRUNE = 8192
 ALLOCATION_BYTES = 4 * MIB
@@ -84,16 +85,25 @@ class _Write:
 class WriteJob:
     """One group's batches of one partition."""
 
-    def __init__(self, log: PartitionLog, writes: list[_Write], *, order: int, sync: bool) -> None:
+    def __init__(self, log: PartitionLog, writes: list[_Write], *, order: int, sync: bool, must_sync: bool) -> None:
         self._log = log
         self.writes = writes
         self.order = order
         self.sync = sync
+        self.must_sync = must_sync
+        self.journaled = False
         self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
+
+    def redo(self) -> Sequence[Redo]:
+        """See ports.sync.SyncJob."""
+        if not self.sync or self.must_sync:
+            return ()
+        self.journaled = True
+        return [Redo(batch.digest, batch.buffers) for write in self.writes for batch in write.batches]
 
     def run(self) -> None:
         """See ports.sync.SyncJob."""
-        self._log.write(self.writes, sync=self.sync)
+        self._log.write(self.writes, sync=self.sync and not self.journaled)
 
     def done(self) -> None:
         """See ports.sync.SyncJob."""
@@ -148,6 +158,8 @@ class PartitionLog:
         self._allocated = 0
         self._job: WriteJob | None = None
         self._sync_requested = False
+        self._journaled = False
+        """Batches were written and not synced here, because the parent journal holds them too."""
 
     @classmethod
     def open(
@@ -284,14 +296,14 @@ class PartitionLog:
             return None
         invariant(self._job is None, f"partition {self.partition_id}: two writes at once")
         writes, self._queue = self._queue, []
-        sync = self.mode is DurabilityMode.WRITE_AHEAD or self._sync_requested
-        self._sync_requested = False
-        self._job = WriteJob(self, writes, order=self._order, sync=sync)
+        must_sync, self._sync_requested = self._sync_requested, False
+        sync = self.mode is DurabilityMode.WRITE_AHEAD or must_sync
+        self._job = WriteJob(self, writes, order=self._order, sync=sync, must_sync=must_sync)
         return self._job
 
     def request_sync(self) -> bool:
-        """Write-behind: make the next job sync; False if there is nothing to sync."""
-        self._sync_requested = self._synced_order < self._order
+        """See ports.sync.SyncTarget."""
+        self._sync_requested = self._journaled or self._synced_order < self._order
         return self._sync_requested
 
     def write(self, writes: Sequence[_Write], *, sync: bool) -> None:
@@ -346,6 +358,7 @@ class PartitionLog:
         self._job = None
         self._written_order = max(self._written_order, job.order)
         if job.sync:
+            self._journaled = job.journaled
             self._synced_order = max(self._synced_order, job.order)
         for write in job.writes:
             for ref in write.refs:

@@ -63,8 +63,13 @@ class ApplyWorker:
 
     @property
     def applied_global_index(self) -> GlobalLogIndex:
-        """Everything of this partition up to here is applied."""
+        """Of the last batch that was applied."""
         return self._cursor.applied.applied_global_index
+
+    @property
+    def idle(self) -> bool:
+        """Nothing committed is left to apply: as far as the whole log is."""
+        return self.applied_index >= self.log.committed_index
 
     @property
     def state(self) -> str:
@@ -73,7 +78,7 @@ class ApplyWorker:
 
     def notify(self, limit_index: int, *, urgent: bool = True) -> None:
         """Records up to ``limit_index`` may be applied; ``urgent``: somebody waits for their effects."""
-        self._cursor.raise_limit(min(limit_index, self.log.committed_index), self.log.committed_index)
+        self._cursor.raise_limit(min(limit_index, self.log.committed_index))
         if urgent:
             self.hurry()
         else:
@@ -95,12 +100,6 @@ class ApplyWorker:
     def _linger_over(self) -> None:
         self._linger = None
         self._start()
-
-    def advance_idle(self, global_commit_index: int) -> None:
-        """Follow the commit index if nothing of this partition is pending."""
-        if not self._running:
-            self._cursor.raise_limit(0, self.log.committed_index)
-            self._cursor.follow_commit(global_commit_index)
 
     def pause(self) -> None:
         """Apply nothing more until resumed; a group under way finishes."""
@@ -143,9 +142,7 @@ class ApplyWorker:
         else:
             self.dedupe.commit()
             last = batches[-1]
-            # Idleness may have carried the global watermark further than the last batch of this group.
-            reached = GlobalLogIndex(max(last.global_index, self._cursor.applied.applied_global_index))
-            self._cursor.advance(Position(last.last_index, reached))
+            self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)
             self._start_when_due()
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Redo(NamedTuple):
+    """Bytes that can be written again after a crash, found by their digest."""
+
+    digest: bytes
+    buffers: Sequence[Buffer]
 
 
 class SyncJob(Protocol):
@@ -11,6 +21,13 @@ class SyncJob(Protocol):
     @property
     def pending_bytes(self) -> int:
         """Bytes that ``run`` writes."""
+        ...
+
+    def redo(self) -> Sequence[Redo]:
+        """All that ``run`` will write, for a journal that is synced in its place; ``run`` then only writes.
+
+        Empty: this job has to sync for itself.
+        """
         ...
 
     def run(self) -> None:
@@ -27,4 +44,8 @@ class SyncTarget(Protocol):
 
     def take(self) -> SyncJob | None:
         """Detach what is queued; None when clean."""
+        ...
+
+    def request_sync(self) -> bool:
+        """The next job syncs for itself, and all that was only written before; False: nothing needs it."""
         ...

@@ -99,7 +99,6 @@ class RaftLog:
         self.fatal = fatal
         self.links = links_of(self)
         self.group = group(self._on_synced)
-        self.group.watch(journal)
         self.feeds = Feeds(
             peers=peers, journal=journal, payloads=payloads, links=self.links, offload=offload, advanced=self._advanced
         )
@@ -115,6 +114,8 @@ class RaftLog:
             sendable=self.feeds.sendable,
         )
         self.repair = Repair(peers=peers, links=self.links, payloads=payloads, offload=offload, clock=clock)
+        self.put_back = 0
+        """Batches that a power loss took from their log and the journal gave back."""
         self._leading_term: int | None = None
         self._admitting = False
         self._proposals: list[tuple[Sequence[Route], int]] = []
@@ -122,18 +123,22 @@ class RaftLog:
         self._rounds: list[tuple[int, int, list[Callable[[LogboomError | None], None]]]] = []
         self._needed: tuple[int, float] | None = None
         self._scheduled = False
+        self._waited = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._news: asyncio.TimerHandle | None = None
 
     # -- life
 
     def recover(self) -> None:
         """Before anything else: make the journal agree with what the partition logs hold (blocking).
 
-        An entry above the floor without its write-ahead batch was never acknowledged by us, nor
-        any later one: cut. Anything else that is missing is refetched before this node votes.
+        What the journal carries and a log lost with the power is put back first. An entry above the
+        floor without its write-ahead batch was never acknowledged by us, nor any later one: cut.
+        Anything else that is missing is refetched before this node votes.
         """
+        self._put_back()
         missing: list[Route] = []
         for command, index, _ in self.journal.entries[1:]:
             absent = [route for route in unpack_routes(command) if not self.payloads.holds(route)]
@@ -144,9 +149,19 @@ class RaftLog:
                 self.journal.truncate_from(index)
                 break
             missing += absent
-        self.journal.flush()
+        self.group.flush()
         self.repair.missing(missing)
         self.engine.may_vote = not missing
+
+    def _put_back(self) -> None:
+        for command, _, _ in self.journal.entries[1:]:
+            for route in unpack_routes(command):
+                carried = None if self.payloads.holds(route) else self.journal.find_redo(route.digest)
+                self.put_back += carried is not None and self.payloads.receive(carried) is not None
+        if self.put_back:
+            log.info("batches_put_back", batches=self.put_back)
+        self.group.flush()  # opening a log has synced the rest of it: the journal is needed for none any more
+        self.journal.forget_redo()
 
     async def start(self, peer_address: str) -> str:
         """Listen for peers and begin to tick; returns the bound address."""
@@ -158,8 +173,9 @@ class RaftLog:
     async def close(self) -> None:
         """Stop; what is not synced is dropped."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._news):
+            if timer is not None:
+                timer.cancel()
         await self.links.close()
         self._fail_reads(Unavailable("the node is shutting down"))
 
@@ -186,6 +202,7 @@ class RaftLog:
             self._start_read_round()
             if self.engine.tick():
                 self.poke()
+            self._tell_later()
             self._notice_role()
             self._finish_reads()
             if self._leading_term is not None:
@@ -193,12 +210,31 @@ class RaftLog:
             if self.repair.active:
                 self.repair.work()
                 self.engine.may_vote = not self.repair.active
-            if self._loop is not None:
+            if self._leading_term is None:
+                self.group.kick()
+            elif self._loop is not None:
                 # After the connections' own flush: what may leave early does so before a sync on the loop.
-                self._loop.call_soon(self.group.kick)
+                self._loop.call_soon(self._kick)
         except (InvariantViolated, CorruptData, OSError) as error:
             self._closed = True
             self.fatal(error)
+
+    def _kick(self) -> None:
+        if self._scheduled and not self._waited:
+            self._waited = True  # what was just proposed belongs in this group, and on the links before it; once
+            return
+        self._waited = False
+        self.group.kick()
+
+    def _tell_later(self) -> None:
+        """A new commit index travels with the next entries, or alone a little later."""
+        if self.engine.news_due is not None and self._news is None and self._loop is not None:
+            self._news = self._loop.call_later(self.settings.commit_linger_ms / 1000, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._news = None
+        if self.engine.news_due is not None:
+            self.poke()
 
     def _on_synced(self) -> None:
         self.events.synced()
@@ -220,6 +256,7 @@ class RaftLog:
 
     def send_payload(self, *, partition_id: int, buffers: list[Buffer]) -> None:
         """Put a batch that was just appended on every live link, ahead of its routing entry."""
+        self.poke()  # before the link's own flush: batch and entry then leave in one write
         self.feeds.broadcast(term=self.engine.term, partition_id=partition_id, buffers=buffers)
 
     def _append_proposals(self) -> None:

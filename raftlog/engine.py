@@ -133,6 +133,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._pre_vote_passed = False
         self._heard_leader = -1e9
         self._need_append = False
+        self.news_due: float | None = None
+        """When followers are told of a new commit index, should nothing else be sent to them before."""
         self.heard_commit: int | None = None
         """Commit index that the leader of the current term named last, since this process started."""
         self.round = 0
@@ -284,9 +286,13 @@ class Engine(SyncObj):  # type: ignore[misc]
             self._advance_commit()
             self._fall_back_if_alone(now)
         more = self._apply_committed()
-        if self.is_leader and (self._need_append or now > self._get("newAppendEntriesTime")):
+        if self.is_leader and (self._need_append or now >= self._next_round()):
             self._SyncObj__sendAppendEntries()
         return more
+
+    def _next_round(self) -> float:
+        beat = float(self._get("newAppendEntriesTime"))
+        return beat if self.news_due is None else min(beat, self.news_due)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803 - overrides the base class
         raise InvariantViolated("the stock tick counts unsynced entries; use tick()")
@@ -325,7 +331,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         if index > self.commit_index and self.term_at(index) == self.term:
             self.journal.acknowledged(min(index, self.journal.durable_index))
             self._set("raftCommitIndex", index)
-            self._need_append = True
+            if self.news_due is None:
+                self.news_due = self.clock.monotonic() + self.settings.commit_linger_ms / 1000
 
     def _fall_back_if_alone(self, now: float) -> None:
         deadline = now - self.settings.fallback_ms / 1000
@@ -473,7 +480,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         )
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        self._need_append = False
+        self._need_append, self.news_due = False, None
         self.round += 1
         self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
         for node in self._peers.values():

@@ -2,26 +2,33 @@
 
 In memory it is the list that the Raft engine works on; every change is queued as a typed
 record and written, with one sync, by the group sync (``take`` → ``run`` → ``done``).
+
+It also carries small batches of the partition logs (REDO), so that a group needs one sync
+however many partitions it touches. They count only until those logs are synced themselves
+(SETTLED); files behind that point are then written anew without them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple, overload
 
 from logboom.errors import CorruptData
 from logboom.types import MIB
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
+from ports.sync import Redo
 from raftlog import journal_codec as codec
 from raftlog.entry import KIND_NOOP
 from raftlog.journal_codec import Kind
 
 Entry = tuple[bytes, int, int]
 """Command, Raft index, term: the engine's own shape."""
+
+Pending = tuple[Kind, bytes]
 
 SCAN_BYTES_MAX = 1 << 31
 
@@ -33,17 +40,30 @@ class _Tail:
     file: File
     offset: int
     sequence: int
+    redo_bytes: int = 0
+    """In this file."""
+
+
+class _Sealed(NamedTuple):
+    """A full file that still has REDO records."""
+
+    path: Path
+    last_sequence: int
 
 
 class JournalJob:
     """One group's records. ``run`` happens off the loop, alone."""
 
-    def __init__(self, journal: Journal, pending: list[tuple[Kind, bytes]], *, last_index: int, floor: int) -> None:
+    def __init__(self, journal: Journal, pending: list[Pending], *, last_index: int, floor: int) -> None:
         self.journal = journal
         self.pending = pending
         self.last_index = last_index
         self.floor = floor
         self.pending_bytes = sum(len(body) + codec.RECORD_HEADER.size for _, body in pending)
+
+    def redo(self) -> Sequence[Redo]:
+        """See ports.sync.SyncJob: the journal is what the others rely on."""
+        return ()
 
     def run(self) -> None:
         """Write and sync. An OSError is final for this node."""
@@ -69,7 +89,15 @@ class Journal:
     """Entries up to here are synced; a leader may count itself up to here."""
     floor: int = 1
     """Highest index that was acknowledged by this node, as far as the journal tells."""
-    _pending: list[tuple[Kind, bytes]] = field(default_factory=list)
+    redo_bytes: int = 0
+    """Of batches that may be missing from their logs after a power loss."""
+    _pending: list[Pending] = field(default_factory=list)
+    _pending_redo: list[Pending] = field(default_factory=list)
+    _next_sequence: int = 1
+    """Of the first record that no job has taken yet."""
+    _redo: dict[bytes, tuple[int, memoryview]] = field(default_factory=dict)
+    """Found at start, by digest, with their sequence."""
+    _sealed: list[_Sealed] = field(default_factory=list)
     _tail: _Tail | None = None
     _synced: int = 0
     _in_flight: JournalJob | None = None
@@ -87,7 +115,7 @@ class Journal:
             sequence, floor = journal._load(directory / name, sequence, floor, last=position == len(names) - 1)
         journal.floor = max(floor, 1)
         journal.durable_index = journal.entries[-1][1]
-        journal._synced = sequence - 1
+        journal._synced, journal._next_sequence = sequence - 1, sequence
         if journal._tail is None:
             journal._tail = journal._new_segment(sequence)
         invariant(journal.floor <= journal.durable_index, "journal ends below its acknowledged floor")
@@ -110,7 +138,8 @@ class Journal:
         for record in records:
             self._replay(record, path)
             floor = max(floor, record.floor)
-        sequence = first + len(records)
+        sequence = records[-1].next_sequence if records else first
+        redo_bytes = sum(len(record.body) for record in records if record.kind is Kind.REDO)
         damage = codec.later_record(raw, end, missing=sequence)
         if damage is not None or (not last and raw[end:].strip(b"\0")):
             raise CorruptData(
@@ -121,9 +150,11 @@ class Journal:
             )
         if last:
             self._cut_torn_tail(file, raw, end)
-            self._tail = _Tail(file, end, sequence)
+            self._tail = _Tail(file, end, sequence, redo_bytes)
         else:
             file.close()
+            if redo_bytes:
+                self._sealed.append(_Sealed(path, sequence - 1))
         return sequence, floor
 
     def _cut_torn_tail(self, file: File, raw: bytes, end: int) -> None:
@@ -145,7 +176,13 @@ class Journal:
         elif record.kind is Kind.TRUNCATE:
             (index,) = codec.INDEX.unpack(record.body)
             del self.entries[index - self.entries[0][1] :]
-        else:
+        elif record.kind is Kind.REDO:
+            self._redo[bytes(record.body[: codec.DIGEST_BYTES])] = record.sequence, record.body[codec.DIGEST_BYTES :]
+            self.redo_bytes += len(record.body)
+        elif record.kind is Kind.SETTLED:
+            (through,) = codec.INDEX.unpack(record.body)
+            self._redo = {digest: found for digest, found in self._redo.items() if found[0] > through}
+        elif record.kind is Kind.HARDSTATE:
             (self.term,) = codec.INDEX.unpack_from(record.body)
             self.vote = bytes(record.body[codec.INDEX.size :]).decode() or None
 
@@ -223,12 +260,56 @@ class Journal:
         """Drop entries from Raft index ``index`` on."""
         self.deleteEntriesFrom(index - self.entries[0][1])
 
+    # -- batches of partition logs
+
+    def redo(self, batch: Redo) -> None:
+        """Hold a batch until its own log is synced; ahead of everything queued, as entries may name it."""
+        self._pending_redo.append((Kind.REDO, b"".join((batch.digest, *batch.buffers))))
+        self.redo_bytes += len(self._pending_redo[-1][1])
+
+    def find_redo(self, digest: bytes) -> memoryview | None:
+        """A batch that was not settled when the journal was opened."""
+        found = self._redo.get(digest)
+        return None if found is None else found[1]
+
+    def forget_redo(self) -> None:
+        """Everything found at start is synced in its own log."""
+        self.redo_bytes = 0
+        if self._redo:
+            self._redo.clear()
+            self.settled(self.taken_sequence)
+
+    @property
+    def taken_sequence(self) -> int:
+        """Last record that a job has taken."""
+        return self._next_sequence - 1
+
+    def settled(self, sequence: int) -> None:
+        """Batches held up to ``sequence`` are synced in their logs: they are needed here no more."""
+        self._pending.append((Kind.SETTLED, codec.INDEX.pack(sequence)))
+
+    def strip(self, through: int) -> None:
+        """Write sealed files up to a settled sequence anew, without their batches. Off the loop; one at a time."""
+        while self._sealed and self._sealed[0].last_sequence <= through:
+            path = self._sealed[0].path
+            raw = self.disk.read_file(path)
+            first = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
+            records, _ = codec.scan(memoryview(raw), first_sequence=first)
+            if not records or records[-1].next_sequence - 1 != self._sealed[0].last_sequence:
+                return  # damaged since it was sealed: the next start says so
+            self.disk.replace_file(path, codec.strip(raw, records))
+            self._sealed.pop(0)
+
     # -- group sync
 
     @property
     def dirty(self) -> bool:
         """Something is queued or being written."""
-        return bool(self._pending) or self._in_flight is not None
+        return bool(self._pending or self._pending_redo) or self._in_flight is not None
+
+    def request_sync(self) -> bool:
+        """See ports.sync.SyncTarget: every job syncs."""
+        return False
 
     def acknowledged(self, index: int) -> None:
         """This node told somebody, or counted for itself, that it holds entries up to ``index``."""
@@ -236,14 +317,16 @@ class Journal:
 
     def take(self) -> JournalJob | None:
         """See ports.sync.SyncTarget."""
-        if not self._pending:
+        pending = self._pending_redo + self._pending
+        if not pending:
             return None
         invariant(self._in_flight is None, "two journal writes at once")
-        pending, self._pending = self._pending, []
+        self._pending, self._pending_redo = [], []
+        self._next_sequence += len(pending)
         self._in_flight = JournalJob(self, pending, last_index=self.entries[-1][1], floor=self.floor)
         return self._in_flight
 
-    def write(self, pending: list[tuple[Kind, bytes]], *, floor: int) -> None:
+    def write(self, pending: list[Pending], *, floor: int) -> None:
         """Off the loop: encode, write once, sync once; a new segment when the old one is full."""
         tail = self._open_tail()
         records = [
@@ -253,11 +336,14 @@ class Journal:
         size = sum(map(len, records))
         if tail.offset + size > self.segment_bytes and tail.offset > codec.SEGMENT_HEADER.size:
             tail.file.close()
+            if tail.redo_bytes:
+                self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1))
             tail = self._tail = self._new_segment(tail.sequence)
         tail.file.write([b"".join(records)], offset=tail.offset)
         tail.file.sync()
         tail.offset += size
         tail.sequence += len(records)
+        tail.redo_bytes += sum(len(body) for kind, body in pending if kind is Kind.REDO)
         self._synced = tail.sequence - 1
 
     def _open_tail(self) -> _Tail:

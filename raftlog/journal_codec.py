@@ -11,16 +11,21 @@ Sequences are dense over the whole journal, so a lost, repeated or misplaced rec
 record: a gap at or below it is damage, a gap above it is a torn tail that nobody relied on.
 ``floor`` is the highest Raft index that had been acknowledged (to a leader, or counted by
 ourselves as leader) before that write.
+A file without its settled REDO records is written when a later one is under way.
 Bodies (little-endian)::
 
     ENTRY     index u64, term u64, command...
     TRUNCATE  first index removed u64
     HARDSTATE term u64, voted-for node id (utf-8, empty: nobody)
+    REDO      digest 16, a batch: it may be missing from its partition's log after a power loss
+    SETTLED   sequence u64: every batch of a REDO up to there is synced in its partition's log
+    STRIPPED  count u64: stands for so many settled REDO records that were here
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -40,6 +45,9 @@ ENTRY: Final = struct.Struct("<QQ")
 INDEX: Final = struct.Struct("<Q")
 ALIGN: Final = 8
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+DIGEST_BYTES: Final = 16
+
+Buffer = bytes | memoryview
 
 
 class Kind(IntEnum):
@@ -48,6 +56,9 @@ class Kind(IntEnum):
     ENTRY = 1
     TRUNCATE = 2
     HARDSTATE = 3
+    REDO = 4
+    SETTLED = 5
+    STRIPPED = 6
 
 
 KINDS: Final = frozenset(int(k) for k in Kind)
@@ -55,14 +66,20 @@ KINDS: Final = frozenset(int(k) for k in Kind)
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """One decoded record and where it ends."""
+    """One decoded record, where it starts and where it ends."""
 
     kind: Kind
     sequence: int
     synced: int
     floor: int
     body: memoryview
+    start: int
     end: int
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the record that follows."""
+        return self.sequence + (INDEX.unpack(self.body)[0] if self.kind is Kind.STRIPPED else 1)
 
 
 def segment_header(*, first_sequence: int, cluster: bytes) -> bytes:
@@ -113,7 +130,7 @@ def record_at(raw: memoryview, offset: int, sequence: int | None) -> JournalReco
     checked = google_crc32c.value(CHECKED.pack(length, found, synced, floor, kind))
     if google_crc32c.extend(checked, bytes(body)) != crc:
         return None
-    return JournalRecord(Kind(kind), found, synced, floor, body, end + (-end % ALIGN))
+    return JournalRecord(Kind(kind), found, synced, floor, body, offset, end + (-end % ALIGN))
 
 
 def scan(raw: memoryview, *, first_sequence: int) -> tuple[list[JournalRecord], int]:
@@ -122,8 +139,30 @@ def scan(raw: memoryview, *, first_sequence: int) -> tuple[list[JournalRecord], 
     offset, sequence = SEGMENT_HEADER.size, first_sequence
     while (record := record_at(raw, offset, sequence)) is not None:
         records.append(record)
-        offset, sequence = record.end, sequence + 1
+        offset, sequence = record.end, record.next_sequence
     return records, offset
+
+
+def strip(raw: bytes, records: Sequence[JournalRecord]) -> bytes:
+    """A whole segment without its REDO records; dense sequences stay provable."""
+    view = memoryview(raw)
+    kept: list[Buffer] = [view[: SEGMENT_HEADER.size]]
+    run: list[JournalRecord] = []
+    for record in records:
+        if record.kind in (Kind.REDO, Kind.STRIPPED):
+            run.append(record)
+            continue
+        kept += [*_stripped(run), view[record.start : record.end]]
+        run = []
+    return b"".join([*kept, *_stripped(run)])
+
+
+def _stripped(run: Sequence[JournalRecord]) -> list[bytes]:
+    if not run:
+        return []
+    first = run[0]
+    count = INDEX.pack(run[-1].next_sequence - first.sequence)
+    return [encode_record(Kind.STRIPPED, count, sequence=first.sequence, synced=first.synced, floor=first.floor)]
 
 
 def later_record(raw: bytes, offset: int, *, missing: int) -> JournalRecord | None:

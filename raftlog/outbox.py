@@ -3,19 +3,42 @@
 Everything that changed since the last group is written and synced together, off the loop;
 messages that depend on it wait in the outbox until the group is done. While one group is
 on its way to the disk, the next one collects: load makes groups larger, not slower.
+
+Small shares of partition logs ride in the journal: one sync for all of them. From time to
+time those logs are synced, one with each group, and the journal forgets what it carried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from logboom.types import KIB, MIB
 from ports.clock import Clock
 from ports.invariant import invariant
 from ports.offload import Offload
 from ports.sync import SyncJob, SyncTarget
+from raftlog.journal import Journal
 
 Send = Callable[[], None]
 INLINE_FILES_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Bounds, all in bytes; the defaults of the settings."""
+
+    inline: int = 16 * KIB
+    """Groups of at most two files and so much are synced on the loop itself.
+
+    That is for a lone command: two hops between threads cost it more than the sync does. Under
+    load groups are larger and go to threads."""
+    redo: int = 32 * KIB
+    """A log's share of a group up to this travels in the journal, 0: never."""
+    redo_group: int = 256 * KIB
+    """All shares of a group that do."""
+    unsettled: int = 8 * MIB
+    """Carried by the journal before those logs are synced."""
 
 
 class GroupSync:
@@ -24,25 +47,22 @@ class GroupSync:
     def __init__(
         self,
         *,
+        journal: Journal,
         offload: Offload,
         clock: Clock,
         synced: Callable[[], None],
         failed: Callable[[BaseException], None],
+        limits: GroupLimits,
         parallel: int = 4,
-        inline_bytes: int = 0,
     ) -> None:
-        """``inline_bytes``: groups of at most two files and so many bytes are synced on the loop itself.
-
-        That is for a lone command: two hops between threads cost it more than the sync does. Under
-        load groups are larger and go to threads.
-        """
+        """The journal is looked at for every group: what is held may depend on it before anyone calls ``dirty``."""
+        self._journal = journal
         self._offload = offload
         self._clock = clock
         self._synced = synced
         self._failed = failed
         self._parallel = parallel
-        self._inline_bytes = inline_bytes
-        self._watched: list[SyncTarget] = []
+        self._limits = limits
         self._dirty: dict[int, SyncTarget] = {}
         self._held: list[Send] = []
         self._releasing: list[Send] = []
@@ -50,12 +70,12 @@ class GroupSync:
         self._running = 0
         self._started: float | None = None
         self._broken = False
+        self._behind: dict[int, SyncTarget] = {}
+        """Logs with batches that only the journal has synced."""
+        self._settling: _Settling | None = None
+        self._stripping = False
         self.groups = 0
         self.bytes = 0
-
-    def watch(self, target: SyncTarget) -> None:
-        """Look at ``target`` for every group: what is held may depend on it before anyone calls ``dirty``."""
-        self._watched.append(target)
 
     def dirty(self, target: SyncTarget) -> None:
         """``target`` has queued writes: part of the next group."""
@@ -78,25 +98,89 @@ class GroupSync:
         """Start a group if something is dirty and none is under way; with nothing dirty, release the outbox."""
         if self._running or self._broken:
             return
-        targets = [*self._watched, *self._dirty.values()]
-        jobs = [job for target in targets if (job := target.take()) is not None]
-        self._dirty.clear()
+        self._settle_next()
+        alone, carried = self._take()
+        jobs = [*carried, *alone]
         held, self._held = self._held, []
         if not jobs:
             _release(held)
             return
         self._jobs, self._releasing = jobs, held
         self._started = self._clock.monotonic()
+        size = sum(job.pending_bytes for job in jobs)
         self.groups += 1
-        self.bytes += sum(job.pending_bytes for job in jobs)
-        if len(jobs) <= INLINE_FILES_MAX and sum(job.pending_bytes for job in jobs) <= self._inline_bytes:
+        self.bytes += size
+        if len(alone) < INLINE_FILES_MAX and size <= self._limits.inline:
             self._running = 1
             self._run_inline(jobs)
             return
-        shares = [jobs[k :: self._parallel] for k in range(min(self._parallel, len(jobs)))]
+        shares = [alone[k :: self._parallel] for k in range(min(self._parallel, len(alone)))]
+        shares += [carried] if carried else []
         self._running = len(shares)
         for share in shares:
             self._offload.submit(lambda share=share: _run(share), self._share_done)  # type: ignore[misc]
+
+    def _take(self) -> tuple[list[SyncJob], list[SyncJob]]:
+        """Jobs that sync for themselves; the journal's and those that need nothing more than its sync."""
+        targets, self._dirty = self._dirty, {}
+        alone: list[SyncJob] = []
+        carried: list[SyncJob] = []
+        room = self._limits.redo_group
+        for key, target in targets.items():
+            job = target.take()
+            if job is None:
+                continue
+            fits = job.pending_bytes <= min(room, self._limits.redo)
+            batches = job.redo() if fits else ()
+            if not batches:
+                alone.append(job)
+                continue
+            room -= job.pending_bytes
+            for batch in batches:
+                self._journal.redo(batch)
+            self._behind[key] = target
+            carried.append(job)
+        own = self._journal.take()
+        return alone, [own, *carried] if own is not None else carried
+
+    def flush(self) -> None:
+        """Write and sync everything that is queued, blocking: before the loop does anything else."""
+        invariant(not self._running, "a flush during a group")
+        jobs = [job for target in self._dirty.values() if (job := target.take()) is not None]
+        self._dirty.clear()
+        own = self._journal.take()
+        for job in [*jobs, own] if own is not None else jobs:
+            job.run()
+            job.done()
+
+    # -- settling what the journal carries
+
+    def _settle_next(self) -> None:
+        if self._settling is None and self._journal.redo_bytes > self._limits.unsettled and not self._stripping:
+            self._settling = _Settling(self._journal.taken_sequence, list(self._behind.values()))
+            self._behind = {}
+            self._journal.redo_bytes = 0
+        while self._settling is not None and self._settling.left:
+            target = self._settling.left.pop()
+            if target.request_sync():
+                self._dirty[id(target)] = target
+                return
+
+    def _settled(self) -> None:
+        if self._settling is None or self._settling.left:
+            return
+        through, self._settling = self._settling.through, None
+        self._journal.settled(through)
+        self._stripping = True
+        self._offload.submit(lambda: self._journal.strip(through), self._stripped)
+
+    def _stripped(self, _: object, error: BaseException | None) -> None:
+        self._stripping = False
+        if error is not None and not self._broken:
+            self._broken = True
+            self._failed(error)
+
+    # -- groups
 
     def _run_inline(self, jobs: Sequence[SyncJob]) -> None:
         try:
@@ -122,8 +206,17 @@ class GroupSync:
             job.done()
         released, self._jobs, self._releasing, self._started = self._releasing, [], [], None
         _release(released)
+        self._settled()
         self._synced()
         self.kick()
+
+
+@dataclass(slots=True)
+class _Settling:
+    """The journal carries nothing needed up to ``through`` once the logs that are left are synced."""
+
+    through: int
+    left: list[SyncTarget]
 
 
 def _run(jobs: Sequence[SyncJob]) -> None:

@@ -20,7 +20,7 @@ from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError
 from logboom.settings import ClusterSettings, Member, Settings
-from logboom.types import KIB, DurabilityMode, NodeId, PartitionId
+from logboom.types import DurabilityMode, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
 from partitions.log import PartitionLog
 from partitions.machines import open_machine
@@ -29,7 +29,7 @@ from ports.net import ConnectionLimits, Listener
 from raftlog.core import RaftLog
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
-from raftlog.outbox import GroupSync
+from raftlog.outbox import GroupLimits, GroupSync
 from server.clock_os import OsClock
 from server.data_dir import DataDir
 from server.disk_os import OsDisk
@@ -38,8 +38,6 @@ from server.net_os import AsyncioNetwork
 from server.offload_os import ThreadOffload
 
 log = structlog.get_logger(__name__)
-
-INLINE_SYNC_BYTES = 16 * KIB
 
 
 class Node:
@@ -190,11 +188,12 @@ class Node:
                 drop=drop_hook(),
             ),
             group=lambda synced: GroupSync(
+                journal=self.journal,
                 offload=self.sync_offload,
                 clock=self.clock,
                 synced=synced,
                 failed=self.fatal,
-                inline_bytes=INLINE_SYNC_BYTES,
+                limits=GroupLimits(redo=settings.raft.redo_bytes_max, unsettled=settings.raft.redo_unsettled_bytes),
             ),
             settings=settings.raft,
             clock=self.clock,

@@ -12,11 +12,12 @@ from logboom.settings import Member, RaftSettings
 from logboom.types import NO_DIGEST, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame
 from ports.net import ConnectionLimits
+from ports.sync import Redo
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
-from raftlog.outbox import GroupSync
+from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
 from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload
 
@@ -38,6 +39,9 @@ class Store:
             self._keep(raw[offset : offset + 64])
             offset += 64
         self.end = offset
+        self.file.sync()
+        self.journaled = self.sync_requested = False
+        self.behind = False
 
     def _keep(self, raw: bytes) -> Route:
         partition, index = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little")
@@ -79,8 +83,21 @@ class Store:
 
     # SyncTarget and SyncJob in one
     def take(self) -> Store | None:
+        if not self.queue and not self.sync_requested:
+            return None
         self.writing, self.queue = self.queue, []
-        return self if self.writing else None
+        self.journaled, self.must_sync, self.sync_requested = False, self.sync_requested, False
+        return self
+
+    def request_sync(self) -> bool:
+        self.sync_requested = self.behind
+        return self.sync_requested
+
+    def redo(self) -> Sequence[Redo]:
+        if self.must_sync:
+            return ()
+        self.journaled = True
+        return [Redo(raw[48:64], [raw]) for raw in self.writing]
 
     @property
     def pending_bytes(self) -> int:
@@ -89,10 +106,11 @@ class Store:
     def run(self) -> None:
         self.file.write(self.writing, offset=self.end)
         self.end += 64 * len(self.writing)
-        self.file.sync()
+        if not self.journaled:
+            self.file.sync()
 
     def done(self) -> None:
-        pass
+        self.behind = self.journaled
 
 
 class SimNode:
@@ -130,7 +148,12 @@ class SimNode:
                 drop=lambda peer, kind: cluster.drop_payload and kind == 66 and rng.random() < 0.3,
             ),
             group=lambda synced: GroupSync(
-                offload=self.offload, clock=clock, synced=synced, failed=cluster.failures.append
+                journal=self.journal,
+                offload=self.offload,
+                clock=clock,
+                synced=synced,
+                failed=cluster.failures.append,
+                limits=cluster.limits,
             ),
             settings=RaftSettings(),
             clock=clock,
@@ -141,6 +164,7 @@ class SimNode:
         )
         self.store.appended = self.raft.group.dirty
         self.raft.recover()
+        cluster.put_back += self.raft.put_back
 
     async def start(self) -> None:
         await self.raft.start(f"{self.node_id}:1")
@@ -194,6 +218,8 @@ class Cluster:
         self.failures: list[BaseException] = []
         self.leaders: dict[int, set[NodeId]] = {}
         self.segment_bytes = segment_bytes
+        self.limits = GroupLimits(inline=0, redo=self.rng.choice((0, 64, 1 << 20)), unsettled=self.rng.choice((0, 2000)))
+        self.put_back = 0
         self.drop_payload = drop_payload
         self.reads = 0
         self.crashes = 0

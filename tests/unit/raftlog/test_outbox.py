@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.outbox import GroupSync
+from raftlog.outbox import GroupLimits, GroupSync
 
 
 class _Clock:
@@ -40,6 +40,7 @@ class _Offload:
 
 class _Target:
     pending_bytes = 1
+    redo_bytes = 0
 
     def __init__(self, *, broken: bool = False) -> None:
         self.queued = self.synced = 0
@@ -60,13 +61,20 @@ class _Target:
         self.synced = self.taken
 
 
-def _group(offload: _Offload, failures: list[BaseException]) -> GroupSync:
-    return GroupSync(offload=offload, clock=_Clock(), synced=lambda: None, failed=failures.append)
+def _group(offload: _Offload, journal: _Target, failures: list[BaseException]) -> GroupSync:
+    return GroupSync(
+        journal=journal,  # type: ignore[arg-type]
+        offload=offload,
+        clock=_Clock(),
+        synced=lambda: None,
+        failed=failures.append,
+        limits=GroupLimits(inline=0),
+    )
 
 
 def test_nothing_dirty_releases_at_once() -> None:
     sent: list[str] = []
-    group = _group(_Offload(), [])
+    group = _group(_Offload(), _Target(), [])
     group.hold(lambda: sent.append("heartbeat"))
     group.kick()
     assert sent == ["heartbeat"]
@@ -76,8 +84,7 @@ def test_a_write_queued_while_a_group_is_under_way_holds_its_message() -> None:
     """Found on a real cluster: the end of one group released what depended on the next."""
     offload, journal = _Offload(), _Target()
     sent: list[int] = []
-    group = _group(offload, [])
-    group.watch(journal)
+    group = _group(offload, journal, [])
     journal.queued = 1
     group.kick()
     journal.queued = 2
@@ -92,8 +99,7 @@ def test_a_failed_sync_releases_nothing_ever() -> None:
     offload, journal = _Offload(), _Target(broken=True)
     sent: list[str] = []
     failures: list[BaseException] = []
-    group = _group(offload, failures)
-    group.watch(journal)
+    group = _group(offload, journal, failures)
     journal.queued = 1
     group.hold(lambda: sent.append("acknowledged"))
     group.kick()

@@ -15,6 +15,16 @@ def test_nodes_agree_and_converge(seed: int) -> None:
     assert len(cluster.log) > 50, f"seed {seed} hardly did anything"
 
 
+def test_what_only_the_journal_had_synced_is_put_back_after_a_power_loss() -> None:
+    """Seeds 11 and 21 lose acknowledged commands without it."""
+    put_back = 0
+    for seed in (11, 21):
+        cluster = Cluster(seed)
+        cluster.play(4)
+        put_back += cluster.put_back
+    assert put_back > 0
+
+
 @pytest.mark.parametrize("seed", [3, 6, 9])
 def test_links_that_lose_payload_but_pass_raft(seed: int) -> None:
     """The gate: a follower never acknowledges an entry without its payload, and catches up."""

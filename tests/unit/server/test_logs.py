@@ -1,0 +1,56 @@
+"""Log lines as a node writes them: in a process of its own, since logging is set up once per process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+
+def logged(code: str, *, level: str = "info", form: str = "json") -> list[str]:
+    """The lines on stderr after ``code`` has logged through ``log``."""
+    script = f"import structlog\nfrom server.logs import configure\nconfigure(level={level!r}, form={form!r})\n"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{script}log = structlog.get_logger()\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout == ""  # stdout belongs to commands and their results
+    return result.stderr.splitlines()
+
+
+def parsed(lines: list[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("form", ["json", "auto"])
+def test_without_a_terminal_each_event_is_one_json_line(form: str) -> None:
+    rows = parsed(
+        logged("log.info('up', node='n1'); log.warning('two\\nlines', raw=b'\\xff', who=object())", form=form)
+    )
+    assert [(row["event"], row["level"]) for row in rows] == [("up", "info"), ("two\nlines", "warning")]
+    assert rows[0]["node"] == "n1"
+    assert rows[0]["timestamp"].endswith("Z")
+
+
+def test_an_error_with_its_traceback_is_one_line_too() -> None:
+    (row,) = parsed(logged("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    log.error('bad', exc_info=error)"))
+    assert "ZeroDivisionError" in row["exception"]
+    assert "Traceback" in row["exception"]
+
+
+@pytest.mark.parametrize(("level", "count"), [("debug", 3), ("info", 2), ("WARNING", 1), ("error", 0)])
+def test_the_level_is_the_least_that_is_written(level: str, count: int) -> None:
+    assert len(logged("log.debug('d'); log.info('i'); log.warning('w')", level=level)) == count
+
+
+def test_console_is_for_people() -> None:
+    (line,) = logged("log.info('up', node='n1')", form="console")
+    assert "up" in line
+    assert "n1" in line
+    assert not line.startswith("{")
