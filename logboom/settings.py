@@ -124,7 +124,11 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     batches_max: int = 1024
     """Batches applied in one transaction, at most."""
     linger_ms: int = 100
-    """Shortest time between two apply transactions of a partition while nobody waits for its effects."""
+    """Shortest time between two groups of a partition while nobody waits for its effects."""
+    unsaved_bytes: int = 8 * MIB
+    """Memory for effects of a partition that are not saved yet; twice that while they are being saved."""
+    unsaved_node_bytes: int = 256 * MIB
+    """The same for a node: with many partitions each gets its share of this, not less than 64 KiB."""
     retry_initial_ms: int = 50
     """First pause after a failed apply; doubles,"""
     retry_max_ms: int = 2_000

@@ -4,7 +4,7 @@ Register a class under the entry point group ``logboom.state_machines``; its nam
 what ``cluster.state_machine`` in the configuration says.
 
 Rules: ``apply`` is deterministic (no clock, no randomness, no I/O beyond its own state), takes
-whole batches so that it can be vectorised, and writes state, position and the opaque
+whole batches so that it can be vectorised, and saves state, position and the opaque
 ``meta`` entries in ONE transaction. All methods are called off the event loop, ``apply``
 from one thread at a time, reads concurrently with it.
 """
@@ -66,15 +66,28 @@ class StateMachine(Protocol):
         ...
 
     def position(self) -> Position:
-        """As of the last transaction."""
+        """As of the last ``apply``; after opening, as of the last checkpoint."""
         ...
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
-        """All meta entries, in any order."""
+        """All saved meta entries, in any order; before the first ``apply``."""
+        ...
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """Memory held by effects that a crash would undo; 0 for a machine that saves in ``apply``."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Save what is applied: state, position and meta in one transaction, as of one moment.
+
+        Called beside ``apply`` when ``unsaved_bytes`` has grown, and tried again if it raises. What was
+        not saved is applied again from the log after a crash, with the same effects.
+        """
         ...
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
-        """Apply in order; before committing, pass the results to ``seal`` and write what it returns.
+        """Apply in order; before it shows, pass the results to ``seal`` and keep what it returns with the state.
 
         All or nothing: on an exception no effect may remain.
         """
@@ -95,5 +108,5 @@ class StateMachine(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and close; idempotent."""
+        """Save and close; idempotent."""
         ...

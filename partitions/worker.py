@@ -49,6 +49,8 @@ class ApplyWorker:
         self._on_progress = on_progress
         self._fatal = fatal
         self._running = False
+        self._saving = False
+        self._save_timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -113,10 +115,10 @@ class ApplyWorker:
     async def close(self) -> None:
         """Let the group under way finish; start no other."""
         self._cursor.state = WorkerState.PAUSED
-        for timer in (self._timer, self._linger):
+        for timer in (self._timer, self._linger, self._save_timer):
             if timer is not None:
                 timer.cancel()
-        if self._running:
+        if self._running or self._saving:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
 
@@ -124,6 +126,8 @@ class ApplyWorker:
         cursor = self._cursor
         if self._running or not cursor.due or cursor.state is not WorkerState.RUNNING:
             return
+        if self.machine.unsaved_bytes > 2 * self._settings.unsaved_bytes:
+            return  # memory is bounded: the end of the checkpoint starts it again
         self._running, self._urgent = True, False
         self._started = self._clock.monotonic()
         group = ApplyGroup(
@@ -133,8 +137,7 @@ class ApplyWorker:
 
     def _ended(self, batches: list[AppliedBatch] | None, error: BaseException | None) -> None:
         self._running = False
-        if self._stopped is not None and not self._stopped.done():
-            self._stopped.set_result(None)
+        self._notice_stopped()
         if isinstance(error, InvariantViolated):
             self._fatal(error)
         elif error is not None or batches is None:
@@ -144,7 +147,30 @@ class ApplyWorker:
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)
+            self._save_when_due()
             self._start_when_due()
+
+    def _save_when_due(self) -> None:
+        if not self._saving and self.machine.unsaved_bytes > self._settings.unsaved_bytes:
+            self._saving = True
+            self._offload.submit(self.machine.checkpoint, self._saved)
+
+    def _saved(self, _: object, error: BaseException | None) -> None:
+        self._saving = False
+        self._notice_stopped()
+        if error is not None:
+            self.last_error = repr(error)
+            log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
+            if self._cursor.state is not WorkerState.PAUSED:
+                self._save_timer = asyncio.get_running_loop().call_later(
+                    self._settings.retry_max_ms / 1000, self._save_when_due
+                )
+            return
+        self._start_when_due()
+
+    def _notice_stopped(self) -> None:
+        if not self._running and not self._saving and self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
 
     def _failed(self, error: BaseException | None) -> None:
         self.dedupe.rollback()

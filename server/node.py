@@ -20,7 +20,7 @@ from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError
 from logboom.settings import ClusterSettings, Member, Settings
-from logboom.types import DurabilityMode, NodeId, PartitionId
+from logboom.types import KIB, DurabilityMode, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
 from partitions.log import PartitionLog
 from partitions.machines import open_machine
@@ -38,6 +38,8 @@ from server.net_os import AsyncioNetwork
 from server.offload_os import ThreadOffload
 
 log = structlog.get_logger(__name__)
+
+UNSAVED_BYTES_MIN = 64 * KIB
 
 
 class Node:
@@ -130,6 +132,10 @@ class Node:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines = {}
+        share = max(UNSAVED_BYTES_MIN, self.settings.apply.unsaved_node_bytes // cluster.partitions)
+        self.apply_settings = msgspec.structs.replace(
+            self.settings.apply, unsaved_bytes=min(self.settings.apply.unsaved_bytes, share)
+        )
         for number in range(cluster.partitions):
             partition_id = PartitionId(number)
             chosen = cluster.partition(number)
@@ -144,7 +150,7 @@ class Node:
             for damage in self.logs[partition_id].damage:
                 log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
             self.machines[partition_id] = open_machine(
-                chosen.state_machine, directory / "state", partition_id, self.settings.apply
+                chosen.state_machine, directory / "state", partition_id, self.apply_settings
             )
         strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
         if strangers:
@@ -156,7 +162,7 @@ class Node:
             machine=self.machines[partition_id],
             offload=self.apply_offload,
             clock=self.clock,
-            settings=self.settings.apply,
+            settings=self.apply_settings,
             on_progress=progressed,
             fatal=self.fatal,
         )

@@ -66,6 +66,16 @@ class LogMachine:
         """See StateMachine."""
         return iter(list(self._meta.items()))
 
+    @property
+    def unsaved_bytes(self) -> int:
+        """Nothing that grows."""
+        return 0
+
+    def checkpoint(self) -> None:
+        """See StateMachine; ``apply`` does it by itself, every so many batches."""
+        if self._since:
+            self._checkpoint()
+
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See StateMachine."""
         results = [OK] * len(batches)

@@ -1,0 +1,161 @@
+"""The file behind a ``kv`` partition: keys and values, meta entries and the position, on LMDB.
+
+LMDB does not notice damage, so every value carries a CRC-32C over key and value, and the
+file's size is checked before it is mapped. One write is one transaction with one sync; the
+last transaction may be undone by a power loss: then the log is replayed from the one before.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import google_crc32c
+import lmdb
+
+from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
+from logboom.state_machine import NOWHERE, Position
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+
+POSITION: Final = struct.Struct("<QQI")
+POSITION_KEY: Final = b"position"
+FORMAT_KEY: Final = b"format"
+FORMAT: Final = b"logboom kv 1"
+PAGE: Final = 4096
+
+Changes = Mapping[bytes, bytes | None]
+"""New values by key; None: the key goes."""
+
+
+class KvFile:
+    """One writer at a time; readers see whole transactions. Raises CorruptData, naming what is damaged."""
+
+    def __init__(self, directory: Path, settings: ApplySettings) -> None:
+        self._directory = directory
+        _check_size(directory / "data.mdb")
+        try:
+            self._env = lmdb.open(
+                str(directory),
+                map_size=settings.kv_map_bytes,
+                max_dbs=3,
+                max_readers=256,
+                metasync=False,
+                sync=True,
+                readahead=False,
+                lock=True,
+            )
+        except lmdb.Error as error:
+            raise CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
+        self._state = self._env.open_db(b"state")
+        self._meta = self._env.open_db(b"meta")
+        self._system = self._env.open_db(b"system")
+        self._check_format()
+
+    def _check_format(self) -> None:
+        with self._env.begin(write=True) as txn:
+            found = txn.get(FORMAT_KEY, db=self._system)
+            if found is None:
+                txn.put(FORMAT_KEY, FORMAT, db=self._system)
+            elif bytes(found) != FORMAT:
+                raise CorruptData(f"{self._directory}: state of format {bytes(found)!r}", path=str(self._directory))
+
+    def position(self) -> Position:
+        """As of the last transaction."""
+        with self._env.begin() as txn:
+            raw = txn.get(POSITION_KEY, db=self._system)
+        if raw is None:
+            return NOWHERE
+        index, global_index, crc = POSITION.unpack(raw)
+        if google_crc32c.value(bytes(raw[:16])) != crc:
+            raise CorruptData(f"{self._directory}: damaged position", path=str(self._directory))
+        return Position(PartitionLogIndex(index), GlobalLogIndex(global_index))
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        """All meta entries."""
+        with self._env.begin() as txn, txn.cursor(db=self._meta) as cursor:
+            for key, raw in cursor:
+                yield bytes(key), _unseal(key, raw, self._directory)
+
+    def view(self) -> KvView:
+        """What is in the file now, unchanged by later writes."""
+        return KvView(self._env.begin(db=self._state), self._directory)
+
+    def write(self, state: Changes, meta: Changes, position: Position) -> None:
+        """All or nothing, synced. Sorted, so that neighbours share pages."""
+        with self._env.begin(write=True) as txn:
+            for changes, db in ((state, self._state), (meta, self._meta)):
+                with txn.cursor(db=db) as cursor:
+                    cursor.putmulti((k, _seal(k, v)) for k in sorted(changes) if (v := changes[k]) is not None)
+                for key, value in changes.items():
+                    if value is None:
+                        txn.delete(key, db=db)
+            body = struct.pack("<QQ", *position)
+            txn.put(POSITION_KEY, body + struct.pack("<I", google_crc32c.value(body)), db=self._system)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._env.close()
+
+
+class KvView:
+    """A read transaction; a context manager."""
+
+    def __init__(self, txn: lmdb.Transaction, directory: Path) -> None:
+        self._txn = txn
+        self._directory = directory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._txn.abort()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Encoded value."""
+        raw = self._txn.get(key)
+        return None if raw is None else _unseal(key, raw, self._directory)
+
+    def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from ``start`` on, ascending, with encoded values."""
+        with self._txn.cursor() as cursor:
+            if cursor.set_range(start):
+                for key, raw in cursor:
+                    yield bytes(key), _unseal(key, raw, self._directory)
+
+
+def _check_size(path: Path) -> None:
+    """A truncated LMDB file kills the process when it is touched (SIGBUS): find out before."""
+    if not path.exists():
+        return
+    size = path.stat().st_size
+    if size == 0:
+        return
+    with path.open("rb") as file:
+        raw = file.read(2 * PAGE)
+    if len(raw) < 2 * PAGE:
+        raise CorruptData(f"{path}: {size} bytes is too short for LMDB", path=str(path))
+    # Meta page: 16-byte page header, magic u32, version u32, address u64, map size u64, two 48-byte
+    # database records, last page u64, transaction u64. The newer of the two metas counts.
+    metas = [struct.unpack_from("<IIQQ96xQQ", raw, page * PAGE + 16) for page in (0, 1)]
+    _, _, _, _, last_page, _ = max(metas, key=lambda meta: meta[5])
+    if size < (last_page + 1) * PAGE:
+        raise CorruptData(
+            f"{path}: {size} bytes, {(last_page + 1) * PAGE} expected: truncated. "
+            "Remove the state directory to rebuild it from the log",
+            path=str(path),
+        )
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    crc: int = google_crc32c.extend(google_crc32c.value(key), value)
+    return value + crc.to_bytes(4, "little")
+
+
+def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
+    value = bytes(raw[:-4])
+    if google_crc32c.extend(google_crc32c.value(bytes(key)), value).to_bytes(4, "little") != bytes(raw[-4:]):
+        raise CorruptData(f"{directory}: the value of {bytes(key)!r} is damaged", path=str(directory))
+    return value
