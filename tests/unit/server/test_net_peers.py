@@ -1,0 +1,219 @@
+"""Impostors: wrong nodes on the peer port, and whom TLS keeps out."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logboom import certs
+from logboom.settings import Member
+from logboom.types import NodeId
+from logboom.wire import Frame, Kind, encode
+from ports.net import Connection, ConnectionLimits
+from raftlog.links import Identity, Links
+from server.clock_os import OsClock
+from server.net_os import AsyncioNetwork
+from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
+
+
+class Events:
+    """Links' user: who is connected."""
+
+    def __init__(self) -> None:
+        self.ups: list[str] = []
+
+    def link_up(self, peer: NodeId) -> None:
+        self.ups.append(peer)
+
+    def link_down(self, peer: NodeId) -> None:
+        self.ups.append(f"-{peer}")
+
+    def link_frame(self, peer: NodeId, frame: Frame) -> None:
+        raise AssertionError(f"{peer} sent {frame.kind.name}")
+
+    def link_drained(self, peer: NodeId) -> None:
+        """Nothing waits."""
+
+
+@asynccontextmanager
+async def linked(tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None) -> AsyncIterator[tuple[str, Events]]:
+    """The peer port of n9, which dials nobody and waits for n1 and n2."""
+    before, events = sockets(), Events()
+    links = Links(
+        identity=Identity(NodeId("n9"), "c1", b"digest"),
+        members={NodeId(n): Member(id=n, peer_address="127.0.0.1:1", client_address="") for n in ("n1", "n2", "n9")},
+        network=AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None),
+        clock=OsClock(),
+        rng=random.Random(0),
+        limits=ConnectionLimits(**LIMITS),
+        tls=tls,
+        events=events,
+    )
+    address = await links.start("127.0.0.1:0")
+    yield address, events
+    await links.close()
+    await until(lambda: sockets() == before)
+
+
+HELLO = {"version": 1, "node": "n1", "cluster": "c1", "settings": b"digest"}
+
+
+class TestPeers:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"version": 2},
+            {"cluster": "c2"},
+            {"node": "n7"},
+            {"node": "n9"},
+            {"node": None},
+            {"node": ["n1"]},
+            {"settings": b"other"},
+            {"settings": None},
+        ],
+    )
+    async def test_a_wrong_one_is_turned_away_and_the_right_one_let_in(self, change: dict[str, Any]) -> None:
+        async with linked() as (address, events):
+            wrong, right = await Raw().connect(address), await Raw().connect(address)
+            await wrong.say(*encode(Kind.PEER_HELLO, HELLO | change))
+            await wrong.ended()
+            assert events.ups == []
+            await right.say(*encode(Kind.PEER_HELLO, HELLO))
+            await until(lambda: events.ups == ["n1"])
+            wrong.close()
+            right.close()
+
+    async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
+        async with linked() as (address, events):
+            client = await Raw().connect(address)
+            await client.say(*encode(Kind.RAFT, HELLO))
+            await client.ended()
+            assert events.ups == []
+            client.close()
+
+    async def test_a_certificate_must_name_who_it_says_it_is(self, tmp_path: Path) -> None:
+        certs.make_test_authority(tmp_path, ["n1", "n2", "n9"])
+        async with linked(certs.peer_contexts(tmp_path, "n9")) as (address, events):
+            for holder in ("n2", "n1"):
+                session = await introduced(address, certs.peer_contexts(tmp_path, holder)[1])
+                await until(lambda session=session: session.ends or events.ups)  # type: ignore[misc]
+                assert (bool(session.ends), events.ups) == ((True, []) if holder == "n2" else (False, ["n1"]))
+
+
+async def introduced(address: str, tls: ssl.SSLContext) -> Session:
+    """A connection over TLS that says it is n1."""
+
+    class Peer(Session):
+        def opened(self, connection: Connection) -> None:
+            super().opened(connection)
+            connection.send(encode(Kind.PEER_HELLO, HELLO))
+
+        def frame(self, frame: Frame) -> None:
+            self.frames.append(frame)
+
+    session = Peer()
+    network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
+    await network.dial(address, session, limits=ConnectionLimits(**LIMITS), tls=tls)
+    return session
+
+
+class Secure:
+    """Contexts of two authorities."""
+
+    def __init__(self, root: Path) -> None:
+        for name in ("ours", "theirs"):
+            certs.make_test_authority(root / name, ["n1", "n2"])
+        self.server = certs.peer_contexts(root / "ours", "n1")[0]
+        self.friend = certs.peer_contexts(root / "ours", "n2")[1]
+        self.client = certs.client_context(root / "ours")  # signed by the authority for clients, not for peers
+        self.stranger = certs.peer_contexts(root / "theirs", "n2")[1]
+        self.stranger.verify_mode = ssl.CERT_NONE  # it would talk to anyone
+        self.nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.nobody.check_hostname = False
+        self.nobody.load_verify_locations(root / "ours" / "ca.pem")
+        self.old = certs.peer_contexts(root / "ours", "n2")[1]
+        self.old.minimum_version = self.old.maximum_version = ssl.TLSVersion.TLSv1_2
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Secure:
+    return Secure(tmp_path_factory.mktemp("tls"))
+
+
+async def served_over_tls(it: Serving, secure: Secure) -> None:
+    """A connection as it should be: identities on both sides, frames both ways."""
+    number, near = len(it.sessions), Session()
+    near.frame = near.frames.append  # type: ignore[method-assign]
+    connection = await it.network.dial(it.address, near, limits=ConnectionLimits(**LIMITS), tls=secure.friend)
+    connection.send(encode(Kind.HELLO, {}))
+    await until(lambda: near.frames)
+    assert "n1" in connection.peer_identities
+    assert "n2" in it.sessions[number].open.peer_identities
+    connection.close()
+    await it.session_of(number)
+    await until(lambda: near.ends)
+
+
+class TestTls:
+    @pytest.mark.parametrize("who", ["client", "stranger", "nobody", "old"])
+    async def test_without_the_right_certificate_nobody_gets_in(self, who: str, secure: Secure) -> None:
+        async with serving(tls=secure.server) as it:
+            near = Session()
+            near.connection = None
+            with contextlib.suppress(OSError):
+                await it.network.dial(it.address, near, limits=ConnectionLimits(**LIMITS), tls=getattr(secure, who))
+                near.open.send(encode(Kind.HELLO, {}))  # TLS 1.3: refused after the client thinks that it is in
+                await until(lambda: near.ends)
+            assert [session.connection for session in it.sessions] == [None]
+            await served_over_tls(it, secure)
+
+    async def test_plain_bytes_are_refused(self, secure: Secure) -> None:
+        async with serving(tls=secure.server) as it:
+            client = await it.client()
+            await client.say(*encode(Kind.HELLO, {}))
+            await client.ended()
+            assert [session.connection for session in it.sessions] == [None]
+            await served_over_tls(it, secure)
+
+    @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00"])
+    async def test_a_handshake_that_never_ends_is_cut(self, secure: Secure, said: bytes) -> None:
+        async with serving(tls=secure.server, handshake_s=SHORT_S * 3) as it:
+            client = await it.client()
+            await client.say(said)
+            await client.ended()
+            assert [session.connection for session in it.sessions] == [None]
+            await served_over_tls(it, secure)
+
+    async def test_a_verified_certificate_is_no_introduction(self, secure: Secure) -> None:
+        async with serving(tls=secure.server, handshake_s=SHORT_S * 3) as it:
+            near = Session()
+            await it.network.dial(it.address, near, limits=ConnectionLimits(**LIMITS), tls=secure.friend)
+            assert isinstance((await it.session_of(0)).error, TimeoutError)
+            await until(lambda: near.ends)
+
+    async def test_a_server_that_never_answers_fails_the_dial_in_time(self, secure: Secure) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            before = sockets()
+            network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
+            limits = ConnectionLimits(**{**LIMITS, "handshake_s": SHORT_S})
+            address = "{}:{}".format(*mute.getsockname())
+            with pytest.raises((OSError, TimeoutError)):
+                await network.dial(address, Session(), limits=limits, tls=secure.friend)
+            await until(lambda: sockets() == before)
+
+    async def test_a_server_of_another_authority_is_not_talked_to(self, secure: Secure, tmp_path: Path) -> None:
+        certs.make_test_authority(tmp_path, ["n2"])
+        async with serving(tls=secure.server) as it:
+            with pytest.raises(ssl.SSLError):
+                await it.network.dial(
+                    it.address, Session(), limits=ConnectionLimits(**LIMITS), tls=certs.peer_contexts(tmp_path, "n2")[1]
+                )
+            await served_over_tls(it, secure)
