@@ -123,6 +123,9 @@ class Session:
         """The connection is about to be cut for this."""
         self.fail(0, error)
 
+    def read_done(self) -> None:
+        pass
+
     def drained(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)

@@ -125,7 +125,7 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Batches applied in one transaction, at most."""
     linger_ms: int = 100
     """Shortest time between two groups of a partition while nobody waits for its effects."""
-    unsaved_bytes: int = 8 * MIB
+    unsaved_bytes: int = 16 * MIB
     """Memory for effects of a partition that are not saved yet; twice that while they are being saved."""
     unsaved_node_bytes: int = 256 * MIB
     """The same for a node: with many partitions each gets its share of this, not less than 64 KiB."""

@@ -48,6 +48,10 @@ class Connection(Protocol):
         """Queue whole frames. Buffers must not change afterwards. Silently nothing once closed."""
         ...
 
+    def flush(self) -> None:
+        """Send now what is queued; otherwise it leaves at the end of this turn, together."""
+        ...
+
     @property
     def congested(self) -> bool:
         """True while more than ``send_buffer_bytes`` wait to be sent."""
@@ -79,6 +83,10 @@ class ConnectionHandler(Protocol):
 
     def frame(self, frame: Frame) -> None:
         """One whole frame, in order."""
+        ...
+
+    def read_done(self) -> None:
+        """All frames of one read have been handed over."""
         ...
 
     def drained(self) -> None:

@@ -194,10 +194,12 @@ class RaftLog:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
-        if self._closed:
+        if self._closed or not self._scheduled:
             return
+        self._scheduled = False
         try:
+            if self._leading_term is None:
+                self.group.kick()  # first of all: a leader waits for it
             self._append_proposals()
             self._start_read_round()
             if self.engine.tick():
@@ -355,6 +357,7 @@ class RaftLog:
         invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")
         self.journal.acknowledged(index)
         self._send_now(peer, body)
+        self.links.flush(peer)
 
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""
@@ -372,6 +375,11 @@ class RaftLog:
         self.repair.peer_down(peer)
         self.events.peer_down(peer)
         self.poke()
+
+    def link_read(self, peer: NodeId) -> None:
+        """See LinkEvents."""
+        if self._scheduled:
+            self._turn()  # at once: who waits for the answer to these frames waits for nothing else
 
     def link_drained(self, peer: NodeId) -> None:
         """See LinkEvents."""

@@ -46,6 +46,10 @@ class LinkEvents(Protocol):
         """One frame; ProtocolError and other LogboomErrors cut the link."""
         ...
 
+    def link_read(self, peer: NodeId) -> None:
+        """All frames of one read have been handed over."""
+        ...
+
     def link_drained(self, peer: NodeId) -> None:
         """No longer congested."""
         ...
@@ -130,6 +134,12 @@ class Links:
         if self.drop is None or not self.drop(peer, kind):
             link.connection.send(encode(kind, header, body, request_id=request_id))
         return True
+
+    def flush(self, peer: NodeId) -> None:
+        """Send now what is queued for ``peer``."""
+        link = self.links.get(peer)
+        if link is not None:
+            link.connection.flush()
 
     # -- making them
 
@@ -256,6 +266,10 @@ class _Link:
         self.links.links[peer] = self
         self.introduced.set()
         self.links.events.link_up(peer)
+
+    def read_done(self) -> None:
+        if self.peer is not None and self.links.links.get(self.peer) is self:
+            self.links.events.link_read(self.peer)
 
     def drained(self) -> None:
         if self.peer is not None and self.links.links.get(self.peer) is self:

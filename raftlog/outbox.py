@@ -112,7 +112,7 @@ class GroupSync:
         self.bytes += size
         if len(alone) < INLINE_FILES_MAX and size <= self._limits.inline:
             self._running = 1
-            self._run_inline(jobs)
+            self._run_inline([*alone, *carried[:1]], carried[1:])
             return
         shares = [alone[k :: self._parallel] for k in range(min(self._parallel, len(alone)))]
         shares += [carried] if carried else []
@@ -182,9 +182,15 @@ class GroupSync:
 
     # -- groups
 
-    def _run_inline(self, jobs: Sequence[SyncJob]) -> None:
+    def _run_inline(self, jobs: Sequence[SyncJob], carried: Sequence[SyncJob]) -> None:
         try:
             _run(jobs)
+            for job in jobs:
+                job.done()
+            # Everything is on stable storage, what is carried too: nobody waits for its own file.
+            released, self._jobs, self._releasing = self._releasing, [*carried], []
+            _release(released)
+            _run(carried)
         except OSError as error:
             self._share_done(None, error)
         else:

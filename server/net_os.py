@@ -90,6 +90,7 @@ class AsyncioConnection(asyncio.Protocol):
             self._cut(error)
             return
         self._watch_frame(fresh=bool(frames))
+        self._guard(self._handler.read_done)
 
     def _handle(self, frame: Frame) -> None:
         if not self._closed:  # an earlier frame of the same read may have ended it
@@ -152,8 +153,16 @@ class AsyncioConnection(asyncio.Protocol):
             log.warning("slow_reader_cut", remote=self._remote, bytes=self._buffered())
             self.abort()
 
+    def flush(self) -> None:
+        """See Connection."""
+        if self._queue and not self._closed:
+            self._write()
+
     def _flush(self) -> None:
         self._flushing = False
+        self._write()
+
+    def _write(self) -> None:
         queue, self._queue, self._queued = self._queue, [], 0
         if self._transport is None or self._transport.is_closing() or not queue:
             return

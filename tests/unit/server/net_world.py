@@ -58,6 +58,9 @@ class Session:
             self.open.authenticated()
         self.open.send(encode(frame.kind, frame.header, [frame.body], request_id=frame.request_id))
 
+    def read_done(self) -> None:
+        pass
+
     def drained(self) -> None:
         self.drains += 1
 

@@ -39,6 +39,9 @@ class Events:
     def link_frame(self, peer: NodeId, frame: Frame) -> None:
         raise AssertionError(f"{peer} sent {frame.kind.name}")
 
+    def link_read(self, peer: NodeId) -> None:
+        pass
+
     def link_drained(self, peer: NodeId) -> None:
         """Nothing waits."""
 
