@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from logboom.errors import Overloaded, PartitionFrozen, RecordTooLarge
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
-from ports.invariant import invariant
+from ports.invariant import InvariantViolated, invariant
 
 
 @dataclass(slots=True)
@@ -34,8 +34,7 @@ class Ticket:
         """Give one partition's part back."""
         taken = self._parts.pop(partition_id, None)
         if taken is None:
-            invariant(holds=False, story=f"budget of partition {partition_id} given back twice")
-            return
+            raise InvariantViolated(f"budget of partition {partition_id} given back twice")
         self._admission.give_back(partition_id, *taken)
 
 
@@ -109,7 +108,7 @@ class Admission:
         for each in (use, self._node):
             each.operations -= operations
             each.nbytes -= nbytes
-            invariant(each.operations >= 0 and each.nbytes >= 0, f"budget of partition {partition_id} below zero")
+            invariant(each.operations >= 0 and each.nbytes >= 0, "budget of partition {} below zero", partition_id)
 
     def freeze(self, partition_id: PartitionId) -> None:
         """Admit nothing for this partition."""

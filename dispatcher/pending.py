@@ -92,7 +92,7 @@ class Pending:
         for partition_id, first, last in ends:
             part = Part(pending, partition_id, first, last)
             pending.parts.append(part)
-            invariant((partition_id, last) not in self._by_end, f"two requests for {partition_id}/{last}")
+            invariant((partition_id, last) not in self._by_end, "two requests for {}/{}", partition_id, last)
             self._by_end[partition_id, last] = part
             self._awaiting_applied[partition_id] += request.wait is Level.APPLIED
         self._uncommitted[id(pending)] = pending

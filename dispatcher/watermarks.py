@@ -86,11 +86,14 @@ class Watermarks:
             and after.durable_index >= before.durable_index
             and after.applied_index >= before.applied_index
             and after.applied_global_index >= before.applied_global_index,
-            f"I7: a watermark went back: {before} to {after}",
+            "I7: a watermark went back: {} to {}",
+            before,
+            after,
         )
         invariant(
             after.snapshot_index <= after.applied_index <= after.durable_index <= after.log_index,
-            f"I1: watermarks out of order: {after}",
+            "I1: watermarks out of order: {}",
+            after,
         )
         self._marks[partition_id] = after
         for listener in self._listeners:

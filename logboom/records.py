@@ -16,6 +16,7 @@ and its metadata can be read without its data.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,10 @@ FLAG_HEADERS: Final = 2
 RECORDS_MAX: Final = 1 << 20
 KEY_BYTES_MAX: Final = 511
 """LMDB's limit for keys in its default build."""
+
+LONE: Final = struct.Struct("<B3xI")
+"""Metadata of a single record begins so."""
+END: Final = struct.Struct("<I")
 
 Buffer = bytes | bytearray | memoryview
 Ends = npt.NDArray[np.uint32]
@@ -52,11 +57,28 @@ class RecordBlock:
     def from_records(cls, records: Iterable[Record]) -> RecordBlock:
         """Column form of ``records``, in order."""
         rows = list(records)
+        if len(rows) == 1:
+            return cls._from_record(rows[0])
         return cls.from_columns(
             payloads=[r.payload for r in rows],
             keys=[r.key or b"" for r in rows] if any(r.key for r in rows) else None,
             headers=[r.headers for r in rows] if any(r.headers for r in rows) else None,
         )
+
+    @classmethod
+    def _from_record(cls, record: Record) -> RecordBlock:
+        # A lone command: no arrays.
+        key, headers = record.key or b"", record.headers
+        if len(key) > KEY_BYTES_MAX:
+            raise _long_key(len(key))
+        flags = (FLAG_KEYS if key else 0) | (FLAG_HEADERS if headers else 0)
+        metadata = LONE.pack(flags, len(record.payload))
+        if key:
+            metadata += END.pack(len(key)) + key
+        if headers:
+            packed = msgpack.packb([list(h) for h in headers])
+            metadata += END.pack(len(packed)) + packed
+        return cls(1, metadata, record.payload)
 
     @classmethod
     def from_columns(
@@ -113,6 +135,9 @@ class RecordBlock:
             raise InvalidRequest(f"metadata section of {len(metadata)} bytes is too short for {count} records")
         if metadata[0] & ~(FLAG_KEYS | FLAG_HEADERS) or bytes(metadata[1:4]) != bytes(3):
             raise InvalidRequest("metadata section has unknown flags")
+        if count == 1:
+            block._check_lone()
+            return block
         _check_ends(block.payload_ends, len(data), "payload")
         end = 4 + 4 * count
         for flag, name in ((FLAG_KEYS, "key"), (FLAG_HEADERS, "header")):
@@ -126,13 +151,29 @@ class RecordBlock:
             if name == "key":
                 longest = int(np.diff(ends, prepend=np.uint32(0)).max())
                 if longest > KEY_BYTES_MAX:
-                    raise RecordTooLarge(
-                        f"a key of {longest} bytes; at most {KEY_BYTES_MAX}", size=longest, limit=KEY_BYTES_MAX
-                    )
+                    raise _long_key(longest)
             end += int(ends[-1])
         if end != len(metadata):
             raise InvalidRequest(f"metadata section is {len(metadata)} bytes, its content {end}")
         return block
+
+    def _check_lone(self) -> None:
+        metadata = self.metadata
+        flags, payload = LONE.unpack_from(metadata)
+        if payload != len(self.data):
+            raise InvalidRequest(f"payload offsets do not rise to {len(self.data)}")
+        end = LONE.size
+        for flag, name in ((FLAG_KEYS, "key"), (FLAG_HEADERS, "header")):
+            if not flags & flag:
+                continue
+            if len(metadata) < end + END.size:
+                raise InvalidRequest(f"metadata section ends within its {name} offsets")
+            (size,) = END.unpack_from(metadata, end)
+            if flag == FLAG_KEYS and size > KEY_BYTES_MAX:
+                raise _long_key(size)
+            end += END.size + size
+        if end != len(metadata):
+            raise InvalidRequest(f"metadata section is {len(metadata)} bytes, its content {end}")
 
     # -- reading
 
@@ -171,10 +212,16 @@ class RecordBlock:
 
     def payloads(self) -> list[bytes]:
         """One bytes object per record: for small blocks and tests."""
+        if self.count == 1:
+            return [bytes(self.data)]
         return _split(self.data, self.payload_ends)
 
     def keys(self) -> list[bytes]:
         """One per record, empty where there is none."""
+        if self.count == 1:
+            metadata = self.metadata
+            size = END.unpack_from(metadata, LONE.size)[0] if metadata[0] & FLAG_KEYS else 0
+            return [bytes(metadata[LONE.size + END.size : LONE.size + END.size + size])]
         return _split(self.key_bytes, self.key_ends)
 
     def records(self) -> list[Record]:
@@ -194,6 +241,10 @@ class RecordBlock:
         if start == 0 and stop == self.count:
             return self
         return RecordBlock.from_records(self.records()[start:stop])
+
+
+def _long_key(size: int) -> RecordTooLarge:
+    return RecordTooLarge(f"a key of {size} bytes; at most {KEY_BYTES_MAX}", size=size, limit=KEY_BYTES_MAX)
 
 
 def _ends_of(items: Sequence[bytes]) -> Ends:

@@ -68,7 +68,9 @@ class Cursor:
         invariant(
             position.applied_index >= self.applied.applied_index
             and position.applied_global_index >= self.applied.applied_global_index,
-            f"I7: applied went back from {self.applied} to {position}",
+            "I7: applied went back from {} to {}",
+            self.applied,
+            position,
         )
         self.applied = position
         self.attempts = 0
@@ -106,10 +108,12 @@ class ApplyGroup:
             max_batches=self.settings.batches_max,
             headers_only=not self.machine.needs_records,
         )
-        invariant(bool(batches), f"nothing to apply after {self.after} though {self.through} is durable")
+        invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
         invariant(
             batches[0].header.first_index == self.after + 1,
-            f"I5: applying {batches[0].header.first_index} after {self.after}",
+            "I5: applying {} after {}",
+            batches[0].header.first_index,
+            self.after,
         )
         self.dedupe.rollback()
         decisions, applied = self._decide(batches)

@@ -153,6 +153,7 @@ class PartitionLog:
         self._tail_records = 0
         # Off the loop, one job at a time
         self._file: File | None = None
+        self._file_segment = 0
         self._file_refs: list[BatchRef] = []
         self._file_end = 0
         self._allocated = 0
@@ -197,6 +198,7 @@ class PartitionLog:
         # What a crash left in the page cache counts as held: make it so before anyone relies on it.
         file.sync()
         self._file, self._file_refs, self._file_end = file, list(refs), end
+        self._file_segment = self._tail_segment
         self._allocated = file.size()
 
     # -- holding
@@ -294,7 +296,7 @@ class PartitionLog:
         """See ports.sync.SyncTarget. In write-behind mode the job syncs only when asked to (``request_sync``)."""
         if not self._queue and not self._sync_requested:
             return None
-        invariant(self._job is None, f"partition {self.partition_id}: two writes at once")
+        invariant(self._job is None, "partition {}: two writes at once", self.partition_id)
         writes, self._queue = self._queue, []
         must_sync, self._sync_requested = self._sync_requested, False
         sync = self.mode is DurabilityMode.WRITE_AHEAD or must_sync
@@ -309,10 +311,12 @@ class PartitionLog:
     def write(self, writes: Sequence[_Write], *, sync: bool) -> None:
         """Off the loop, one job at a time. An OSError is final for this node."""
         for write in writes:
-            if self._file is None or segment_ordinal(self._file.path.name) != write.segment:
+            if self._file is None or self._file_segment != write.segment:
                 self._roll(write)
             file = self._tail_file()
-            invariant(write.offset == self._file_end, f"{file.path}: write at {write.offset}, end is {self._file_end}")
+            invariant(
+                write.offset == self._file_end, "{}: write at {}, end is {}", file.path, write.offset, self._file_end
+            )
             self._reserve(self._file_end + sum(ref.length for ref in write.refs))
             buffers = [buffer for batch in write.batches for buffer in batch.buffers]
             self._file_end += file.write(buffers, offset=write.offset)
@@ -324,8 +328,7 @@ class PartitionLog:
         if self._file is not None:
             # Seal: everything in it durable, then its index; a crash in between only costs a scan.
             self._file.sync()
-            ordinal = segment_ordinal(self._file.path.name)
-            index = pack_index(self._file_refs, ordinal=ordinal, end=self._file_end)
+            index = pack_index(self._file_refs, ordinal=self._file_segment, end=self._file_end)
             self._disk.replace_file(self._file.path.with_suffix(".idx"), index)
             self._file.close()
         path = self._directory / self._names[write.segment]
@@ -336,7 +339,7 @@ class PartitionLog:
         self._file.write([header], offset=0)
         self._file.sync()
         self._disk.sync_directory(self._directory)
-        self._file_refs, self._file_end = [], SEGMENT_HEADER_BYTES
+        self._file_segment, self._file_refs, self._file_end = write.segment, [], SEGMENT_HEADER_BYTES
 
     def _reserve(self, end: int) -> None:
         """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.
@@ -354,7 +357,7 @@ class PartitionLog:
 
     def written(self, job: WriteJob) -> None:
         """On the loop, after the job."""
-        invariant(self._job is job, f"partition {self.partition_id}: a write ended that was not under way")
+        invariant(self._job is job, "partition {}: a write ended that was not under way", self.partition_id)
         self._job = None
         self._written_order = max(self._written_order, job.order)
         if job.sync:
@@ -374,7 +377,10 @@ class PartitionLog:
             raise InvariantViolated(f"I2: partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
         invariant(
             ref.first_index == self.committed_index + 1 and ref.previous_digest == self._head,
-            f"I4: partition {self.partition_id}: batch {ref.first_index} does not follow {self.committed_index}",
+            "I4: partition {}: batch {} does not follow {}",
+            self.partition_id,
+            ref.first_index,
+            self.committed_index,
         )
         del self._held[last_index]
         self._global.append(global_index)

@@ -79,8 +79,12 @@ class _NoPoller:
 
 
 class _Peer(Node):  # type: ignore[misc]
-    def __hash__(self) -> int:  # set order must not depend on the hash seed
-        return zlib.crc32(self.id.encode())
+    def __init__(self, node_id: NodeId) -> None:
+        super().__init__(node_id)
+        self._hash = zlib.crc32(node_id.encode())  # set order must not depend on the hash seed
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class _Outbound(Transport):  # type: ignore[misc]
@@ -132,6 +136,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._pre_votes: set[str] = set()
         self._pre_vote_passed = False
         self._heard_leader = -1e9
+        self._next_look = -1e9
         self._need_append = False
         self.news_due: float | None = None
         """When followers are told of a new commit index, should nothing else be sent to them before."""
@@ -170,7 +175,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         return self.__dict__["_SyncObj__" + name]
 
     def _set(self, name: str, value: Any) -> None:
-        invariant("_SyncObj__" + name in self.__dict__, f"pysyncobj has no {name}")
+        invariant("_SyncObj__" + name in self.__dict__, "pysyncobj has no {}", name)
         self.__dict__["_SyncObj__" + name] = value
 
     # -- what the rest of raftlog sees
@@ -324,6 +329,8 @@ class Engine(SyncObj):  # type: ignore[misc]
             self._get("transport").send(node, dict(message))
 
     def _advance_commit(self) -> None:
+        if self.commit_index == self.journal.last_index:
+            return
         match = self._get("raftMatchIndex")
         # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
         held = sorted([self.journal.durable_index, *(match[n] for n in self._peers.values())], reverse=True)
@@ -335,6 +342,9 @@ class Engine(SyncObj):  # type: ignore[misc]
                 self.news_due = self.clock.monotonic() + self.settings.commit_linger_ms / 1000
 
     def _fall_back_if_alone(self, now: float) -> None:
+        if now < self._next_look:
+            return
+        self._next_look = now + self.settings.heartbeat_ms / 1000
         deadline = now - self.settings.fallback_ms / 1000
         heard = sum(self._get("lastResponseTime")[n] > deadline for n in self._peers.values())
         if heard + 1 <= (len(self._peers) + 1) / 2:
@@ -418,7 +428,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         if message["success"]:
             match[node] = max(match[node], message["next_node_idx"] - 1)
             following[node] = max(following[node], match[node] + 1)
-            invariant(match[node] <= self.journal.last_index, f"{node.id} acknowledged entries that we never sent")
+            invariant(match[node] <= self.journal.last_index, "{} acknowledged entries that we never sent", node.id)
         elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
             # Once per round: every message in flight will complain, and each answer would start a storm.
             self._rewound[node.id] = self.round
@@ -428,7 +438,7 @@ class Engine(SyncObj):  # type: ignore[misc]
     def _on_append(self, node: Node, message: Message) -> None:
         self._heard_leader = self.clock.monotonic()
         self.heard_commit = message["commit_index"]
-        invariant(not (self.is_leader and message["term"] == self.term), f"{node.id} also leads term {self.term}")
+        invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
         # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
         super()._SyncObj__onMessageReceived(
             node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}
@@ -454,7 +464,7 @@ class Engine(SyncObj):  # type: ignore[misc]
             known += 1
         new = entries[known:]
         if new and new[0][1] <= self.journal.last_index:  # a real conflict
-            invariant(new[0][1] > self.commit_index, f"asked to truncate committed entry {new[0][1]}")
+            invariant(new[0][1] > self.commit_index, "asked to truncate committed entry {}", new[0][1])
             self.journal.truncate_from(new[0][1])
         for command, index, term in new:
             self.journal.add(command, index, term)

@@ -203,7 +203,7 @@ class Journal:
 
     def add(self, command: bytes, index: int, term: int) -> None:
         """Append one entry; durable after the next group sync."""
-        invariant(index == self.entries[-1][1] + 1, f"journal entry {index} after {self.entries[-1][1]}")
+        invariant(index == self.entries[-1][1] + 1, "journal entry {} after {}", index, self.entries[-1][1])
         self.entries.append((command, index, term))
         self._pending.append((Kind.ENTRY, codec.ENTRY.pack(index, term) + command))
 
@@ -220,7 +220,7 @@ class Journal:
 
     def setCurrentTerm(self, term: int, vote: str | None) -> None:  # noqa: N802 - the engine's name
         """Queue term and vote; no message that depends on them leaves before they are synced."""
-        invariant(term >= self.term, f"term went back from {self.term} to {term}")
+        invariant(term >= self.term, "term went back from {} to {}", self.term, term)
         self.term, self.vote = term, vote
         self._pending.append((Kind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))
 

@@ -99,9 +99,12 @@ class GroupSync:
         if self._running or self._broken:
             return
         self._settle_next()
+        held, self._held = self._held, []
+        if not self._dirty and not self._journal.dirty:
+            _release(held)
+            return
         alone, carried = self._take()
         jobs = [*carried, *alone]
-        held, self._held = self._held, []
         if not jobs:
             _release(held)
             return
@@ -156,7 +159,8 @@ class GroupSync:
     # -- settling what the journal carries
 
     def _settle_next(self) -> None:
-        if self._settling is None and self._journal.redo_bytes > self._limits.unsettled and not self._stripping:
+        due = bool(self._behind) and self._journal.redo_bytes > self._limits.unsettled
+        if due and self._settling is None and not self._stripping:
             self._settling = _Settling(self._journal.taken_sequence, list(self._behind.values()))
             self._behind = {}
             self._journal.redo_bytes = 0

@@ -36,13 +36,16 @@ class ParentState:
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
-        invariant(raft_index > self.raft_index, f"Raft entry {raft_index} applied after {self.raft_index}")
+        invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
         first = GlobalLogIndex(self.global_index + 1)
         for route in routes:
             tail = self.tails.get(route.partition_id, EMPTY)
             invariant(
                 route.last_index > tail.last_index,
-                f"partition {route.partition_id}: route to {route.last_index} after {tail.last_index}",
+                "partition {}: route to {} after {}",
+                route.partition_id,
+                route.last_index,
+                tail.last_index,
             )
             self.tails[route.partition_id] = Tail(route.last_index, route.digest)
         self.global_index = GlobalLogIndex(self.global_index + len(routes))

@@ -72,11 +72,9 @@ def _apply(batch: ApplyBatch, view: _View) -> bytes:
         if done is not None:
             return done
     statuses = bytearray(block.count)
-    skipped = np.zeros(block.count, bool)
-    for start, stop in batch.skip:
-        skipped[start:stop] = True
+    skipped = {position for start, stop in batch.skip for position in range(start, stop)}
     for position, (key, payload) in enumerate(zip(block.keys(), block.payloads(), strict=True)):
-        statuses[position] = Status.OK if skipped[position] else _apply_one(key, payload, view)
+        statuses[position] = Status.OK if position in skipped else _apply_one(key, payload, view)
     return bytes(statuses[:1]) if len(set(statuses)) == 1 else bytes(statuses)
 
 

@@ -214,6 +214,11 @@ class MemoryConnection:
         for frame in frames:
             if self.open:
                 self.handler.frame(frame)
+        if self.open:
+            self.handler.read_done()
+
+    def flush(self) -> None:
+        pass
 
     def pause_reading(self) -> None:
         pass
