@@ -191,6 +191,11 @@ class Pipeline:
         self.pending.add(request, ends=ends, ticket=ticket, done=done)
         self.raft.propose(routes, payload_bytes=request.nbytes)
 
+    def lone_submit(self) -> None:
+        """All that was read has been submitted: with nothing else under way, waiting gathers nothing."""
+        if self.pending.uncommitted == 1:
+            self.raft.turn_now()
+
     def _redirect(self, request: SubmitRequest, done: Done) -> None:
         leader = self.raft.engine.leader
         if leader is None or leader == self.node_id:

@@ -124,7 +124,8 @@ class Session:
         self.fail(0, error)
 
     def read_done(self) -> None:
-        pass
+        if self._submits == 1:
+            self._backend.lone_submit()
 
     def drained(self) -> None:
         if self._room is not None and not self._room.done():
@@ -254,6 +255,8 @@ class Session:
                 self.fail(request_id, answer)
             else:
                 self.reply(request_id, Kind.SUBMITTED, encode_reply(answer))
+            if not self._submits and self._open:
+                self.connection.flush()  # there is nothing to gather it with
 
         self._backend.submit(request, done)
 

@@ -193,6 +193,13 @@ class RaftLog:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
+    def turn_now(self) -> None:
+        """Have the turn that is due at once, and send and sync what it leaves."""
+        if self._scheduled:
+            self._turn()
+            self.links.flush_all()
+            self.group.kick()
+
     def _turn(self) -> None:
         if self._closed or not self._scheduled:
             return

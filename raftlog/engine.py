@@ -167,12 +167,9 @@ class Engine(SyncObj):  # type: ignore[misc]
             dynamicMembershipChange=False,
         )
         super().__init__(_Peer(node_id), [_Peer(p) for p in peers], conf, transport=_Outbound(send))
-        self._peers = {n.id: n for n in sorted(self._get("otherNodes"), key=lambda n: n.id)}
+        self._peers = {n.id: n for n in sorted(self._SyncObj__otherNodes, key=lambda n: n.id)}
 
     # -- private state of the base class, by its mangled names
-
-    def _get(self, name: str) -> Any:
-        return self.__dict__["_SyncObj__" + name]
 
     def _set(self, name: str, value: Any) -> None:
         invariant("_SyncObj__" + name in self.__dict__, "pysyncobj has no {}", name)
@@ -183,33 +180,33 @@ class Engine(SyncObj):  # type: ignore[misc]
     @property
     def is_leader(self) -> bool:
         """Believes to lead; proven only by a read round."""
-        return bool(self._get("raftState") == LEADER)
+        return bool(self._SyncObj__raftState == LEADER)
 
     @property
     def is_candidate(self) -> bool:
         """Campaigning."""
-        return bool(self._get("raftState") == CANDIDATE)
+        return bool(self._SyncObj__raftState == CANDIDATE)
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads, as far as this node knows."""
-        node = self._get("raftLeader")
+        node = self._SyncObj__raftLeader
         return None if node is None else NodeId(node.id)
 
     @property
     def term(self) -> int:
         """Current term."""
-        return int(self._get("raftCurrentTerm"))
+        return int(self._SyncObj__raftCurrentTerm)
 
     @property
     def commit_index(self) -> int:
         """Highest Raft index known to be committed."""
-        return int(self._get("raftCommitIndex"))
+        return int(self._SyncObj__raftCommitIndex)
 
     @property
     def applied_index(self) -> int:
         """Highest Raft index handed to ``apply``."""
-        return int(self._get("raftLastApplied"))
+        return int(self._SyncObj__raftLastApplied)
 
     @property
     def leads_committed_term(self) -> bool:
@@ -234,10 +231,10 @@ class Engine(SyncObj):  # type: ignore[misc]
     def connected(self, peer: NodeId, *, up: bool) -> None:
         """A link came up or went down."""
         node = self._peers[peer]
-        (self._get("connectedNodes").add if up else self._get("connectedNodes").discard)(node)
+        (self._SyncObj__connectedNodes.add if up else self._SyncObj__connectedNodes.discard)(node)
         if up and self.is_leader:
             # Whatever was in flight is gone; start from what the peer has acknowledged.
-            self._get("raftNextIndex")[node] = max(2, self._get("raftMatchIndex")[node] + 1)
+            self._SyncObj__raftNextIndex[node] = max(2, self._SyncObj__raftMatchIndex[node] + 1)
             self._need_append = True
 
     def append(self, command: bytes) -> int:
@@ -266,11 +263,11 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def acknowledged_by(self, peer: NodeId) -> int:
         """Leader only: highest Raft index that ``peer`` is known to hold; 1 when nothing is known."""
-        return max(1, int(self._get("raftMatchIndex").get(self._peers[peer], 0)))
+        return max(1, int(self._SyncObj__raftMatchIndex.get(self._peers[peer], 0)))
 
     def rewind(self, peer: NodeId, index: int) -> None:
         """Leader only: send entries from ``index`` on again."""
-        match, following = self._get("raftMatchIndex"), self._get("raftNextIndex")
+        match, following = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
         node = self._peers[peer]
         following[node] = max(match[node] + 1, min(following[node], index), 2)
         self._rewound[peer] = self.round
@@ -296,14 +293,14 @@ class Engine(SyncObj):  # type: ignore[misc]
         return more
 
     def _next_round(self) -> float:
-        beat = float(self._get("newAppendEntriesTime"))
+        beat = float(self._SyncObj__newAppendEntriesTime)
         return beat if self.news_due is None else min(beat, self.news_due)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803 - overrides the base class
         raise InvariantViolated("the stock tick counts unsynced entries; use tick()")
 
     def _campaign_if_due(self, now: float) -> None:
-        if self._get("raftElectionDeadline") >= now:
+        if self._SyncObj__raftElectionDeadline >= now:
             return
         self._set("raftElectionDeadline", now + self._SyncObj__generateRaftTimeout())
         if self._peers and not self._pre_vote_passed:
@@ -313,7 +310,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._pre_vote_passed = False
         self._set("raftLeader", None)
         self._SyncObj__setState(CANDIDATE)
-        self._SyncObj__setCurrentTerm(self.term + 1, self._get("selfNode").id)
+        self._SyncObj__setCurrentTerm(self.term + 1, self._SyncObj__selfNode.id)
         self._set("votesCount", 1)
         self._voters = set()
         self._ask_all({"type": "request_vote", "term": self.term, **self._last_entry()})
@@ -326,12 +323,12 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def _ask_all(self, message: Message) -> None:
         for node in self._peers.values():
-            self._get("transport").send(node, dict(message))
+            self._SyncObj__transport.send(node, dict(message))
 
     def _advance_commit(self) -> None:
         if self.commit_index == self.journal.last_index:
             return
-        match = self._get("raftMatchIndex")
+        match = self._SyncObj__raftMatchIndex
         # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
         held = sorted([self.journal.durable_index, *(match[n] for n in self._peers.values())], reverse=True)
         index = held[len(held) // 2]
@@ -346,7 +343,7 @@ class Engine(SyncObj):  # type: ignore[misc]
             return
         self._next_look = now + self.settings.heartbeat_ms / 1000
         deadline = now - self.settings.fallback_ms / 1000
-        heard = sum(self._get("lastResponseTime")[n] > deadline for n in self._peers.values())
+        heard = sum(self._SyncObj__lastResponseTime[n] > deadline for n in self._peers.values())
         if heard + 1 <= (len(self._peers) + 1) / 2:
             self._step_down()
 
@@ -394,7 +391,7 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def _leader_is_alive(self) -> bool:
         recent = self.clock.monotonic() - self._heard_leader < self.settings.election_min_ms / 1000
-        return recent and self._get("raftLeader") is not None
+        return recent and self._SyncObj__raftLeader is not None
 
     def _on_pre_vote(self, node: Node, message: Message) -> None:
         last = self._last_entry()
@@ -403,9 +400,9 @@ class Engine(SyncObj):  # type: ignore[misc]
         if self.is_leader or not self.may_vote:
             return
         if message["term"] <= self.term:
-            self._get("transport").send(node, {"type": "pre_vote_no", "term": self.term})
+            self._SyncObj__transport.send(node, {"type": "pre_vote_no", "term": self.term})
         elif fresh and not self._leader_is_alive():
-            self._get("transport").send(node, {"type": "pre_vote_ok", "term": message["term"]})
+            self._SyncObj__transport.send(node, {"type": "pre_vote_ok", "term": message["term"]})
 
     def _on_pre_vote_ok(self, node: Node, term: int) -> None:
         if term != self.term + 1 or self.is_leader or self._leader_is_alive():
@@ -422,8 +419,8 @@ class Engine(SyncObj):  # type: ignore[misc]
             return
         if message["term"] < self.term or not self.is_leader:
             return  # of an older leadership
-        match, following = self._get("raftMatchIndex"), self._get("raftNextIndex")
-        self._get("lastResponseTime")[node] = self.clock.monotonic()
+        match, following = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
+        self._SyncObj__lastResponseTime[node] = self.clock.monotonic()
         self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
         if message["success"]:
             match[node] = max(match[node], message["next_node_idx"] - 1)
@@ -477,7 +474,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         success: bool = False,  # noqa: FBT001, FBT002
         seq: int = 0,
     ) -> None:
-        self._get("transport").send(
+        self._SyncObj__transport.send(
             node,
             {
                 "type": "next_node_idx",
@@ -494,16 +491,16 @@ class Engine(SyncObj):  # type: ignore[misc]
         self.round += 1
         self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
         for node in self._peers.values():
-            if node in self._get("connectedNodes"):
+            if node in self._SyncObj__connectedNodes:
                 self._send_append(node)
 
     def _send_append(self, node: Node) -> None:
-        following = self._get("raftNextIndex")
+        following = self._SyncObj__raftNextIndex
         for _ in range(MESSAGES_PER_ROUND):
             start = following[node]
             entries = self._entries(start, min(self.journal.last_index, self._sendable(NodeId(node.id))))
             previous = self.journal.entry(start - 1)
-            sent = self._get("transport").send(
+            sent = self._SyncObj__transport.send(
                 node,
                 {
                     "type": "append_entries",

@@ -333,13 +333,14 @@ class Journal:
             codec.encode_record(kind, body, sequence=tail.sequence + k, synced=self._synced, floor=floor)
             for k, (kind, body) in enumerate(pending)
         ]
-        size = sum(map(len, records))
+        raw = b"".join(records)
+        size = len(raw)
         if tail.offset + size > self.segment_bytes and tail.offset > codec.SEGMENT_HEADER.size:
             tail.file.close()
             if tail.redo_bytes:
                 self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1))
             tail = self._tail = self._new_segment(tail.sequence)
-        tail.file.write([b"".join(records)], offset=tail.offset)
+        tail.file.write([raw], offset=tail.offset)
         tail.file.sync()
         tail.offset += size
         tail.sequence += len(records)

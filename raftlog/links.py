@@ -141,6 +141,11 @@ class Links:
         if link is not None:
             link.connection.flush()
 
+    def flush_all(self) -> None:
+        """Send now what is queued for anyone."""
+        for link in self.links.values():
+            link.connection.flush()
+
     # -- making them
 
     def hello(self) -> dict[str, Any]:

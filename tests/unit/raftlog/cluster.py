@@ -218,7 +218,8 @@ class Cluster:
         self.failures: list[BaseException] = []
         self.leaders: dict[int, set[NodeId]] = {}
         self.segment_bytes = segment_bytes
-        self.limits = GroupLimits(inline=0, redo=self.rng.choice((0, 64, 1 << 20)), unsettled=self.rng.choice((0, 2000)))
+        redo, unsettled = self.rng.choice((0, 64, 1 << 20)), self.rng.choice((0, 2000))
+        self.limits = GroupLimits(inline=0, redo=redo, unsettled=unsettled)
         self.put_back = 0
         self.drop_payload = drop_payload
         self.reads = 0

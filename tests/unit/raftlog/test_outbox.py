@@ -39,6 +39,10 @@ class _Offload:
 
 
 class _Target:
+    @property
+    def dirty(self) -> bool:
+        return self.taken != self.queued
+
     pending_bytes = 1
     redo_bytes = 0
 
