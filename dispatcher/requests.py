@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
@@ -27,8 +26,7 @@ ReplyPart = tuple[PartitionId, PartitionLogIndex, PartitionLogIndex, GlobalLogIn
 """Partition, first index, last index, global index, duplicates, statuses."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitPart:
+class SubmitPart(NamedTuple):
     """One partition's share."""
 
     partition_id: PartitionId
@@ -37,8 +35,7 @@ class SubmitPart:
     records: RecordBlock
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRequest:
+class SubmitRequest(NamedTuple):
     """One atomic request. ``deadline`` in seconds of the node's monotonic clock."""
 
     producer: ProducerId
@@ -52,8 +49,7 @@ class SubmitRequest:
     forwarded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitReply:
+class SubmitReply(NamedTuple):
     """Where it landed."""
 
     parts: tuple[ReplyPart, ...]

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -78,14 +77,13 @@ class Kind(IntEnum):
 KINDS: Final = frozenset(int(k) for k in Kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One received frame. ``body`` is a view that stays valid as long as it is referenced."""
 
     kind: Kind
     request_id: int
     header: dict[str, Any]
-    body: memoryview = field(default=memoryview(b""))
+    body: memoryview = memoryview(b"")
     flags: int = 0
 
     @property

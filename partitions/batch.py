@@ -14,7 +14,6 @@ metadata ‖ data: a commitment to the whole prefix of the partition's log.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -64,8 +63,7 @@ class BatchHeader(NamedTuple):
         return HEADER_BYTES + self.metadata_length + self.data_length
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A header and the three buffers that follow each other on disk and on the wire."""
 
     header: BatchHeader

@@ -199,6 +199,12 @@ class RaftLog:
             self._turn()
             self.links.flush_all()
             self.group.kick()
+            self._spin(self.settings.spin_turns)
+
+    def _spin(self, turns: int) -> None:
+        """Look for the answers without sleeping: waking up would take longer than they do."""
+        if turns and self.engine.commit_index < self.journal.last_index and self._loop is not None:
+            self._loop.call_soon(self._spin, turns - 1)
 
     def _turn(self) -> None:
         if self._closed or not self._scheduled:

@@ -436,10 +436,13 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._heard_leader = self.clock.monotonic()
         self.heard_commit = message["commit_index"]
         invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
-        # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
-        super()._SyncObj__onMessageReceived(
-            node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}
-        )
+        if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
+            self._SyncObj__raftElectionDeadline = self._heard_leader + self._SyncObj__generateRaftTimeout()
+        else:
+            # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
+            super()._SyncObj__onMessageReceived(
+                node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}
+            )
         if "prevLogIdx" not in message:
             self._SyncObj__sendNextNodeIdx(node, seq=message["seq"])
             return

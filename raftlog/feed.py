@@ -16,7 +16,7 @@ import structlog
 
 from logboom.errors import CorruptData
 from logboom.types import MIB, NodeId
-from logboom.wire import Buffer, Kind
+from logboom.wire import Buffer, Kind, encode
 from ports.offload import Offload
 from raftlog.entry import Route, unpack_routes
 from raftlog.journal import Journal
@@ -76,10 +76,11 @@ class Feeds:
 
     def broadcast(self, *, term: int, partition_id: int, buffers: list[Buffer]) -> None:
         """Put a new batch on every live link."""
+        frame = encode(Kind.PAYLOAD, {"term": term}, buffers)
         for peer, feed in self._feeds.items():
             if feed.cursor != LIVE:
                 continue
-            sent = self._links.send(peer, Kind.PAYLOAD, {"term": term}, buffers)
+            sent = self._links.send_frame(peer, Kind.PAYLOAD, frame)
             if not sent:
                 # Everything proposed so far went out before; this batch is not proposed yet.
                 self.rewind(peer, held=self._journal.last_index)

@@ -128,11 +128,15 @@ class Links:
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
     ) -> bool:
         """Queue one frame; False if there is no link or it is congested (nothing was queued)."""
+        return self.send_frame(peer, kind, encode(kind, header, body, request_id=request_id))
+
+    def send_frame(self, peer: NodeId, kind: Kind, frame: Sequence[Buffer]) -> bool:
+        """The same with a frame that is encoded already."""
         link = self.links.get(peer)
         if link is None or link.connection.congested:
             return False
         if self.drop is None or not self.drop(peer, kind):
-            link.connection.send(encode(kind, header, body, request_id=request_id))
+            link.connection.send(frame)
         return True
 
     def flush(self, peer: NodeId) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class Node:
         self.member = _member(settings)
         self.node_id = NodeId(self.member.id)
         self.clock = OsClock()
+        self.rng = random.Random(secrets.randbits(128))
         self.disk = OsDisk()
         self.network = AsyncioNetwork(clock=self.clock, on_fatal=fatal)
         self.sync_offload = ThreadOffload(workers=4, name="sync")
@@ -181,7 +183,7 @@ class Node:
                 members=members,
                 network=self.network,
                 clock=self.clock,
-                rng=random.SystemRandom(),
+                rng=self.rng,
                 limits=ConnectionLimits(
                     unauthenticated_frame_bytes=net.unauthenticated_frame_bytes,
                     frame_bytes=net.peer_frame_bytes,
@@ -203,7 +205,7 @@ class Node:
             ),
             settings=settings.raft,
             clock=self.clock,
-            rng=random.SystemRandom(),
+            rng=self.rng,
             offload=self.apply_offload,
             events=pipeline,
             fatal=self.fatal,
