@@ -21,6 +21,7 @@ from logboom.settings import Member, Settings
 PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
 PARTITIONS_MAX: Final = 100_000
+MAY_BE_ZERO: Final = frozenset(("redo_bytes_max", "commit_linger_ms"))
 
 
 def load(
@@ -129,7 +130,7 @@ def check(settings: Settings) -> None:
     for section in (raft, log, net, settings.apply, settings.admission, settings.barrier):
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
-            if isinstance(value, int) and value <= 0:
+            if isinstance(value, int) and value <= 0 and field.name not in MAY_BE_ZERO:
                 _wrong(f"{type(section).__name__.removesuffix('Settings').lower()}.{field.name}", "must be positive")
     _check_members(cluster.members)
     for key in cluster.overrides:

@@ -87,8 +87,6 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A leader without a quorum's answers for this long steps down."""
     commit_linger_ms: int = 2
     """Longest time after which followers hear of a new commit index; the next entries take it along."""
-    spin_turns: int = 64
-    """How often a leader with a single command under way looks for answers before it sleeps (some 0.3 ms), 0: never."""
     entry_bytes_max: int = 64 * KIB
     """Routing entries are packed into Raft entries up to this."""
     message_bytes_max: int = 1 * MIB

@@ -197,14 +197,12 @@ class RaftLog:
         """Have the turn that is due at once, and send and sync what it leaves."""
         if self._scheduled:
             self._turn()
-            self.links.flush_all()
+            # Those who made the last quorum first, then our own sync, then the others: with one command
+            # under way, whoever is not needed for its quorum should not be in its way.
+            for peer in self.engine.quickest:
+                self.links.flush(peer)
             self.group.kick()
-            self._spin(self.settings.spin_turns)
-
-    def _spin(self, turns: int) -> None:
-        """Look for the answers without sleeping: waking up would take longer than they do."""
-        if turns and self.engine.commit_index < self.journal.last_index and self._loop is not None:
-            self._loop.call_soon(self._spin, turns - 1)
+            self.links.flush_all()
 
     def _turn(self) -> None:
         if self._closed or not self._scheduled:

@@ -142,6 +142,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         """When followers are told of a new commit index, should nothing else be sent to them before."""
         self.heard_commit: int | None = None
         """Commit index that the leader of the current term named last, since this process started."""
+        self.quickest: list[NodeId] = []
+        """Peers that had acknowledged the last entry when it was committed."""
         self.round = 0
         """Sequence of the last append_entries round; echoed in replies."""
         self._echoed: dict[str, int] = {}
@@ -335,6 +337,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         if index > self.commit_index and self.term_at(index) == self.term:
             self.journal.acknowledged(min(index, self.journal.durable_index))
             self._set("raftCommitIndex", index)
+            self.quickest = [peer for peer, node in self._peers.items() if match[node] >= index]
             if self.news_due is None:
                 self.news_due = self.clock.monotonic() + self.settings.commit_linger_ms / 1000
 

@@ -173,6 +173,8 @@ class NodeConnection(asyncio.Protocol):
         self._expect()
         self._replies[request_id] = reply
         self._send(encode(kind, header, body, request_id=request_id))
+        if len(self._replies) == 1:
+            self._flush()  # alone: there is nothing to gather it with
         try:
             return await reply
         except asyncio.CancelledError:
