@@ -60,6 +60,7 @@ class Backend(Pipeline):
 
     async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
         """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
+        self.look()
         if self.watermarks.of(partition_id).applied_global_index >= global_index:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()

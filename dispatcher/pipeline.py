@@ -40,6 +40,8 @@ from raftlog.parent_state import EMPTY, ParentState, Tail
 log = structlog.get_logger(__name__)
 
 EXPIRE_S = 0.05
+SETTLE_LINGER_S = 0.001
+"""What nobody waits for is settled this much later, in one go."""
 
 
 class Pipeline:
@@ -90,6 +92,7 @@ class Pipeline:
         self._recovered = False
         self._touched: set[PartitionId] = set()
         self._settle_due = False
+        self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
         self._commit_callbacks: dict[PartitionId, list[Callable[[], None]]] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -105,8 +108,9 @@ class Pipeline:
 
     async def close(self) -> None:
         """Answer what is open, let applies under way finish, close the files."""
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._settle_later):
+            if timer is not None:
+                timer.cancel()
         self.pending.lost()
         self.forwarding.close()
         await self.raft.close()
@@ -253,7 +257,21 @@ class Pipeline:
             self.pending.committed(route.partition_id, route.last_index, global_index)
             self._touched.add(route.partition_id)
             global_index = GlobalLogIndex(global_index + 1)
-        self._settle_soon()
+        if self._somebody_waits(routes):
+            self._settle_soon()
+        elif self._settle_later is None:
+            self._settle_later = asyncio.get_running_loop().call_later(SETTLE_LINGER_S, self._settle)
+
+    def look(self) -> None:
+        """Somebody is about to look at watermarks: bring them up to what is committed."""
+        if self._settle_later is not None:
+            self._settle()
+
+    def _somebody_waits(self, routes: Sequence[Route]) -> bool:
+        pending, callbacks = self.pending, self._commit_callbacks
+        return bool(len(self.barriers)) or any(
+            pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes
+        )
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""
@@ -266,9 +284,9 @@ class Pipeline:
 
     def synced(self) -> None:
         """See RaftEvents."""
-        for partition_id in self.logs if len(self.logs) <= len(self._touched) else self.stability.partitions:
-            self._touched.add(partition_id)
-        self._settle()
+        if self.stability.partitions:
+            self._touched.update(self.stability.partitions)
+            self._settle()
 
     def peer_frame(self, peer: NodeId, frame: Frame) -> None:
         """See RaftEvents."""
@@ -296,8 +314,11 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._settle)
 
     def _settle(self) -> None:
-        """Once per turn: move workers and watermarks of all partitions that something happened to."""
+        """Once for many events: move workers and watermarks of all partitions that something happened to."""
         self._settle_due = False
+        if self._settle_later is not None:
+            self._settle_later.cancel()
+            self._settle_later = None
         touched, self._touched = self._touched, set()
         tell = False
         for partition_id in touched:

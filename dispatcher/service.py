@@ -294,6 +294,7 @@ class Session:
         return [PartitionId(p) for p in wanted]
 
     def _recovered(self) -> None:
+        self._backend.look()
         if not self._backend.recovered():
             raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
 
@@ -352,6 +353,7 @@ class Session:
 
     async def _status(self, frame: Frame) -> None:
         backend = self._backend
+        backend.look()
         digests = None
         if frame.header.get("digests"):
             digests = []
