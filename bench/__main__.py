@@ -70,18 +70,23 @@ def works() -> list[Work]:
     blocks = [(16, 1, 1), (32, 1, 1), (32, 2, 1)]
     deep = [(16, 1, 1), (32, 1, 1), (64, 1, 1)]
     single = {c: _shapes("etcd", [(c, 1, 1), (c, 1, 4), (c, 2, 2)]) for c in (64, 1000)}
-    one = _shapes("etcd", [(1, 1, 1)])
+    one = _apart(_shapes("etcd", [(1, 1, 1)]))
     mine: dict[str, Any] = {"wait": "committed"}
     # Every partition that a group touches costs a sync; with few commands under way one partition is best.
     few = (1, PARTITIONS)
     return [
-        Work("bulk, kv, committed", bulk, _shapes("logboom", blocks, records=BLOCK, **mine), floor=3.0),
         Work("bulk, log, committed", bulk, _shapes("logboom", blocks, records=BLOCK, machine="log", **mine), floor=3.0),
+        Work("bulk, kv, committed", bulk, _shapes("logboom", blocks, records=BLOCK, **mine)),
         Work("bulk, kv, applied", bulk, _shapes("logboom", deep, records=BLOCK, wait="applied")),
         Work("64 at once", single[64], _shapes("logboom", [(64, 1, 1)], spread=few, **mine)),
         Work("1,000 at once", single[1000], _shapes("logboom", [(1000, 1, 1)], spread=few, **mine)),
-        Work("one at a time", one, _shapes("logboom", [(1, 1, 1)], spread=few, **mine), figure="p50_ms"),
+        Work("one at a time", one, _apart(_shapes("logboom", [(1, 1, 1)], spread=few, **mine)), figure="p50_ms"),
     ]
+
+
+def _apart(shapes: tuple[Load, ...]) -> tuple[Load, ...]:
+    """With and without CPUs of their own for the followers: a lone command waits for nobody's turn then."""
+    return (*shapes, *(replace(shape, apart=True) for shape in shapes))
 
 
 def say(text: str) -> None:
@@ -109,11 +114,13 @@ def started(system: str, directory: Path, binary: str) -> Iterator[System]:
 def measure(cluster: System, shape: Load) -> Measured:
     """One load; etcd is asked at its leader, logboom's client finds it."""
     cluster.wait_serving()
+    leader = cluster.leader()
     if isinstance(cluster, EtcdCluster):
-        endpoints: tuple[str, ...] = (cluster.addresses[cluster.leader()],)
+        endpoints: tuple[str, ...] = (cluster.addresses[leader],)
     else:
         endpoints = tuple(cluster.addresses.values())
-    return load.run(replace(shape, endpoints=endpoints), [cluster.pid(node) for node in cluster.nodes])
+    pids = {node: cluster.pid(node) for node in cluster.nodes}
+    return load.run(replace(shape, endpoints=endpoints), list(pids.values()), leader=pids[leader])
 
 
 class Bench:

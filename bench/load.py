@@ -56,13 +56,17 @@ class Load:
     machine: str = "kv"
     wait: str = "applied"
     seed: int = 1
+    apart: bool = False
+    """Leader and clients on one half of the CPUs, the followers on the other, as if on machines of their own."""
 
     @property
     def shape(self) -> str:
         """For people."""
         block = f", blocks of {self.records}" if self.records > 1 else ""
         spread = f", {self.partitions} partitions" if self.system == "logboom" else ""
-        return f"{self.concurrency} under way, {self.processes} x {self.connections} connections{block}{spread}"
+        apart = ", followers on CPUs of their own" if self.apart else ""
+        under_way = f"{self.concurrency} under way, {self.processes} x {self.connections} connections"
+        return f"{under_way}{block}{spread}{apart}"
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,14 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return total / TICKS
 
 
-def run(load: Load, pids: Sequence[int]) -> Measured:
-    """Drive the load from its processes while counting the servers' CPU. Raises RuntimeError if a client fails."""
+def run(load: Load, pids: Sequence[int], *, leader: int) -> Measured:
+    """Drive the load from its processes while counting the servers' CPU. Raises RuntimeError if a client fails.
+
+    ``leader``: the process among ``pids`` that leads.
+    """
+    near, far = _halves() if load.apart else (os.sched_getaffinity(0),) * 2
+    for pid in pids:
+        _place(pid, near if pid == leader else far)
     share, rest = divmod(load.concurrency, load.processes)
     clients: list[subprocess.Popen[str]] = []
     watchdog = threading.Timer(WARM_UP_S + load.seconds + GIVE_UP_S, _end, [clients])
@@ -162,6 +172,7 @@ def run(load: Load, pids: Sequence[int]) -> Measured:
                 cwd=Path(__file__).resolve().parent.parent,
             )
             clients.append(client)
+            _place(client.pid, near)
         if any(_line(client) != "ready" for client in clients):
             raise RuntimeError(f"a client of {load.system} did not get ready")
         before = cpu_seconds(pids)
@@ -182,6 +193,17 @@ def run(load: Load, pids: Sequence[int]) -> Measured:
                 if pipe is not None:
                     pipe.close()
     return summary(tallies, seconds=load.seconds, cpu_s=used)
+
+
+def _halves() -> tuple[set[int], set[int]]:
+    cpus = sorted(os.sched_getaffinity(0))
+    middle = max(1, len(cpus) // 2)
+    return set(cpus[:middle]), set(cpus[middle:] or cpus)
+
+
+def _place(pid: int, cpus: set[int]) -> None:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cpus)
 
 
 def summary(tallies: Sequence[Tally], *, seconds: float, cpu_s: float) -> Measured:
