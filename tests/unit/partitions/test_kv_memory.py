@@ -1,0 +1,176 @@
+"""``kv`` above its file: what is applied, what is saved, and what a crash leaves. Against a dictionary."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from logboom.commands import Add, Command, Delete, Put, Value
+from logboom.records import RecordBlock
+from logboom.settings import ApplySettings
+from logboom.state_machine import ApplyBatch, Position
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.machines.kv import KvMachine
+from partitions.machines.kv_file import KvFile
+
+P = PartitionId(0)
+KEYS = [b"k%02d" % k for k in range(40)]
+
+
+def position(index: int) -> Position:
+    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
+
+
+def batch(index: int, commands: list[Command]) -> ApplyBatch:
+    records = RecordBlock.from_records(command.record() for command in commands)
+    first, reached = PartitionLogIndex(index), GlobalLogIndex(index)
+    return ApplyBatch(first, reached, 0, records.count, records.nbytes, bytes(16), records)
+
+
+class Model:
+    """The machine, everything it was given, and what it must hold."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.rng = random.Random(seed)
+        self.history: list[list[Command]] = []
+        self.machine = KvMachine.open(directory, P, ApplySettings())
+
+    def apply(self, index: int) -> None:
+        def seal(_: object) -> tuple[Position, dict[bytes, bytes | None]]:
+            return position(index), {b"p": b"%d" % index}
+
+        self.machine.apply([batch(index, self.history[index - 1])], seal)
+
+    def step(self) -> None:
+        commands: list[Command] = []
+        for _ in range(self.rng.randrange(1, 30)):
+            key = self.rng.choice(KEYS)
+            kind = self.rng.random()
+            commands.append(
+                Put(key, self.rng.randbytes(5)) if kind < 0.5 else Delete(key) if kind < 0.8 else Add(key, 3)
+            )
+        self.history.append(commands)
+        self.apply(len(self.history))
+
+    def state(self, steps: int | None = None) -> dict[bytes, Value]:
+        state: dict[bytes, Value] = {}
+        for command in (c for commands in self.history[:steps] for c in commands):
+            if isinstance(command, Put):
+                state[command.key] = command.value
+            elif isinstance(command, Delete):
+                state.pop(command.key, None)
+            elif isinstance(command, Add):
+                held = state.get(command.key, (0,))
+                if isinstance(held, tuple):
+                    state[command.key] = (int(held[0]) + 3,)
+        return state
+
+    def check(self) -> None:
+        expected, at = self.state(), position(len(self.history))
+        found, reached = self.machine.get(KEYS)
+        assert dict(zip(KEYS, found, strict=True)) == {key: expected.get(key) for key in KEYS}
+        start, end = sorted(self.rng.sample(KEYS, 2))
+        limit = self.rng.choice((0, 3))
+        rows = [row for chunk, _ in self.machine.scan(start=start, end=end, limit=limit, chunk=4) for row in chunk]
+        within = sorted((k, v) for k, v in expected.items() if start <= k < end)
+        assert rows == (within[:limit] if limit else within)
+        assert reached == at == self.machine.position() == self.machine.digest()[1]
+
+    def crash(self) -> int:
+        """Only the file is left; returns the index that it is of."""
+        self.machine._file.close()
+        self.machine = KvMachine.open(self.directory, P, ApplySettings())
+        return int(self.machine.position().applied_index)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from(tmp_path: Path, seed: int) -> None:
+    model = Model(tmp_path, seed)
+    for _ in range(60):
+        what = model.rng.random()
+        if what < 0.7:
+            model.step()
+        elif what < 0.9:
+            model.machine.checkpoint()
+            assert model.machine.unsaved_bytes == 0
+        else:
+            before = model.machine.digest() if model.history else None
+            saved = model.crash()
+            assert saved <= len(model.history)
+            assert dict(model.machine.meta()) == ({b"p": b"%d" % saved} if saved else {})
+            for index in range(saved + 1, len(model.history) + 1):
+                model.apply(index)
+            assert before is None or model.machine.digest() == before
+        model.check()
+    model.machine.close()
+
+
+def test_a_clean_stop_saves_everything(tmp_path: Path) -> None:
+    model = Model(tmp_path, 1)
+    for _ in range(5):
+        model.step()
+    model.machine.close()
+    model.machine.close()
+    model.machine = KvMachine.open(tmp_path, P, ApplySettings())
+    model.check()
+    model.machine.close()
+
+
+def test_a_checkpoint_that_fails_loses_nothing_and_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(tmp_path, 2)
+    for _ in range(5):
+        model.step()
+    unsaved = model.machine.unsaved_bytes
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KvFile, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            model.machine.checkpoint()
+    assert model.machine.unsaved_bytes == unsaved
+    model.check()
+    model.step()
+    model.machine.checkpoint()
+    assert model.crash() == 6
+    model.check()
+    model.machine.close()
+
+
+def test_a_reader_sees_one_moment_while_applies_and_checkpoints_go_on(tmp_path: Path) -> None:
+    """Two keys that are always equal; whoever reads them in between must never see them differ."""
+    machine = KvMachine.open(tmp_path, P, ApplySettings())
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            (one, two), at = machine.get([b"a", b"z"])
+            rows = [row for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1) for row in chunk]
+            if one != two or (one is not None and one != b"%d" % at.applied_index) or len({v for _, v in rows}) > 1:
+                wrong.append((one, two, at, rows))
+
+    def save() -> None:
+        while not stop.is_set():
+            machine.checkpoint()
+
+    threads = [threading.Thread(target=target) for target in (read, read, save)]
+    for thread in threads:
+        thread.start()
+    try:
+        for index in range(1, 400):
+            commands: list[Command] = [Put(b"a", b"%d" % index), Put(b"z", b"%d" % index)]
+            machine.apply([batch(index, commands)], lambda _, i=index: (position(i), {}))  # type: ignore[misc]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    machine.close()

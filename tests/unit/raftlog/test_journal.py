@@ -1,0 +1,208 @@
+"""The journal against what disks do: torn writes, rot anywhere, files written anew without what is settled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from ports.sync import Redo
+from raftlog.journal import Journal
+from raftlog.journal_codec import SEGMENT_HEADER
+from server.disk_os import OsDisk
+
+SEGMENT_BYTES = 4096
+
+
+def opened(directory: Path) -> Journal:
+    return Journal.open(disk=OsDisk(), directory=directory, cluster_id="c", segment_bytes=SEGMENT_BYTES)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.journal"))
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def grown(directory: Path, groups: int, *, redo: bool = False) -> Journal:
+    """One entry, and sometimes a vote, per group."""
+    journal = opened(directory)
+    for group in range(groups):
+        if group % 5 == 0:
+            journal.setCurrentTerm(group + 1, f"n{group % 3}")
+        if redo:
+            journal.redo(Redo(digest(group), [b"batch", b"%d" % group * 9]))
+        journal.add(b"\x10" + b"r" * 32, journal.last_index + 1, group + 1)
+        journal.flush()
+    return journal
+
+
+def content(journal: Journal) -> tuple[object, ...]:
+    return list(journal.entries), journal.term, journal.vote
+
+
+def test_what_was_synced_is_there_again_over_several_files(tmp_path: Path) -> None:
+    journal = grown(tmp_path, 120, redo=True)
+    before = content(journal)
+    journal.close()
+    assert len(files(tmp_path)) > 2
+    again = opened(tmp_path)
+    assert content(again) == before
+    assert [bytes(again.find_redo(digest(k)) or b"") for k in range(120)] == [
+        b"batch" + b"%d" % k * 9 for k in range(120)
+    ]
+    assert again.durable_index == again.last_index
+    again.add(b"\x10", again.last_index + 1, 121)
+    again.flush()
+    again.close()
+
+
+def test_a_conflict_is_cut_and_stays_cut(tmp_path: Path) -> None:
+    journal = grown(tmp_path, 10)
+    journal.truncate_from(6)
+    journal.add(b"\x10new", 6, 99)
+    journal.flush()
+    before = content(journal)
+    journal.close()
+    again = opened(tmp_path)
+    assert content(again) == before
+    assert again.last_index == 6
+    again.close()
+
+
+def test_a_write_torn_at_any_byte_leaves_all_that_was_synced_before(tmp_path: Path) -> None:
+    journal = grown(tmp_path / "whole", 8)
+    before = content(journal)
+    (path,) = files(tmp_path / "whole")
+    start = journal._open_tail().offset
+    journal.redo(Redo(digest(7), [b"batch"]))
+    journal.add(b"\x10last", journal.last_index + 1, 50)
+    journal.flush()
+    end = journal._open_tail().offset
+    after = content(journal)
+    journal.close()
+    raw = path.read_bytes()
+    for cut in range(start, end + 1):
+        directory = tmp_path / str(cut)
+        directory.mkdir()
+        (directory / path.name).write_bytes(raw[:cut] + bytes(len(raw) - cut))
+        torn = opened(directory)
+        # The last bytes of a record are its padding: without them it is whole.
+        assert content(torn) in ((before,) if cut < end - 8 else (before, after)), f"cut at {cut}"
+        torn.close()
+        again = opened(directory)
+        assert content(again) == content(torn)
+        again.close()
+
+
+@pytest.mark.parametrize("redo", [False, True])
+def test_any_byte_flipped_is_refused_or_was_never_relied_on(tmp_path: Path, *, redo: bool) -> None:
+    """Before the last group every byte counts; in it a flip looks like a torn tail, and nothing before it goes."""
+    journal = grown(tmp_path / "whole", 30, redo=redo)
+    last_start = journal._open_tail().offset
+    journal.add(b"\x10last", journal.last_index + 1, 50)
+    journal.flush()
+    end, whole = journal._open_tail().offset, content(journal)
+    shorter = (whole[0][:-1], *whole[1:])  # type: ignore[index]
+    journal.close()
+    paths = files(tmp_path / "whole")
+    directory = tmp_path / "flipped"
+    refused: list[tuple[str, str]] = []
+    for path in paths:
+        raw = path.read_bytes()
+        size = end if path == paths[-1] else len(raw.rstrip(b"\0"))
+        for at in range(0, size, 1 if path == paths[-1] else 7):
+            directory.mkdir(exist_ok=True)
+            for other in directory.iterdir():
+                other.unlink()
+            for each in paths:
+                damaged = bytearray(each.read_bytes())
+                if each == path:
+                    damaged[at] ^= 0x41
+                (directory / each.name).write_bytes(damaged)
+            try:
+                found = opened(directory)
+            except (CorruptData, IncompatibleVersion) as error:
+                refused.append((path.name, str(error)))
+                continue
+            held = content(found)
+            found.close()
+            padding = held == whole
+            assert padding or (path == paths[-1] and at >= last_start and held == shorter), f"{path.name} at {at}"
+    assert len(refused) > 500
+    assert all(name in story for name, story in refused)
+
+
+class TestSettled:
+    def test_files_are_written_anew_without_it(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 120, redo=True)
+        before, sizes = content(journal), sum(path.stat().st_size for path in files(tmp_path))
+        through = journal.taken_sequence
+        journal.settled(through)
+        journal.flush()
+        journal.strip(through)
+        journal.close()
+        assert sum(path.stat().st_size for path in files(tmp_path)) < sizes
+        again = opened(tmp_path)
+        assert content(again) == before
+        assert all(again.find_redo(digest(k)) is None for k in range(120))
+        again.close()
+
+    def test_what_is_not_settled_stays(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 60, redo=True)
+        through = journal.taken_sequence
+        journal.settled(through)
+        journal.redo(Redo(digest(1000), [b"later"]))
+        journal.flush()
+        journal.strip(through)
+        journal.close()
+        again = opened(tmp_path)
+        assert again.find_redo(digest(59)) is None
+        assert bytes(again.find_redo(digest(1000)) or b"") == b"later"
+        again.close()
+
+    def test_a_crash_before_the_record_only_repeats_work(self, tmp_path: Path) -> None:
+        """Stripped first, SETTLED never written."""
+        journal = grown(tmp_path, 120, redo=True)
+        before = content(journal)
+        journal.strip(journal.taken_sequence)
+        journal.close()
+        again = opened(tmp_path)
+        assert content(again) == before
+        again.close()
+
+    def test_a_file_that_went_missing_shows(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 120, redo=True)
+        through = journal.taken_sequence
+        journal.settled(through)
+        journal.flush()
+        journal.strip(through)
+        journal.close()
+        files(tmp_path)[1].unlink()
+        with pytest.raises(CorruptData, match="missing"):
+            opened(tmp_path)
+
+    def test_rot_in_a_stripped_file_shows(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 120, redo=True)
+        journal.strip(journal.taken_sequence)
+        journal.close()
+        path = files(tmp_path)[0]
+        raw = bytearray(path.read_bytes())
+        raw[SEGMENT_HEADER.size + 20] ^= 1
+        path.write_bytes(raw)
+        with pytest.raises(CorruptData, match="damaged"):
+            opened(tmp_path)
+
+    def test_a_sealed_file_that_rotted_is_not_written_anew(self, tmp_path: Path) -> None:
+        """Stripping it would seal the damage in."""
+        journal = grown(tmp_path, 120, redo=True)
+        path = files(tmp_path)[0]
+        raw = bytearray(path.read_bytes())
+        raw[SEGMENT_HEADER.size + 20] ^= 1
+        path.write_bytes(raw)
+        journal.strip(journal.taken_sequence)
+        journal.close()
+        assert path.read_bytes() == bytes(raw)
