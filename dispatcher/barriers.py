@@ -113,9 +113,19 @@ class Barriers:
         if deadline - now > limits.wait_ms_max / 1000 + 1:
             raise InvalidRequest(f"a barrier waits at most {limits.wait_ms_max} ms")
         mine = self._per_client.get(client, 0)
-        if mine >= limits.waiters_per_client or len(self._waiters) >= limits.waiters_max:
+        if mine >= limits.waiters_per_client:
             raise QuotaExceeded(
-                "too many barriers are waiting", limit=limits.waiters_per_client, used=mine, retry_after=0.1
+                "too many barriers of this client are waiting",
+                limit=limits.waiters_per_client,
+                used=mine,
+                retry_after=0.1,
+            )
+        if len(self._waiters) >= limits.waiters_max:
+            raise QuotaExceeded(
+                "too many barriers are waiting on this node",
+                limit=limits.waiters_max,
+                used=len(self._waiters),
+                retry_after=0.1,
             )
 
     def frontier(self, partition_id: PartitionId, level: Level) -> int:
@@ -130,7 +140,10 @@ class Barriers:
 
     def awaits_applied(self, partition_id: PartitionId) -> bool:
         """Somebody waits here until this partition is applied further."""
-        return (partition_id, Level.APPLIED) in self._heaps
+        heap = self._heaps.get((partition_id, Level.APPLIED), [])
+        while heap and heap[0][2].done is None:
+            heapq.heappop(heap)
+        return bool(heap)
 
     # -- moving
 
@@ -166,8 +179,8 @@ class Barriers:
             waiter.behind.discard(partition_id)
             if not waiter.behind and waiter.done is not None:
                 self._answer(waiter, self._marks(waiter))
-        if not heap:
-            self._heaps.pop((partition_id, level), None)
+        if not heap and self._heaps.get((partition_id, level)) is heap:  # an answer may have begun another
+            del self._heaps[partition_id, level]
 
     def expire(self, now: float) -> None:
         """Answer those whose time is up."""

@@ -21,6 +21,7 @@ from partitions.apply_core import AppliedBatch
 from ports.invariant import invariant
 
 Done = Callable[[SubmitReply | LogboomError], None]
+DEADLINES_KEPT = 64
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Pending:
         self._uncommitted: dict[int, PendingRequest] = {}
         self._awaiting_durable: dict[PartitionId, deque[Part]] = {}
         self._deadlines: list[tuple[float, int, PendingRequest]] = []
+        self._unanswered = 0
         self._tie = itertools.count()
         self._awaiting_applied: Counter[PartitionId] = Counter()
 
@@ -100,6 +102,11 @@ class Pending:
             self._by_end[partition_id, last] = part
             self._awaiting_applied[partition_id] += request.wait is Level.APPLIED
         self._uncommitted[id(pending)] = pending
+        self._unanswered += 1
+        if len(self._deadlines) > 2 * self._unanswered + DEADLINES_KEPT:
+            # Answered long before their time, as nearly all are: not kept until then.
+            self._deadlines = [entry for entry in self._deadlines if entry[2].done is not None]
+            heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (request.deadline, next(self._tie), pending))
 
     def committed(
@@ -142,7 +149,7 @@ class Pending:
                 partition_id=partition_id,
                 got=batch.sequence,
             )
-            request.answer(part.refused)
+            self._answer(request, part.refused)
         if request.wait is Level.APPLIED:
             self._reached(request)
 
@@ -154,15 +161,20 @@ class Pending:
                 del self._by_end[part.partition_id, part.last_index]
                 self._awaiting_applied[part.partition_id] -= request.wait is Level.APPLIED
                 request.ticket.release(part.partition_id)
-            request.answer(UnknownOutcome("leadership was lost before the request was committed; send it again"))
+            self._answer(request, UnknownOutcome("leadership was lost before the request was committed; send it again"))
 
     def expire(self, now: float) -> None:
         """Answer those whose deadline has passed; their budget stays taken until they are applied."""
         while self._deadlines and self._deadlines[0][0] <= now:
             request = heapq.heappop(self._deadlines)[2]
-            request.answer(
-                DeadlineExceeded("the deadline passed before the level asked for was reached", outcome="unknown")
+            self._answer(
+                request,
+                DeadlineExceeded("the deadline passed before the level asked for was reached", outcome="unknown"),
             )
+
+    def _answer(self, request: PendingRequest, reply: SubmitReply | LogboomError) -> None:
+        self._unanswered -= request.done is not None
+        request.answer(reply)
 
     def _reached(self, request: PendingRequest) -> None:
         request.owed -= 1
@@ -173,4 +185,4 @@ class Pending:
         parts = tuple(
             (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results) for p in request.parts
         )
-        request.answer(SubmitReply(parts=parts, commit_index=last))
+        self._answer(request, SubmitReply(parts=parts, commit_index=last))

@@ -75,7 +75,7 @@ def parse_submit(frame: Frame, *, now: float, forwarded: bool = False) -> Submit
     if len(producer) != PRODUCER_ID_BYTES:
         raise InvalidRequest(f"producer must have {PRODUCER_ID_BYTES} bytes, not {len(producer)}")
     wait = header.get("wait")
-    if wait not in WAITS:
+    if not isinstance(wait, str) or wait not in WAITS:
         raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
     epoch = field_of(header, "epoch", int)
     if epoch > 0xFFFFFFFF:

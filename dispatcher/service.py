@@ -305,7 +305,7 @@ class Session:
             raise InvalidRequest(
                 f"scope must be node or leader here, not {scope!r}; clients ask every node for the rest"
             )
-        if level not in {str(each) for each in Level}:
+        if not isinstance(level, str) or level not in {str(each) for each in Level}:
             raise InvalidRequest(f"level must be ordered, durable or applied, not {level!r}")
         self._recovered()
         if scope == Scope.LEADER and not backend.raft.admits:

@@ -110,6 +110,9 @@ class ApplyWorker:
     def resume(self) -> None:
         """Go on."""
         self._cursor.state, self._cursor.attempts = WorkerState.RUNNING, 0
+        if self._timer is not None:
+            self._timer.cancel()
+        self._save_when_due()
         self._start()
 
     async def close(self) -> None:
@@ -137,7 +140,6 @@ class ApplyWorker:
 
     def _ended(self, batches: list[AppliedBatch] | None, error: BaseException | None) -> None:
         self._running = False
-        self._notice_stopped()
         if isinstance(error, InvariantViolated):
             self._fatal(error)
         elif error is not None or batches is None:
@@ -149,8 +151,11 @@ class ApplyWorker:
             self._on_progress(batches)
             self._save_when_due()
             self._start_when_due()
+        self._notice_stopped()
 
     def _save_when_due(self) -> None:
+        if self._stopped is not None:
+            return  # closing the machine saves
         if not self._saving and self.machine.unsaved_bytes > self._settings.unsaved_bytes:
             self._saving = True
             self._offload.submit(self.machine.checkpoint, self._saved)
@@ -166,6 +171,7 @@ class ApplyWorker:
                     self._settings.retry_max_ms / 1000, self._save_when_due
                 )
             return
+        self._save_when_due()  # what a group added meanwhile
         self._start_when_due()
 
     def _notice_stopped(self) -> None:

@@ -1,0 +1,120 @@
+"""Write-behind: what a majority has synced, whatever the order in which nodes say so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.stability import Stability, parse_progress
+from logboom.errors import ProtocolError
+from logboom.types import NodeId, PartitionId
+
+P, Q = PartitionId(1), PartitionId(2)
+
+
+def nodes(count: int) -> list[NodeId]:
+    return [NodeId(f"n{k}") for k in range(1, count + 1)]
+
+
+def stability(count: int = 3) -> Stability:
+    return Stability(node_id=NodeId("n1"), members=nodes(count), partitions=[P, Q])
+
+
+class TestStable:
+    @pytest.mark.parametrize(("count", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])
+    def test_it_takes_a_majority(self, count: int, needed: int) -> None:
+        rule = stability(count)
+        moved = [rule.update(node, P, 5) for node in nodes(count)]
+        assert moved == [k == needed for k in range(1, count + 1)]
+        assert rule.stable(P) == 5
+
+    def test_one_node_far_ahead_moves_nothing(self) -> None:
+        rule = stability()
+        assert not rule.update(NodeId("n2"), P, 1000)
+        assert rule.stable(P) == 0
+
+    def test_partitions_are_apart(self) -> None:
+        rule = stability()
+        for node in nodes(3):
+            rule.update(node, P, 5)
+        assert (rule.stable(P), rule.stable(Q)) == (5, 0)
+
+    def test_a_node_that_says_less_than_before_takes_nothing_back(self) -> None:
+        rule = stability()
+        rule.update(NodeId("n1"), P, 9)
+        rule.update(NodeId("n2"), P, 9)
+        assert not rule.update(NodeId("n1"), P, 2)
+        assert rule.stable(P) == 9
+        assert rule.mine() == [(P, 9)]
+
+    def test_partitions_without_the_rule_have_no_stable_index(self) -> None:
+        rule = stability()
+        assert rule.stable(PartitionId(9)) is None
+        assert not rule.update(NodeId("n1"), PartitionId(9), 5)
+        assert rule.partitions == [P, Q]
+
+    def test_strangers_have_no_say(self) -> None:
+        rule = stability()
+        rule.update(NodeId("n1"), P, 5)
+        assert not rule.update(NodeId("n9"), P, 5)
+        assert rule.stable(P) == 0
+
+    def test_a_node_tells_only_its_own_and_only_what_there_is(self) -> None:
+        rule = stability()
+        assert rule.mine() == []
+        rule.update(NodeId("n2"), P, 5)
+        assert rule.mine() == []
+        rule.update(NodeId("n1"), Q, 3)
+        assert rule.mine() == [(Q, 3)]
+
+
+WORDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20)), max_size=40)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 5), WORDS, st.integers(0, 1 << 30))
+def test_every_order_of_the_same_words_gives_the_same_and_it_never_goes_back(
+    count: int, words: list[tuple[int, int]], seed: int
+) -> None:
+    members, ends = nodes(count), []
+    words = [(node % count, index) for node, index in words]
+    for shuffle in (False, True):
+        if shuffle:
+            random.Random(seed).shuffle(words)
+        rule, said = stability(count), dict.fromkeys(members, 0)
+        for node, index in words:
+            before = rule.stable(P)
+            moved = rule.update(members[node], P, index)
+            said[members[node]] = max(said[members[node]], index)
+            stable = max(i for i in range(21) if sum(s >= i for s in said.values()) * 2 > count)
+            assert rule.stable(P) == stable
+            assert moved == (stable > (before or 0))
+        ends.append(rule.stable(P))
+    assert ends[0] == ends[1]
+
+
+class TestProgress:
+    def test_what_one_node_tells_another_reads(self) -> None:
+        rule = stability()
+        rule.update(NodeId("n1"), P, 3)
+        rule.update(NodeId("n1"), Q, 4)
+        assert parse_progress({"durable": [list(row) for row in rule.mine()]}) == [(P, 3), (Q, 4)]
+
+    def test_nothing_to_tell_is_fine(self) -> None:
+        assert parse_progress({"durable": []}) == []
+
+    @pytest.mark.parametrize("header", [{}, {"durable": None}, {"durable": {"1": 2}}, {"durable": "12"}])
+    def test_without_a_list_it_is_refused(self, header: dict[str, object]) -> None:
+        with pytest.raises(ProtocolError, match="without a list"):
+            parse_progress(header)
+
+    @pytest.mark.parametrize(
+        "row", [None, 5, "12", [], [1], [1, 2, 3], [1, -1], [-1, 1], [1, 2.0], [1, True], ["1", 2], [[1], 2], {1: 2}]
+    )
+    def test_a_row_that_is_not_two_numbers_is_named(self, row: object) -> None:
+        with pytest.raises(ProtocolError) as refused:
+            parse_progress({"durable": [[1, 2], row]})
+        assert repr(row) in refused.value.message
