@@ -146,9 +146,9 @@ class Bench:
                     self._one(system, cluster)
 
     def _one(self, system: str, cluster: System) -> None:
-        asked = dict.fromkeys(work.etcd if system == "etcd" else work.logboom for work in works())
-        for shapes in asked:
-            shape = self._choose(cluster, shapes)
+        asked = {work.etcd if system == "etcd" else work.logboom: work.figure for work in works()}
+        for shapes, figure in asked.items():
+            shape = self._choose(cluster, shapes, figure)
             found = measure(cluster, replace(shape, seconds=self._seconds))
             self.measured.setdefault(shapes, []).append(found)
             say(f"  {_describe(shape)}: {_speak(found)}")
@@ -156,18 +156,18 @@ class Bench:
         self.deaths[system] += found_ms
         say(f"  leader killed: {', '.join(f'{ms:.0f}' for ms in found_ms)} ms")
 
-    def _choose(self, cluster: System, shapes: tuple[Load, ...]) -> Load:
+    def _choose(self, cluster: System, shapes: tuple[Load, ...], figure: str) -> Load:
         if shapes not in self._best:
             best = shapes[0]
             if len(shapes) > 1:
-                rates = {}
+                found = {}
                 for shape in shapes:
                     try:
-                        rates[shape] = measure(cluster, replace(shape, seconds=TUNE_S)).commands_per_s
+                        found[shape] = measure(cluster, replace(shape, seconds=TUNE_S))
                     except NothingMeasured:  # so deep that no operation ended in time: not a best shape
-                        rates[shape] = 0.0
-                    say(f"    trying {shape.shape}: {rates[shape]:,.0f}/s")
-                best = max(rates, key=lambda each: rates[each])
+                        continue
+                    say(f"    trying {shape.shape}: {_speak(found[shape])}")
+                best = min(found or shapes, key=lambda each: _merit(found, each, figure))
             self._best[shapes] = best
         return self._best[shapes]
 
@@ -231,6 +231,13 @@ def _row(work: str, name: str, unit: str, theirs: list[float], ours: list[float]
 def _judge(row: dict[str, Any], floor: float, *, larger: bool) -> None:
     row["floor"] = f">= {floor:g}" if larger else f"<= {1 / floor:g}"
     row["met"] = row["ratio"] >= floor if larger else row["ratio"] <= 1 / floor
+
+
+def _merit(found: dict[Load, Measured], shape: Load, figure: str) -> float:
+    if shape not in found:
+        return 0.0
+    measured = float(getattr(found[shape], figure))
+    return measured if figure.endswith("_ms") else -measured
 
 
 def _describe(shape: Load) -> str:
