@@ -11,7 +11,7 @@ WORKERS ?= 2
 CHAOS_SECONDS ?= 60
 SEED ?=
 
-.PHONY: help setup fmt lint type unit test demo bench chaos chaos-long powerloss abuse compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench chaos chaos-long powerloss diskfull abuse compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ chaos-long: setup ## an hour of the same, a new seed every five minutes
 
 powerloss: setup ## power loss on all nodes right after 10,000 acknowledgements (root: loop devices)
 	@$(IN) python -m chaos.powerloss $(ARGS)
+
+diskfull: setup ## one node's disk runs full under load (root: mounts a file system)
+	@$(IN) python -m chaos.diskfull $(ARGS)
 
 abuse: setup ## garbage, huge and slow frames; 2 GB with a follower stopped
 	@$(IN) python -m chaos.abuse $(ARGS)

@@ -181,6 +181,13 @@ class LocalCluster:
         process = self._processes.get(node)
         return process is not None and process.poll() is None
 
+    def wait_ended(self, node: str, timeout: float = START_S) -> int:
+        """Exit status of a node that ends by itself. Raises Unavailable if it does not in time."""
+        try:
+            return self._processes[node].wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{node} still runs") from None
+
     def pid(self, node: str) -> int:
         """Of a started node."""
         return self._processes[node].pid
