@@ -51,6 +51,7 @@ class ApplyWorker:
         self._running = False
         self._saving = False
         self._save_timer: asyncio.TimerHandle | None = None
+        self._closing = False
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -117,7 +118,7 @@ class ApplyWorker:
 
     async def close(self) -> None:
         """Let the group under way finish; start no other."""
-        self._cursor.state = WorkerState.PAUSED
+        self._cursor.state, self._closing = WorkerState.PAUSED, True
         for timer in (self._timer, self._linger, self._save_timer):
             if timer is not None:
                 timer.cancel()
@@ -154,9 +155,18 @@ class ApplyWorker:
         self._notice_stopped()
 
     def _save_when_due(self) -> None:
-        if self._stopped is not None:
-            return  # closing the machine saves
-        if not self._saving and self.machine.unsaved_bytes > self._settings.unsaved_bytes:
+        unsaved = self.machine.unsaved_bytes
+        if unsaved > self._settings.unsaved_bytes:
+            self._save()
+        elif unsaved and self._save_timer is None:
+            # What is old and not saved would have to be applied again after a crash, before this node can answer.
+            self._save_timer = asyncio.get_running_loop().call_later(self._settings.unsaved_ms / 1000, self._save)
+
+    def _save(self) -> None:
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        if not self._saving and not self._closing:  # closing the machine saves
             self._saving = True
             self._offload.submit(self.machine.checkpoint, self._saved)
 
@@ -166,10 +176,8 @@ class ApplyWorker:
         if error is not None:
             self.last_error = repr(error)
             log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
-            if self._cursor.state is not WorkerState.PAUSED:
-                self._save_timer = asyncio.get_running_loop().call_later(
-                    self._settings.retry_max_ms / 1000, self._save_when_due
-                )
+            if not self._closing:
+                self._save_timer = asyncio.get_running_loop().call_later(self._settings.retry_max_ms / 1000, self._save)
             return
         self._save_when_due()  # what a group added meanwhile
         self._start_when_due()

@@ -84,6 +84,23 @@ class TestMemory:
             w.run(story)
             assert w.reported == [1, 3]
 
+    def test_little_is_saved_in_time_though_nothing_more_comes(self) -> None:
+        """Found by a chaos run: small commands took seconds to be applied again after a crash."""
+        with world(unsaved_bytes=100, unsaved_ms=2000) as w:
+            w.machine.grows = 1
+
+            async def story() -> None:
+                w.commit(2)
+                w.notify()
+                await asyncio.sleep(1.9)
+                assert (w.reported, w.machine.checkpoints) == ([1, 3], 0)
+                await asyncio.sleep(0.2)
+                assert (w.machine.unsaved_bytes, w.machine.checkpoints) == (0, 1)
+                await asyncio.sleep(10)
+                assert w.machine.checkpoints == 1
+
+            w.run(story)
+
     def test_a_checkpoint_alone_holds_nothing_up(self) -> None:
         with world(HeldOffload, batches_max=1, unsaved_bytes=100) as w:
             w.machine.grows = 150
