@@ -87,7 +87,7 @@ class Session:
         self._waiters: dict[int, Waiter] = {}
         self._tails: dict[int, Tail] = {}
         self._submits = 0
-        self._room: asyncio.Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def connection(self) -> Connection:
@@ -128,8 +128,10 @@ class Session:
             self._backend.lone_submit()
 
     def drained(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        waiting, self._waiting = self._waiting, []
+        for room in waiting:
+            if not room.done():
+                room.set_result(None)
         for tail in self._tails.values():
             tail.move()
 
@@ -276,8 +278,9 @@ class Session:
 
     async def _uncongested(self) -> None:
         while self._open and self.connection.congested:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+            room = asyncio.get_running_loop().create_future()
+            self._waiting.append(room)
+            await room
 
     def _partitions(self, header: dict[str, Any]) -> list[PartitionId]:
         known = self._backend.partition_ids()

@@ -120,8 +120,8 @@ class FrameDecoder:
         """A frame has begun and not ended: the sender owes bytes."""
         return bool(self._buffer)
 
-    def feed(self, data: Buffer) -> list[Frame]:
-        """Take bytes as they come; returns the frames that are now whole.
+    def feed(self, data: Buffer, *, frames_max: int = 0) -> list[Frame]:
+        """Take bytes as they come; returns the frames that are now whole, ``frames_max`` of them at most (0: all).
 
         Raises ProtocolError (too large, unknown kind, bad header) and IncompatibleVersion;
         the connection must then be closed.
@@ -152,6 +152,8 @@ class FrameDecoder:
             frames.append(_parse(memoryview(bytes(memoryview(buffer)[offset : offset + whole]))))
             offset += whole
             self._target = 0
+            if len(frames) == frames_max:
+                break
         if offset:
             self._buffer = buffer[offset:]
         return frames
@@ -172,7 +174,7 @@ def _parse(frame: memoryview) -> Frame:
         raise ProtocolError(f"frame header of {header_length} bytes does not fit", size=header_length)
     try:
         header = msgpack.unpackb(frame[PREFIX_BYTES:end], raw=False, strict_map_key=False)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"frame header is not msgpack: {error}") from error
     if not isinstance(header, dict):
         raise ProtocolError("frame header is not a map")

@@ -172,7 +172,7 @@ class Links:
             )
         if header.get("cluster") != mine.cluster_id:
             raise WrongNode(f"{link.connection.remote} belongs to cluster {header.get('cluster')!r}")
-        if peer not in self.peers:
+        if not isinstance(peer, str) or peer not in self.peers:
             raise WrongNode(f"{link.connection.remote} says it is {peer!r}: not another member of this cluster")
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: members, partitions, machines and modes must agree")

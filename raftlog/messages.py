@@ -34,7 +34,7 @@ def decode(raw: memoryview) -> Message:
     """Raises ProtocolError, naming what is off."""
     try:
         message = msgpack.unpackb(raw, raw=False)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"a Raft message that is not msgpack: {error}") from error
     if not isinstance(message, dict) or message.get("type") not in FIELDS:
         raise ProtocolError("a Raft message of unknown type")

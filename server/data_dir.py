@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ from ports.disk import Disk
 FORMAT_VERSION: Final = 1
 IDENTITY: Final = "identity.json"
 LOCK: Final = "lock"
+BEGUN: Final = {LOCK, IDENTITY + ".new"}
+"""What a first start leaves that ended before it had claimed the directory."""
 
 
 class DataDir:
@@ -27,11 +30,18 @@ class DataDir:
             self._check(disk, node_id=node_id, cluster_id=cluster_id)
             disk.make_directory(path)
             self._lock = self._take_lock()
+            self._claim(disk, {"format": FORMAT_VERSION, "node": node_id, "cluster": cluster_id})
         except OSError as error:
             raise ConfigError(f"node.data_dir {path}: {error.strerror or error}", path="node.data_dir") from error
-        if not disk.exists(path / IDENTITY):
-            identity = {"format": FORMAT_VERSION, "node": node_id, "cluster": cluster_id}
-            disk.replace_file(path / IDENTITY, json.dumps(identity).encode() + b"\n")
+
+    def _claim(self, disk: Disk, identity: Mapping[str, object]) -> None:
+        if disk.exists(self.path / IDENTITY):
+            return
+        try:
+            disk.replace_file(self.path / IDENTITY, json.dumps(identity).encode() + b"\n")
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def journal(self) -> Path:
@@ -56,12 +66,13 @@ class DataDir:
     def _check(self, disk: Disk, *, node_id: NodeId, cluster_id: str) -> None:
         file = self.path / IDENTITY
         if not disk.exists(file):
-            if disk.exists(self.path) and any(name != LOCK for name in disk.list(self.path)):
+            if disk.exists(self.path) and set(disk.list(self.path)) - BEGUN:
                 raise WrongNode(f"{self.path} is not empty and has no {IDENTITY}: not a logboom data directory")
             return
         try:
             found = json.loads(disk.read_file(file))
-            version, node, cluster = found["format"], found["node"], found["cluster"]
+            version = found["format"]
+            node, cluster = (found["node"], found["cluster"]) if version == FORMAT_VERSION else ("", "")
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"{file} cannot be read: {error}", path=str(file)) from error
         if version != FORMAT_VERSION:

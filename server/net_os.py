@@ -77,9 +77,7 @@ class AsyncioConnection(asyncio.Protocol):
         if self._closed:
             return
         try:
-            frames = self._decoder.feed(data)
-            for frame in frames:
-                self._handle(frame)
+            frames = self._feed(data)
         except InvariantViolated as error:
             self._fatal(error)
             self._cut(error)
@@ -89,8 +87,20 @@ class AsyncioConnection(asyncio.Protocol):
                 log.error("connection_handler_failed", remote=self._remote, exc_info=error)
             self._cut(error)
             return
-        self._watch_frame(fresh=bool(frames))
+        self._watch_frame(fresh=frames > 0)
         self._guard(self._handler.read_done)
+
+    def _feed(self, data: bytes) -> int:
+        # Until the introduction is done one frame at a time: what follows it has another limit.
+        count, one = 0, self._handshake is not None
+        while frames := self._decoder.feed(data, frames_max=one):
+            for frame in frames:
+                self._handle(frame)
+            count += len(frames)
+            if not one:
+                break
+            data, one = b"", self._handshake is not None
+        return count
 
     def _handle(self, frame: Frame) -> None:
         if not self._closed:  # an earlier frame of the same read may have ended it
@@ -172,6 +182,8 @@ class AsyncioConnection(asyncio.Protocol):
             self._transport.writelines(queue)
         if self.congested:
             self._was_congested = True
+        elif self._was_congested:
+            self._loop.call_soon(self._notice_drained)  # the transport was never full: it will not say so
 
     def _buffered(self) -> int:
         return self._queued + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
@@ -192,11 +204,15 @@ class AsyncioConnection(asyncio.Protocol):
         """See Connection."""
         if self._transport is not None and not self._closed:
             self._transport.pause_reading()
+            if self._frame_timer is not None:
+                self._frame_timer.cancel()
+                self._frame_timer = None
 
     def resume_reading(self) -> None:
         """See Connection."""
         if self._transport is not None and not self._closed:
             self._transport.resume_reading()
+            self._watch_frame(fresh=False)
 
     def close(self) -> None:
         """See Connection."""
@@ -313,8 +329,12 @@ class AsyncioNetwork:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of ``host:port``. Raises ConfigError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{address!r} is not host:port", path="address")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ConfigError(f"{address!r}: {error}", path="address") from error
     return host.strip("[]"), int(port)
 
 
