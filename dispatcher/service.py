@@ -87,7 +87,7 @@ class Session:
         self._waiters: dict[int, Waiter] = {}
         self._tails: dict[int, Tail] = {}
         self._submits = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: set[asyncio.Future[None]] = set()
 
     @property
     def connection(self) -> Connection:
@@ -128,11 +128,10 @@ class Session:
             self._backend.lone_submit()
 
     def drained(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for room in waiting:
+        for room in self._waiting:
             if not room.done():
                 room.set_result(None)
-        for tail in self._tails.values():
+        for tail in list(self._tails.values()):  # one that ends takes itself off
             tail.move()
 
     def closed(self, error: Exception | None) -> None:
@@ -279,8 +278,11 @@ class Session:
     async def _uncongested(self) -> None:
         while self._open and self.connection.congested:
             room = asyncio.get_running_loop().create_future()
-            self._waiting.append(room)
-            await room
+            self._waiting.add(room)
+            try:
+                await room
+            finally:
+                self._waiting.discard(room)
 
     def _partitions(self, header: dict[str, Any]) -> list[PartitionId]:
         known = self._backend.partition_ids()

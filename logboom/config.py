@@ -17,6 +17,7 @@ import msgspec
 
 from logboom.errors import ConfigError
 from logboom.settings import Member, Settings
+from logboom.types import is_address
 
 PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
@@ -144,8 +145,7 @@ def _check_members(members: tuple[Member, ...]) -> None:
         if not member.id or ids.count(member.id) > 1:
             _wrong(f"cluster.members[{position}].id", f"{member.id!r} is empty or appears twice")
         for name in ("peer_address", "client_address"):
-            host, _, port = getattr(member, name).rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            if not is_address(getattr(member, name)):
                 _wrong(f"cluster.members[{position}].{name}", f"{getattr(member, name)!r} is not host:port")
 
 

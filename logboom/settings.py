@@ -127,8 +127,8 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Shortest time between two groups of a partition while nobody waits for its effects."""
     unsaved_bytes: int = 16 * MIB
     """Memory for effects of a partition that are not saved yet; twice that while they are being saved."""
-    unsaved_ms: int = 2_000
-    """Longest time until effects are saved: a crash repeats less than twice that much work."""
+    unsaved_ms: int = 5_000
+    """Longest time until effects are saved: a crash repeats less than twice that, many times faster."""
     unsaved_node_bytes: int = 256 * MIB
     """The same for a node: with many partitions each gets its share of this, not less than 64 KiB."""
     retry_initial_ms: int = 50

@@ -149,3 +149,9 @@ class Record:
     payload: bytes
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def is_address(text: str) -> bool:
+    """``host:port`` with a port from 1 to 65535."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536

@@ -463,8 +463,9 @@ class PartitionLog:
             views = [view[r.offset - start : r.offset - start + r.length] for r in refs]
         for offset, (ref, view) in enumerate(zip(refs, views, strict=True)):
             try:
-                header = parse_header(view)
-                records = None if headers_only else parse_batch(view).records()
+                batch = None if headers_only else parse_batch(view)
+                header = parse_header(view) if batch is None else batch.header
+                records = None if batch is None else batch.records()
             except CorruptData as error:
                 raise self._corrupt(ref, str(error)) from error
             if header.digest != ref.digest:

@@ -33,15 +33,16 @@ def encode(message: Message) -> bytes:
 def decode(raw: memoryview) -> Message:
     """Raises ProtocolError, naming what is off."""
     try:
-        message = msgpack.unpackb(raw, raw=False)
+        message: Any = msgpack.unpackb(raw, raw=False)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"a Raft message that is not msgpack: {error}") from error
-    if not isinstance(message, dict) or message.get("type") not in FIELDS:
+    kind = message.get("type") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(kind, str) or kind not in FIELDS:
         raise ProtocolError("a Raft message of unknown type")
-    for name, kind in FIELDS[message["type"]].items():
+    for name, wanted in FIELDS[kind].items():
         value: Any = message.get(name)
-        if type(value) is not kind or not _in_range(value):
-            raise ProtocolError(f"Raft message {message['type']}: bad field {name}")
+        if type(value) is not wanted or not _in_range(value):
+            raise ProtocolError(f"Raft message {kind}: bad field {name}")
     if "entries" in message:
         _check_entries(message)
     return message

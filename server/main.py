@@ -59,6 +59,10 @@ async def _serve(settings: Settings) -> int:
     except LogboomError as error:
         sys.stderr.write(f"logboom node: {error} [{error.code}]\n")
         return EXIT_USAGE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else f"{settings.node.data_dir}: "
+        sys.stderr.write(f"logboom node: {where}{error.strerror or error} [io]\n")
+        return EXIT_UNHEALTHY
     gc.freeze()
     reason = await stop
     if reason is not None:

@@ -47,6 +47,7 @@ class AsyncioConnection(asyncio.Protocol):
         self._flushing = False
         self._closed = False
         self._was_congested = False
+        self._paused = False
         self._error: Exception | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
@@ -110,7 +111,7 @@ class AsyncioConnection(asyncio.Protocol):
         if self._frame_timer is not None and (fresh or not self._decoder.mid_frame):
             self._frame_timer.cancel()
             self._frame_timer = None
-        if self._frame_timer is None and self._decoder.mid_frame:
+        if self._frame_timer is None and self._decoder.mid_frame and not self._paused:
             self._frame_timer = self._loop.call_later(self._limits.frame_s, self._too_slow, "end a frame")
 
     def eof_received(self) -> bool:
@@ -203,6 +204,7 @@ class AsyncioConnection(asyncio.Protocol):
     def pause_reading(self) -> None:
         """See Connection."""
         if self._transport is not None and not self._closed:
+            self._paused = True
             self._transport.pause_reading()
             if self._frame_timer is not None:
                 self._frame_timer.cancel()
@@ -211,6 +213,7 @@ class AsyncioConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         """See Connection."""
         if self._transport is not None and not self._closed:
+            self._paused = False
             self._transport.resume_reading()
             self._watch_frame(fresh=False)
 
@@ -329,13 +332,15 @@ class AsyncioNetwork:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of ``host:port``. Raises ConfigError."""
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    host = host.strip("[]")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
+    if not host or "\0" in host or not 0 <= number <= 65535:
         raise ConfigError(f"{address!r} is not host:port", path="address")
     try:
         host.encode("idna")
     except UnicodeError as error:
         raise ConfigError(f"{address!r}: {error}", path="address") from error
-    return host.strip("[]"), int(port)
+    return host, number
 
 
 def _names(certificate: Any) -> frozenset[str]:

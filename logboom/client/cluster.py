@@ -19,6 +19,7 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from logboom.types import is_address
 
 T = TypeVar("T")
 
@@ -45,12 +46,6 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     if not found:
         raise InvalidRequest("no endpoints given")
     return found
-
-
-def is_address(text: str) -> bool:
-    """``host:port``."""
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdigit() and 0 < int(port) < 65536
 
 
 class Cluster:

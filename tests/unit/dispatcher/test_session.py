@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 from dispatcher.service import ClientService, Session
+from logboom.wire import Frame, Kind
 from ports.net import Connection
 
 
 class Congested:
     congested = True
 
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        self.sent += 1
+
+
+class Backend:
+    """One partition with an empty log."""
+
+    def partition_ids(self) -> list[int]:
+        return [0]
+
+    def log(self, partition_id: int) -> Any:
+        return SimpleNamespace(durable_index=0)
+
+    def subscribe_commits(self, partition_id: int, moved: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+def opened(connection: Any) -> Session:
+    session = Session(cast(ClientService, SimpleNamespace(backend=Backend(), sessions=set())))
+    session.opened(cast(Connection, connection))
+    return session
+
 
 async def test_two_scans_that_wait_for_room_both_go_on() -> None:
     """Found by reading: the second one took the place of the first, which waited for ever."""
-    service = SimpleNamespace(backend=None, sessions=set())
-    session = Session(cast(ClientService, service))
-    connection: Any = Congested()
-    session.opened(cast(Connection, connection))
+    connection = Congested()
+    session = opened(connection)
     scans = [asyncio.ensure_future(session._uncongested()) for _ in range(2)]
     await asyncio.sleep(0)
     assert not any(scan.done() for scan in scans)
@@ -27,3 +52,26 @@ async def test_two_scans_that_wait_for_room_both_go_on() -> None:
     session.drained()
     async with asyncio.timeout(1):
         await asyncio.gather(*scans)
+
+
+async def test_scans_that_are_given_up_leave_nothing_behind() -> None:
+    """Who does not read may ask and cancel as often as it likes."""
+    session = opened(Congested())
+    scans = [asyncio.ensure_future(session._uncongested()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for scan in scans:
+        scan.cancel()
+    await asyncio.gather(*scans, return_exceptions=True)
+    assert not session._waiting
+
+
+async def test_tails_that_end_once_there_is_room_do_not_trip_each_other() -> None:
+    connection = Congested()
+    session = opened(connection)
+    session._introduced = True
+    for request_id in (1, 2):
+        session.frame(Frame(Kind.TAIL, request_id, {"partition": 0, "credit": 1}))
+    assert connection.sent == 0
+    connection.congested = False
+    session.drained()
+    assert connection.sent == 2

@@ -192,6 +192,25 @@ class TestDeadlines:
             it.sessions[0].open.resume_reading()
             await paused.hear()
 
+    async def test_nor_is_who_was_paused_by_the_very_read_that_began_the_frame(self) -> None:
+        class Full(Session):
+            def frame(self, frame: Frame) -> None:
+                super().frame(frame)
+                if frame.kind is Kind.CREDIT:
+                    self.open.pause_reading()
+
+        async with serving(Full, frame_s=SHORT_S) as it:
+            paused = await it.friend()
+            frame = b"".join(encode(Kind.PING, {}))
+            await paused.say(*encode(Kind.CREDIT, {}), frame[:5])
+            assert (await paused.hear()).kind is Kind.CREDIT
+            await (await it.friend()).say(frame[:5])
+            await it.session_of(1)
+            assert it.sessions[0].ends == []
+            await paused.say(frame[5:])
+            it.sessions[0].open.resume_reading()
+            assert (await paused.hear()).kind is Kind.PING
+
 
 class TestBackpressure:
     async def test_a_paused_connection_takes_nothing_in_until_resumed(self) -> None:
@@ -386,7 +405,7 @@ class TestListener:
         with pytest.raises(OSError):
             await network.dial(listener.address, Session(), limits=ConnectionLimits(**LIMITS), tls=None)
 
-    @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:http", "host:65536", "host:-1"])
+    @pytest.mark.parametrize("address", ["", "host", ":1", "[]:1", "host:", "host:http", "host:65536", "host:-1"])
     async def test_an_address_that_is_none_is_a_config_error_of_one_line(self, address: str) -> None:
         network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
         with pytest.raises(ConfigError) as error:
@@ -394,7 +413,9 @@ class TestListener:
         assert address in str(error.value)
         assert len(str(error.value).splitlines()) == 1
 
-    @pytest.mark.parametrize("address", ["host:\N{SUPERSCRIPT TWO}", "h" * 64 + ":1"])
+    @pytest.mark.parametrize(
+        "address", ["host:\N{SUPERSCRIPT TWO}", "h" * 64 + ":1", "host:" + "9" * 5000, "127.0.0.1\0:1"]
+    )
     async def test_nor_do_odd_letters_make_another_error(self, address: str) -> None:
         network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
         with pytest.raises(ConfigError):

@@ -9,11 +9,13 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from logboom import certs
+from logboom.errors import WrongNode
 from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
@@ -46,20 +48,41 @@ class Events:
         """Nothing waits."""
 
 
-@asynccontextmanager
-async def linked(tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None) -> AsyncIterator[tuple[str, Events]]:
-    """The peer port of n9, which dials nobody and waits for n1 and n2."""
-    before, events = sockets(), Events()
-    links = Links(
-        identity=Identity(NodeId("n9"), "c1", b"digest"),
-        members={NodeId(n): Member(id=n, peer_address="127.0.0.1:1", client_address="") for n in ("n1", "n2", "n9")},
-        network=AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None),
+class Dials(AsyncioNetwork):
+    """Counts them."""
+
+    count = 0
+
+    async def dial(self, address: str, *args: Any, **options: Any) -> Connection:
+        self.count += 1
+        return await super().dial(address, *args, **options)
+
+
+def links_of(
+    node: str,
+    events: Events,
+    *,
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+    network: AsyncioNetwork | None = None,
+    peer_address: str = "127.0.0.1:1",
+) -> Links:
+    return Links(
+        identity=Identity(NodeId(node), "c1", b"digest"),
+        members={NodeId(n): Member(id=n, peer_address=peer_address, client_address="") for n in ("n1", "n2", "n9")},
+        network=network or AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None),
         clock=OsClock(),
         rng=random.Random(0),
         limits=ConnectionLimits(**LIMITS),
         tls=tls,
         events=events,
     )
+
+
+@asynccontextmanager
+async def linked(tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None) -> AsyncIterator[tuple[str, Events]]:
+    """The peer port of n9, which dials nobody and waits for n1 and n2."""
+    before, events = sockets(), Events()
+    links = links_of("n9", events, tls=tls)
     address = await links.start("127.0.0.1:0")
     yield address, events
     await links.close()
@@ -93,6 +116,20 @@ class TestPeers:
             await until(lambda: events.ups == ["n1"])
             wrong.close()
             right.close()
+
+    @pytest.mark.parametrize("name", [["n1"], {"n1": 1}, None, 1, "n7"])
+    async def test_a_name_that_is_none_is_refused_as_such(self, name: Any) -> None:
+        link: Any = SimpleNamespace(connection=SimpleNamespace(remote="there"), expected=None)
+        with pytest.raises(WrongNode, match="not another member"):
+            links_of("n9", Events()).check_hello(HELLO | {"node": name}, link)
+
+    @pytest.mark.parametrize("address", ["host:\N{SUPERSCRIPT TWO}", "h" * 64 + ":1", "127.0.0.1\0:1"])
+    async def test_an_address_that_is_none_does_not_end_the_dialling(self, address: str) -> None:
+        network = Dials(clock=OsClock(), on_fatal=lambda _: None)
+        links = links_of("n2", Events(), network=network, peer_address=address)
+        await links.start("127.0.0.1:0")
+        await until(lambda: network.count > 2)
+        await links.close()
 
     async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
         async with linked() as (address, events):
