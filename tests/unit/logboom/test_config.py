@@ -70,6 +70,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"cluster.members": "n1=a:1@b:2,n1=a:3@b:4"}, "cluster.members[0].id", "twice"),
         ({"cluster.members": "n1=a:1@b:x"}, "cluster.members[0].client_address", "host:port"),
         ({"cluster.members": "n1=a:70000@b:1"}, "cluster.members[0].peer_address", "host:port"),
+        ({"cluster.members": "n1=a:\N{SUPERSCRIPT TWO}@b:1"}, "cluster.members[0].peer_address", "host:port"),
+        ({"cluster.members": f"n1=a:{'7' * 5000}@b:1"}, "cluster.members[0].peer_address", "host:port"),
         ({"cluster.overrides": {"8": {}}}, "cluster.overrides.8", "partition id below 8"),
         ({"log.batch_bytes_max": 8 * 1024 * 1024}, "log.batch_bytes_max", "peer_frame_bytes"),
         ({"admission.node_bytes": 1}, "admission.node_bytes", "one request"),
