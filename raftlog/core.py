@@ -124,6 +124,7 @@ class RaftLog:
         self._needed: tuple[int, float] | None = None
         self._scheduled = False
         self._waited = False
+        self._lone = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -196,11 +197,11 @@ class RaftLog:
     def turn_now(self) -> None:
         """Have the turn that is due at once, and send and sync what it leaves."""
         if self._scheduled:
-            self._turn()
             # Those who made the last quorum first, then our own sync, then the others: with one command
             # under way, whoever is not needed for its quorum should not be in its way.
-            for peer in self.engine.quickest:
-                self.links.flush(peer)
+            self._lone = True
+            self._turn()
+            self._lone = False
             self.group.kick()
             self.links.flush_all()
 
@@ -351,7 +352,10 @@ class RaftLog:
             # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
             # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
             if not self.group.stalled(self.settings.election_min_ms / 1000):
-                return self.links.send(peer, Kind.RAFT, {}, [body])
+                sent = self.links.send(peer, Kind.RAFT, {}, [body])
+                if self._lone and peer in self.engine.quickest:
+                    self.links.flush(peer)
+                return sent
         elif message["type"] == "next_node_idx" and message["success"]:
             acknowledged, term = message["next_node_idx"] - 1, message["term"]
             self.group.hold(lambda: self._acknowledge(peer, body, index=acknowledged, term=term))

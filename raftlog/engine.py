@@ -496,8 +496,11 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._need_append, self.news_due = False, None
         self.round += 1
         self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
-        for node in self._peers.values():
-            if node in self._SyncObj__connectedNodes:
+        for peer in self.quickest:
+            if self._peers[peer] in self._SyncObj__connectedNodes:
+                self._send_append(self._peers[peer])
+        for peer, node in self._peers.items():
+            if peer not in self.quickest and node in self._SyncObj__connectedNodes:
                 self._send_append(node)
 
     def _send_append(self, node: Node) -> None:
