@@ -30,6 +30,7 @@ from raftlog.journal import Journal
 from raftlog.links import Links
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
+from raftlog.reads import ReadRounds
 from raftlog.repair import Repair
 
 log = structlog.get_logger(__name__)
@@ -113,14 +114,13 @@ class RaftLog:
             apply=self._on_committed,
             sendable=self.feeds.sendable,
         )
+        self.reads = ReadRounds(self.engine)
         self.repair = Repair(peers=peers, links=self.links, payloads=payloads, offload=offload, clock=clock)
         self.put_back = 0
         """Batches that a power loss took from their log and the journal gave back."""
         self._leading_term: int | None = None
         self._admitting = False
         self._proposals: list[tuple[Sequence[Route], int]] = []
-        self._reads: list[Callable[[LogboomError | None], None]] = []
-        self._rounds: list[tuple[int, int, list[Callable[[LogboomError | None], None]]]] = []
         self._needed: tuple[int, float] | None = None
         self._scheduled = False
         self._waited = False
@@ -178,7 +178,7 @@ class RaftLog:
             if timer is not None:
                 timer.cancel()
         await self.links.close()
-        self._fail_reads(Unavailable("the node is shutting down"))
+        self.reads.fail(Unavailable("the node is shutting down"))
 
     def _tick_later(self) -> None:
         if self._loop is not None and not self._closed:
@@ -213,12 +213,13 @@ class RaftLog:
             if self._leading_term is None:
                 self.group.kick()  # first of all: a leader waits for it
             self._append_proposals()
-            self._start_read_round()
+            if self._admitting and self.engine.is_leader:
+                self.reads.start()
             if self.engine.tick():
                 self.poke()
             self._tell_later()
             self._notice_role()
-            self._finish_reads()
+            self.reads.finish()
             if self._leading_term is not None:
                 self.feeds.pump(term=self.engine.term, settled=not self._proposals)
             if self.repair.active:
@@ -298,7 +299,7 @@ class RaftLog:
             if self._admitting or self._leading_term is not None:
                 self._admitting = False
                 self._proposals.clear()
-                self._fail_reads(NotLeader("this node no longer leads", leader=None))
+                self.reads.fail(NotLeader("this node no longer leads", leader=None))
                 self.events.lost_leadership()
             self._leading_term = term
             self.feeds.reset()
@@ -317,30 +318,8 @@ class RaftLog:
         if not self._admitting:
             done(NotLeader("this node does not lead", leader=None))
             return
-        self._reads.append(done)
+        self.reads.ask(done)
         self.poke()
-
-    def _start_read_round(self) -> None:
-        if not self._reads or not self._admitting or not self.engine.is_leader:
-            return
-        reads, self._reads = self._reads, []
-        index = self.engine.commit_index
-        self._rounds.append((self.engine.start_read_round(), index, reads))
-
-    def _finish_reads(self) -> None:
-        if not self._rounds:
-            return
-        confirmed = self.engine.quorum_round()
-        while self._rounds and self._rounds[0][0] <= confirmed and self._rounds[0][1] <= self.engine.applied_index:
-            for done in self._rounds.pop(0)[2]:
-                done(None)
-
-    def _fail_reads(self, error: LogboomError) -> None:
-        reads = [done for _, _, dones in self._rounds for done in dones] + self._reads
-        self._rounds.clear()
-        self._reads = []
-        for done in reads:
-            done(error)
 
     # -- messages
 
