@@ -133,6 +133,7 @@ class PartitionLog:
         self._files = OpenFiles(self._open_for_reading, files_max=settings.open_files_max)
         self._held: dict[int, list[BatchRef]] = {}
         """Not yet committed, by last index."""
+        self._prune_above = HELD_PRUNE
         self._head = NO_DIGEST
         # Committed batches, column by column: position k is the k-th committed batch.
         self._last = array("Q")
@@ -394,8 +395,10 @@ class PartitionLog:
         self.committed_global_index = GlobalLogIndex(global_index)
         self._undurable.append((self.committed_index, ref.order, self.committed_global_index))
         self._advance_durable()
-        if len(self._held) > HELD_PRUNE:
+        if len(self._held) > self._prune_above:
+            # Batches that lost a conflict. Seldom: after a start everything is held and nothing can go.
             self._held = {last: refs for last, refs in self._held.items() if last > last_index}
+            self._prune_above = max(HELD_PRUNE, 2 * len(self._held))
 
     def _advance_durable(self) -> None:
         while self._undurable and self._undurable[0][1] <= self._synced_order:
