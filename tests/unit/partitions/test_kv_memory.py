@@ -174,3 +174,26 @@ def test_a_reader_sees_one_moment_while_applies_and_checkpoints_go_on(tmp_path: 
             thread.join()
     assert not wrong
     machine.close()
+
+
+def test_what_is_being_saved_is_read_though_the_file_has_it_not_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(tmp_path, 3)
+    for _ in range(5):
+        model.step()
+    write, looked = KvFile.write, []
+
+    def look_first(file: KvFile, *what: object) -> None:
+        model.check()
+        model.step()  # applied on top, while the file is being written
+        model.check()
+        looked.append(len(model.history))
+        write(file, *what)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(KvFile, "write", look_first)
+    model.machine.checkpoint()
+    assert looked == [6]
+    model.check()
+    assert model.crash() == 5
+    model.machine.close()

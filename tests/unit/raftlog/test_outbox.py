@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ports.sync import Redo
 from raftlog.outbox import GroupLimits, GroupSync
 
 
@@ -111,3 +112,67 @@ def test_a_failed_sync_releases_nothing_ever() -> None:
     group.kick()
     assert sent == []
     assert [str(error) for error in failures] == ["no space"]
+
+
+class _Journal(_Target):
+    """Carries what it is given; notes when it is told that it is needed no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken_sequence = 7
+        self.settled_when: list[tuple[int, list[int]]] = []
+        self.logs: list[_Log] = []
+
+    def redo(self, batch: Redo) -> None:
+        self.queued += 1
+        self.redo_bytes += 1
+
+    def settled(self, sequence: int) -> None:
+        self.settled_when.append((sequence, [log.own_syncs for log in self.logs]))
+
+    def strip(self, through: int) -> None:
+        pass
+
+
+class _Log(_Target):
+    """A partition's log: synced by the journal unless it was asked to sync for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+        self.own_syncs = 0
+
+    def take(self) -> _Log | None:
+        self.must_sync, self.asked = self.asked, False
+        return self if super().take() is not None or self.must_sync else None
+
+    def redo(self) -> list[Redo]:
+        return [] if self.must_sync else [Redo(bytes(16), [b"batch"])]
+
+    def run(self) -> None:
+        self.own_syncs += self.must_sync
+
+    def request_sync(self) -> bool:
+        self.asked = True
+        return True
+
+
+def test_the_journal_is_needed_until_every_log_that_it_carried_for_has_synced_for_itself() -> None:
+    offload, journal = _Offload(), _Journal()
+    group = GroupSync(
+        journal=journal,  # type: ignore[arg-type]
+        offload=offload,
+        clock=_Clock(),
+        synced=lambda: None,
+        failed=lambda error: None,
+        limits=GroupLimits(inline=0, unsettled=2),
+    )
+    journal.logs = [_Log() for _ in range(3)]
+    for log in journal.logs:
+        log.queued += 1
+        group.dirty(log)
+    group.kick()
+    while offload.jobs:
+        assert not journal.settled_when or journal.settled_when == [(7, [1, 1, 1])]
+        offload.finish_one()
+    assert journal.settled_when == [(7, [1, 1, 1])]
