@@ -320,11 +320,10 @@ class Pipeline:
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
-        tell = False
         for partition_id in touched:
             store = self.logs[partition_id]
             self.pending.durable(partition_id, store.durable_index)
-            tell |= self.stability.update(self.node_id, partition_id, store.durable_index)
+            self.stability.update(self.node_id, partition_id, store.durable_index)
             stable = self.stability.stable(partition_id)
             limit = store.durable_index if stable is None else min(store.durable_index, stable)
             urgent = self.pending.awaits_applied(partition_id) or self.barriers.awaits_applied(partition_id)
