@@ -13,7 +13,7 @@ import structlog
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
-from logboom.state_machine import Position, StateMachine
+from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
 from partitions.dedupe import Dedupe
@@ -32,7 +32,7 @@ class ApplyWorker:
         self,
         *,
         log: PartitionLog,
-        machine: StateMachine,
+        machine: Machine,
         offload: Offload,
         clock: Clock,
         settings: ApplySettings,
@@ -56,6 +56,8 @@ class ApplyWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._started = -1e9
+        self._aim = PartitionLogIndex(0)
+        """What might be applied when the last group began."""
         self._urgent = False
         self.last_error = ""
 
@@ -133,7 +135,7 @@ class ApplyWorker:
         if self.machine.unsaved_bytes > 2 * self._settings.unsaved_bytes:
             return  # memory is bounded: the end of the checkpoint starts it again
         self._running, self._urgent = True, False
-        self._started = self._clock.monotonic()
+        self._started, self._aim = self._clock.monotonic(), cursor.limit
         group = ApplyGroup(
             self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, cursor.limit
         )
@@ -151,7 +153,10 @@ class ApplyWorker:
             self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)
             self._save_when_due()
-            self._start_when_due()
+            if self.applied_index < self._aim:
+                self._start()  # the group was full: waiting would gather nothing for the next one
+            else:
+                self._start_when_due()
         self._notice_stopped()
 
     def _save_when_due(self) -> None:

@@ -1,0 +1,1 @@
+"""Whole nodes in one process: the production code on a simulated clock, network and disk."""

@@ -1,0 +1,214 @@
+"""What simulated clients do, with the production client: every operation is recorded, every promise looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.checkers.watermarks import Sample, monotonic
+from chaos.history import History, Operation
+from chaos.sim.parameters import Parameters
+from logboom import Add, Cas, Client, Put, Record, Status
+from logboom.errors import LogboomError
+
+TIMEOUT_S: Final = 6.0
+REGISTERS: Final = 6
+ERROR_PAUSE_S: Final = 0.2
+
+
+@dataclass
+class Seen:
+    """What clients saw, for the checkers."""
+
+    history: History
+    heard: dict[tuple[str, int], Sample] = field(default_factory=dict)
+    """By node and partition: the highest watermarks that anybody heard of."""
+    sampled: int = 0
+    together: list[list[Operation]] = field(default_factory=list)
+    """Operations of one request each: all of them or none."""
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    """(invariant, story), found on the spot."""
+
+
+class SimClient:
+    """One client process's work."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        parameters: Parameters,
+        seen: Seen,
+        rng: random.Random,
+        barrier_reached: Callable[[str, int, list[int]], None],
+    ) -> None:
+        members = parameters.settings.cluster.members
+        self.client = Client([m.client_address for m in members], rng=rng, timeout=TIMEOUT_S)
+        self.number = number
+        self.stopped = False
+        self._parameters = parameters
+        self._seen = seen
+        self._rng = rng
+        self._count = 0
+        self._addresses = {m.client_address: m.id for m in members}
+        self._barrier_reached = barrier_reached
+        self._kv, self._logs = parameters.kv_partitions, parameters.log_partitions
+        self._acknowledged: tuple[int, str, int] | None = None
+        """Partition, key and global index of an add."""
+
+    async def run(self) -> None:
+        """Until ``stopped``."""
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [self._watch, self._write]
+        if self._kv:
+            loops += [self._registers, self._write]
+        await asyncio.gather(*[self._repeat(each) for each in loops])
+        await self.client.close()
+
+    async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while not self.stopped:
+            await asyncio.sleep(self._rng.expovariate(1 / self._parameters.think_s))
+            await step()
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"c{self.number}-{self._count}"
+
+    # -- writing
+
+    async def _write(self) -> None:
+        dice = self._rng.random()
+        if dice < 0.25 and len(self._kv) > 1:
+            await self._write_together()
+        elif (dice < 0.7 or not self._logs) and self._kv:
+            await self._adds()
+        else:
+            partition = self._rng.choice(self._logs)
+            name = self._name()
+            op = self._invoke("append", f"log{partition}", name, partition)
+            await self._call([op], lambda: self.client.submit(partition, Record(name.encode()), wait=self._wait()))
+
+    def _wait(self) -> str:
+        return self._rng.choice(["committed", "durable", "applied", "applied"])
+
+    async def _adds(self) -> None:
+        partition = self._rng.choice(self._kv)
+        names = [self._name() for _ in range(self._rng.randint(1, self._parameters.batch_max))]
+        ops = [self._invoke("add", name, 1, partition) for name in names]
+        await self._call(
+            ops, lambda: self.client.submit(partition, [Add(n.encode(), 1) for n in names], wait=self._wait())
+        )
+        if ops[0].outcome == "ok":
+            self._acknowledged = partition, names[0], ops[0].global_index
+
+    async def _write_together(self) -> None:
+        names = {p: self._name() for p in self._rng.sample(self._kv, self._rng.randint(2, len(self._kv)))}
+        ops = [self._invoke("add", name, 1, partition) for partition, name in names.items()]
+        self._seen.together.append(ops)
+        rows = {p: [Add(name.encode(), 1)] for p, name in names.items()}
+        await self._call(ops, lambda: self.client.submit_many(rows, wait=self._wait()))
+
+    async def _call(self, ops: list[Operation], submit: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        end = self._seen.history.end
+        try:
+            receipt = await submit()
+        except LogboomError as error:
+            for op in ops:
+                end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
+            await asyncio.sleep(ERROR_PAUSE_S)
+            return
+        parts = {p.partition_id: p for p in getattr(receipt, "parts", [receipt])}
+        for op in ops:
+            part = parts[op.partition]
+            end(op, "ok", index=part.first_index, global_index=part.global_index)
+
+    # -- registers
+
+    async def _registers(self) -> None:
+        number = self._rng.randrange(REGISTERS)
+        key, partition = f"r{number}", self._kv[number % len(self._kv)]
+        value = f"v{self._name()}"
+        choice = self._rng.random()
+        if choice < 0.5:
+            await self._get(self._invoke("get", key, None, partition))
+        elif choice < 0.8:
+            await self._put(self._invoke("put", key, value, partition), Put(key.encode(), value.encode()))
+        else:
+            expected = self._rng.choice([None, f"vc{self.number}-{self._count - 2}"])
+            old = expected.encode() if expected else None
+            await self._put(
+                self._invoke("cas", key, [expected, value], partition), Cas(key.encode(), old, value.encode())
+            )
+
+    async def _get(self, op: Operation) -> None:
+        try:
+            found = await self.client.get(op.partition, op.key.encode())
+        except LogboomError as error:
+            self._seen.history.end(op, "fail", error=error.code)
+        else:
+            self._seen.history.end(op, "ok", result=found.decode() if isinstance(found, bytes) else found)
+
+    async def _put(self, op: Operation, command: Any) -> None:
+        end = self._seen.history.end
+        try:
+            receipt = await self.client.submit(op.partition, command, wait="applied")
+        except LogboomError as error:
+            end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
+            return
+        status = receipt.results[0] if receipt.results else Status.UNKNOWN_RESULT
+        if op.f == "cas" and status is Status.UNKNOWN_RESULT:
+            end(op, "info", index=receipt.first_index)
+        else:
+            end(op, "ok", result=status is Status.OK, index=receipt.first_index, global_index=receipt.global_index)
+
+    def _invoke(self, f: str, key: str, value: Any, partition: int) -> Operation:
+        return self._seen.history.invoke(self.number, f, key, value, partition)
+
+    # -- watching
+
+    async def _watch(self) -> None:
+        address = self._rng.choice(list(self._addresses))
+        try:
+            choice = self._rng.random()
+            if choice < 0.5:
+                await self._sample(address)
+            elif choice < 0.8:
+                await self._barrier(address)
+            elif self._acknowledged is not None:
+                await self._read_own_write(address)
+        except LogboomError:
+            await asyncio.sleep(ERROR_PAUSE_S)  # a node that is down has nothing to say
+
+    async def _sample(self, address: str) -> None:
+        """What a node says must not be less than what anybody had heard from it before the question was asked."""
+        node, heard = self._addresses[address], self._seen.heard
+        floors = {p: heard[node, p] for p in self._kv + self._logs if (node, p) in heard}
+        for m in await self.client.watermarks(node=address, timeout=1.0):
+            sample = Sample(
+                node, m.partition_id, m.log_index, m.durable_index, m.applied_index, m.applied_global_index
+            )
+            floor = floors.get(m.partition_id, sample)
+            self._seen.problems += [("I7", problem) for problem in monotonic([floor, sample])]
+            heard[node, m.partition_id] = max(heard.get((node, m.partition_id), sample), sample)
+            self._seen.sampled += 1
+
+    async def _barrier(self, address: str) -> None:
+        target = max((op.global_index for op in self._seen.history.operations[-50:]), default=0)
+        known = self._kv + self._logs
+        partitions = sorted(self._rng.sample(known, self._rng.randint(1, len(known))))
+        reached = await self.client.barrier(target, partitions=partitions, node=address, timeout=2.0)
+        for mark in reached.watermarks:
+            if mark.applied_global_index < target:
+                self._seen.problems.append(("BarrierSound", f"reached {target} with {mark}"))
+        self._barrier_reached(self._addresses[address], target, partitions)
+
+    async def _read_own_write(self, address: str) -> None:
+        if self._acknowledged is None:
+            return
+        partition, key, global_index = self._acknowledged
+        found = await self.client.get(partition, key.encode(), at_least=global_index, node=address, timeout=2.0)
+        if found != (1,):
+            where = f"{self._addresses[address]}, partition {partition}, at least {global_index}"
+            self._seen.problems.append(("ReadYourWrites", f"{key} was acknowledged; {where} says {found!r}"))

@@ -1,0 +1,185 @@
+"""What may be on a disk after a power loss, given every operation before it (``chaos.sim.disk.Op``).
+
+Each change that was not synced is there, or not, or torn at sectors, whatever became of the others; of the
+names in a directory that were not synced a prefix is there. All choices are far too many, so ``states`` takes
+the ones that break programs: all, none, all but one, one alone, prefixes, torn ones, sizes without data, and
+some by chance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, sectors
+
+TEARS = 3
+"""Ways to tear each write."""
+
+
+class State(NamedTuple):
+    """One way in which it may have ended."""
+
+    story: str
+    image: Image
+
+
+class _Part(NamedTuple):
+    """A change, or sectors of it."""
+
+    inode: int
+    change: Change
+
+
+class CrashModel:
+    """Fed with operations; tells the legal states after them."""
+
+    def __init__(self, base: Image | None = None) -> None:
+        self._files: dict[int, Inode] = {}
+        """What is durable."""
+        self._pending: list[_Part] = []
+        self._names: dict[str, dict[str, int]] = {"/": {}}
+        self._renamed: dict[str, list[Op]] = {}
+        """Per directory, operations on names that are not durable."""
+        self._initial = 0
+        if base is not None:
+            self._names.update({directory: {} for directory in base.directories})
+            for path, (content, size) in base.files.items():
+                self._initial -= 1
+                self._files[self._initial] = Inode(self._initial, content, size)
+                directory, name = _split(path)
+                self._names[directory][name] = self._initial
+
+    def feed(self, op: Op) -> None:
+        """One more operation took effect."""
+        if op.kind == "make_directory":
+            self._names[op.path] = {}
+        elif op.kind == "create":
+            self._files[op.inode] = Inode(op.inode)
+            self._renamed.setdefault(_split(op.path)[0], []).append(op)
+        elif op.kind in ("rename", "remove"):
+            self._renamed.setdefault(_split(op.path)[0], []).append(op)
+        elif op.kind == "write":
+            self._pending.append(_Part(op.inode, Change(op.offset, op.data, b"", 0, KEPT)))
+        elif op.kind == "resize":
+            self._pending.append(_Part(op.inode, Change(op.offset, None, b"", 0, KEPT)))
+        elif op.kind == "sync":
+            mine = [part for part in self._pending if part.inode == op.inode]
+            self._pending = [part for part in self._pending if part.inode != op.inode]
+            for part in mine:
+                self._files[op.inode].redo(part.change)
+        elif op.kind == "sync_directory":
+            self._names[op.path] = self._after(op.path, len(self._renamed.get(op.path, ())))
+            self._renamed.pop(op.path, None)
+
+    def states(self, rng: random.Random, *, by_chance: int) -> Iterator[State]:
+        """The states worth looking at; some of them equal each other."""
+        all_names = {directory: len(ops) for directory, ops in self._renamed.items()}
+        everything = self._pending
+        yield State("everything", self._image(everything, all_names))
+        yield State("nothing", self._image([], {}))
+        yield State("names alone", self._image([], all_names))
+        yield State("no name", self._image(everything, {}))
+        for directory, count in all_names.items():
+            for kept in range(count):
+                some = {**all_names, directory: kept}
+                yield State(f"{kept} names in {directory}", self._image(everything, some))
+                yield State(f"{kept} names in {directory} alone", self._image([], some))
+        for at, part in enumerate(everything):
+            before, after = everything[:at], everything[at + 1 :]
+            yield State(f"without change {at}", self._image([*before, *after], all_names))
+            yield State(f"change {at} alone", self._image([part], all_names))
+            yield State(f"{at} changes", self._image(before, all_names))
+            for how, torn in _torn(part, rng):
+                yield State(f"change {at} {how}", self._image([*before, *torn, *after], all_names))
+                yield State(f"change {at} {how}, the last", self._image([*before, *torn], all_names))
+        for number in range(by_chance if everything or all_names else 0):
+            yield State(f"by chance {number}", self._by_chance(rng))
+
+    def _by_chance(self, rng: random.Random) -> Image:
+        kept: list[_Part] = []
+        keep = rng.random()
+        for part in self._pending:
+            if rng.random() < keep:
+                kept.append(part)
+            elif rng.random() < keep and (torn := _torn(part, rng)):
+                kept += rng.choice(torn)[1]
+        return self._image(kept, {directory: rng.randint(0, len(ops)) for directory, ops in self._renamed.items()})
+
+    def _image(self, kept: Sequence[_Part], names: Mapping[str, int]) -> Image:
+        changes: dict[int, list[Change]] = {}
+        for part in kept:
+            changes.setdefault(part.inode, []).append(part.change)
+        files: dict[str, tuple[bytes, int]] = {}
+        for directory in self._names:
+            for name, number in sorted(self._after(directory, names.get(directory, 0)).items()):
+                inode = self._files[number]
+                if number in changes:
+                    inode = Inode(number, bytes(inode.content), inode.size)
+                    for change in changes[number]:
+                        inode.redo(change)
+                files[f"{directory.rstrip('/')}/{name}"] = bytes(inode.content), inode.size
+        return Image(tuple(self._names), files)
+
+    def _after(self, directory: str, count: int) -> dict[str, int]:
+        """Names in a directory after so many of the operations on them."""
+        names = self._names[directory]
+        ops = self._renamed.get(directory, [])[:count]
+        if ops:
+            names = dict(names)
+        for op in ops:
+            name = _split(op.path)[1]
+            if op.kind == "create":
+                names[name] = op.inode
+            elif op.kind == "rename":
+                names[_split(op.target)[1]] = names.pop(name)
+            else:
+                del names[name]
+        return names
+
+
+def crash_states(
+    trace: Sequence[Op], *, base: Image | None = None, rng: random.Random, by_chance: int = 4
+) -> Iterator[State]:
+    """The states after all of ``trace``."""
+    model = CrashModel(base)
+    for op in trace:
+        model.feed(op)
+    yield from model.states(rng, by_chance=by_chance)
+
+
+def fingerprint(image: Image) -> bytes:
+    """Equal for equal images."""
+    digest = blake2b(repr(image.directories).encode(), digest_size=16)
+    for path, (content, size) in sorted(image.files.items()):
+        shown = content.rstrip(b"\0")
+        digest.update(b"%s\0%d\0%d\0" % (path.encode(), size, len(shown)))
+        digest.update(shown)
+    return digest.digest()
+
+
+def _torn(part: _Part, rng: random.Random) -> list[tuple[str, list[_Part]]]:
+    """The size without the data; the first sectors, the last ones, all but one: where to cut is chance."""
+    change = part.change
+    if change.new is None:
+        return []
+    size_alone = part._replace(change=change._replace(fate=LOST))
+    ways = [("as a size", [size_alone])]
+    pieces = [
+        part._replace(change=change._replace(offset=at, new=data)) for at, data in sectors(change.offset, change.new)
+    ]
+    if len(pieces) > 1:
+        for _ in range(TEARS):
+            at = rng.randrange(1, len(pieces))
+            hole = rng.randrange(len(pieces))
+            ways.append((f"torn before sector {at}", pieces[:at]))
+            ways.append((f"torn after sector {at}", pieces[at:]))
+            ways.append((f"torn around sector {hole}", [*pieces[:hole], *pieces[hole + 1 :]]))
+    return ways
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, _, name = path.rpartition("/")
+    return directory or "/", name

@@ -1,0 +1,432 @@
+"""A disk in memory that forgets what was not synced (``ports.disk.Disk``).
+
+Strict POSIX: ``sync`` makes a file's data and size durable, never its name; a name that is new, renamed or
+removed is durable after ``sync_directory`` of its parent. Every inode is its page cache and a list of what was
+not synced yet, each change with what it replaced: a sync only forgets that list, a power loss goes back along it.
+
+Preallocated zeros take no memory. Nothing here depends on time, hash order or memory addresses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect, sectors
+from ports.disk import Buffer
+
+__all__ = (
+    "KEPT", "LOST", "DeadHandle", "DroppedPages", "Image", "Op", "ShortWrite", "SimDisk", "SimFile", "SimLock",
+    "WriteFate", "misdirect",
+)  # fmt: skip
+
+
+class DeadHandle(Exception):
+    """A handle or lock was used after the process that held it had died."""
+
+
+class ShortWrite(Exception):
+    """Raised by a hook: the first ``kept`` bytes reached the page cache, then came EIO."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__(kept)
+        self.kept = kept
+
+
+class DroppedPages(Exception):
+    """Raised by a hook: a sync fails with EIO, and what it should have written never reaches the disk.
+
+    The page cache still shows it, and the next sync succeeds: what Linux does.
+    """
+
+
+class _Directory:
+    __slots__ = ("directories", "files", "pending")
+
+    def __init__(self) -> None:
+        self.files: dict[str, Inode] = {}
+        self.directories: dict[str, None] = {}
+        self.pending: list[list[tuple[str, Inode | None, Inode | None]]] = []
+        """Per operation: name, what it meant before, what it means now."""
+
+
+class _Life:
+    """One process."""
+
+    __slots__ = ("locks", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+        self.locks: set[str] = set()
+
+
+class SimLock:
+    """Held until released or until the process dies."""
+
+    def __init__(self, life: _Life, path: str) -> None:
+        self._life, self._path = life, path
+
+    def release(self) -> None:
+        """Idempotent."""
+        self._life.locks.discard(self._path)
+
+
+class SimFile:
+    """See ports.disk.File."""
+
+    __slots__ = ("_closed", "_disk", "_inode", "_life", "_readonly", "path")
+
+    def __init__(self, disk: SimDisk, life: _Life, inode: Inode, path: Path, *, readonly: bool) -> None:
+        self.path = path
+        self._disk, self._life, self._inode, self._readonly = disk, life, inode, readonly
+        self._closed = False
+
+    def _usable(self, *, writing: bool = False) -> Inode:
+        if self._life.over:
+            raise DeadHandle(f"{self.path}: the process that opened it has died")
+        if self._closed or (writing and self._readonly):
+            raise _error(errno.EBADF, self.path)
+        return self._inode
+
+    def read(self, *, offset: int, length: int) -> bytes:
+        inode = self._usable()
+        if self._disk.hook is not None:
+            self._disk.hook("read", self.path, length)
+        length = max(min(length, inode.size - offset), 0)
+        raw = bytes(memoryview(inode.content)[offset : offset + length])
+        return raw if len(raw) == length else raw.ljust(length, b"\0")
+
+    def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        inode, disk = self._usable(writing=True), self._disk
+        raw = b"".join(buffers)
+        if disk.hook is not None:
+            try:
+                disk.hook("write", self.path, len(raw))
+            except ShortWrite as short:
+                self._write(inode, raw[: short.kept], offset)
+                raise _error(errno.EIO, self.path) from None
+        self._write(inode, raw, offset)
+        return len(raw)
+
+    def _write(self, inode: Inode, raw: bytes, offset: int) -> None:
+        if not raw:
+            return
+        disk, end = self._disk, offset + len(raw)
+        if end > inode.size:
+            disk.take_space(inode, end, self.path)
+        fate = KEPT
+        if disk.write_fault is not None:
+            fate = disk.write_fault(self.path, offset, len(raw)) or KEPT
+            inode.faulty |= fate is not KEPT
+        content = inode.content
+        inode.pending.append(Change(offset, raw, bytes(content[offset:end]), inode.size, fate))
+        if offset > len(content):
+            content.extend(bytes(offset - len(content)))
+        content[offset:end] = raw
+        inode.size = max(inode.size, end)
+        if disk.trace is not None:
+            disk.trace.append(Op("write", str(self.path), inode.number, offset, raw))
+
+    def sync(self) -> None:
+        inode, disk = self._usable(), self._disk
+        if disk.hook is not None:
+            try:
+                disk.hook("sync", self.path, 0)
+            except DroppedPages:
+                inode.pending = [c._replace(fate=LOST) for c in inode.pending]
+                inode.faulty = True
+                raise _error(errno.EIO, self.path) from None
+        if inode.faulty:
+            inode.settle()
+        else:
+            inode.pending.clear()
+        if disk.trace is not None:
+            disk.trace.append(Op("sync", str(self.path), inode.number))
+
+    def size(self) -> int:
+        return self._usable().size
+
+    def truncate(self, size: int) -> None:
+        self._resize("truncate", size)
+
+    def allocate(self, size: int) -> None:
+        self._resize("allocate", size)
+
+    def _resize(self, operation: str, size: int) -> None:
+        inode, disk = self._usable(writing=True), self._disk
+        if disk.hook is not None:
+            disk.hook(operation, self.path, size)
+        if size == inode.size or (operation == "allocate" and size < inode.size):
+            return
+        disk.take_space(inode, size, self.path)
+        inode.pending.append(Change(size, None, bytes(inode.content[size:]), inode.size, KEPT))
+        inode.resize(size)
+        if disk.trace is not None:
+            disk.trace.append(Op("resize", str(self.path), inode.number, size))
+
+    def close(self) -> None:
+        """Idempotent, for the dead too."""
+        self._closed = True
+
+
+class SimDisk:
+    """See the module and ports.disk.Disk."""
+
+    def __init__(self, rng: random.Random, *, capacity: int = 1 << 40) -> None:
+        self.capacity = capacity
+        self.hook: Callable[[str, Path, int], None] | None = None
+        """Called before every primitive operation with its name, path and size; may raise OSError, ShortWrite
+        (write) or DroppedPages (sync): then nothing else of it happens."""
+        self.write_fault: Callable[[Path, int, int], WriteFate | None] | None = None
+        """Called with path, offset and length of every write; None: nothing happens to it."""
+        self.trace: list[Op] | None = None
+        """If a list: every operation that took effect, for chaos.sim.crash_states."""
+        self._rng = rng
+        self._directories = {"/": _Directory()}
+        self._life = _Life()
+        self._used = 0
+        self._numbers = 0
+
+    @classmethod
+    def of(cls, image: Image, rng: random.Random, *, capacity: int = 1 << 40) -> SimDisk:
+        """A disk that holds ``image``, all of it synced."""
+        disk = cls(rng, capacity=capacity)
+        for directory in image.directories:
+            disk._add_directory(directory)
+        for name, (content, size) in image.files.items():
+            parent, _, last = name.rpartition("/")
+            disk._add_directory(parent or "/").files[last] = Inode(disk._number(), content, size)
+            disk._used += size
+        return disk
+
+    def image(self) -> Image:
+        """All that a process would find now."""
+        files = {
+            f"{name.rstrip('/')}/{last}": (bytes(inode.content), inode.size)
+            for name, directory in sorted(self._directories.items())
+            for last, inode in sorted(directory.files.items())
+        }
+        return Image(tuple(sorted(self._directories)), files)
+
+    # -- what happens to it
+
+    def kill(self) -> None:
+        """The process died: what it wrote stays, its handles and locks do not."""
+        self._life.over = True
+        self._life = _Life()
+
+    def power_loss(self) -> None:
+        """``kill``, and chance decides over each thing that was not synced."""
+        self.kill()
+        rng = self._rng
+        # Each loss is of its own kind: everything gone, everything there, or anything in between.
+        keep, tear = rng.choice(((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random())))
+        for _, directory in sorted(self._directories.items()):
+            kept = sum(rng.random() < keep for _ in directory.pending)
+            for operation in reversed(directory.pending[kept:]):
+                for name, before, _ in operation:
+                    _assign(directory.files, name, before)
+            directory.pending.clear()
+        self._used = 0
+        for _, directory in sorted(self._directories.items()):
+            for _, inode in sorted(directory.files.items()):
+                self._lose(inode, keep, tear)
+                inode.linked = True
+                self._used += inode.size
+
+    def _lose(self, inode: Inode, keep: float, tear: float) -> None:
+        pending, inode.pending, inode.faulty = inode.pending, [], False
+        rng = self._rng
+        for change in reversed(pending):
+            inode.undo(change)
+        for change in pending:
+            if rng.random() < keep:
+                inode.redo(change)
+            elif change.new is not None and rng.random() < tear:
+                for at, part in sectors(change.offset, change.new):
+                    if rng.random() < 0.5:
+                        inode.redo(change._replace(offset=at, new=part))
+            elif change.new is not None and rng.random() < tear:
+                inode.redo(change._replace(fate=LOST))  # the size alone
+
+    def flip(self, path: Path, offset: int, mask: int) -> None:
+        """Bit rot, while nobody has the file open."""
+        inode = self._inode(path)
+        inode.settle()
+        if not 0 <= offset < inode.size:
+            raise ValueError(f"{path} has no byte {offset}")
+        old = inode.content[offset] if offset < len(inode.content) else 0
+        inode.put(offset, bytes((old ^ mask,)))
+
+    def cut(self, path: Path, size: int) -> None:
+        """The file's end is gone, while nobody has it open."""
+        inode = self._inode(path)
+        inode.settle()
+        if size < inode.size:
+            self._used -= inode.size - size
+            inode.resize(size)
+
+    def paths(self) -> list[Path]:
+        """All files, sorted."""
+        return [Path(name) for name in self.image().files]
+
+    def stable(self, path: Path) -> bytes:
+        """What would be in the file if all that is not synced were lost."""
+        inode = self._inode(path)
+        copy = Inode(0, bytes(inode.content), inode.size)
+        for change in reversed(inode.pending):
+            copy.undo(change)
+        return copy.raw()
+
+    # -- ports.disk.Disk
+
+    def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> SimFile:
+        parent, _, name = str(path).rpartition("/")
+        directory = self._directories.get(parent or "/")
+        if directory is None:
+            raise _error(errno.ENOENT, path)
+        inode = directory.files.get(name)
+        if inode is None and create and name not in directory.directories:
+            self._before("create", path)
+            inode = Inode(self._number())
+            directory.pending.append([(name, None, inode)])
+            directory.files[name] = inode
+            self._record(Op("create", str(path), inode.number))
+        else:
+            self._before("open", path)
+        if inode is None:
+            raise _error(errno.EISDIR if name in directory.directories else errno.ENOENT, path)
+        return SimFile(self, self._life, inode, path, readonly=readonly)
+
+    def exists(self, path: Path) -> bool:
+        parent, _, name = str(path).rpartition("/")
+        directory = self._directories.get(parent or "/")
+        return str(path) in self._directories or (directory is not None and name in directory.files)
+
+    def list(self, directory: Path) -> list[str]:
+        found = self._directory(directory)
+        return sorted([*found.files, *found.directories])
+
+    def make_directory(self, path: Path) -> None:
+        for each in [*reversed(path.parents), path]:
+            if str(each) not in self._directories:
+                self._before("make_directory", each)
+                if self.exists(each):
+                    raise _error(errno.ENOTDIR, each)
+                self._add_directory(str(each))
+                self._record(Op("make_directory", str(each)))
+
+    def read_file(self, path: Path) -> bytes:
+        self._before("read", path)
+        return self._inode(path).raw()
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        aside = path.with_name(path.name + ".new")
+        file = self.open(aside, create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            file.write([content], offset=0)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(aside, path)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Files only, within one directory."""
+        self._before("rename", target)
+        inode, directory = self._inode(source), self._directory(source.parent)
+        if source.parent != target.parent:
+            raise _error(errno.EXDEV, target)
+        replaced = directory.files.get(target.name)
+        if replaced is inode:
+            return
+        directory.pending.append([(source.name, inode, None), (target.name, replaced, inode)])
+        self._unlink(replaced)
+        del directory.files[source.name]
+        directory.files[target.name] = inode
+        self._record(Op("rename", str(source), inode.number, target=str(target)))
+
+    def remove(self, path: Path) -> None:
+        self._before("remove", path)
+        inode, directory = self._inode(path), self._directory(path.parent)
+        directory.pending.append([(path.name, inode, None)])
+        self._unlink(inode)
+        del directory.files[path.name]
+        self._record(Op("remove", str(path), inode.number))
+
+    def sync_directory(self, path: Path) -> None:
+        self._before("sync_directory", path)
+        self._directory(path).pending.clear()
+        self._record(Op("sync_directory", str(path)))
+
+    def free_bytes(self, path: Path) -> int:
+        return self.capacity - self._used
+
+    def lock(self, path: Path) -> SimLock:
+        """Makes the file. Raises BlockingIOError while it is held."""
+        self.open(path, create=True).close()
+        if str(path) in self._life.locks:
+            raise _error(errno.EAGAIN, path)
+        self._life.locks.add(str(path))
+        return SimLock(self._life, str(path))
+
+    # -- parts
+
+    def take_space(self, inode: Inode, size: int, path: Path) -> None:
+        """``inode`` will have ``size`` bytes. Raises ENOSPC."""
+        more = size - inode.size if inode.linked else 0
+        if more > 0 and self._used + more > self.capacity:
+            raise _error(errno.ENOSPC, path)
+        self._used += more
+
+    def _before(self, operation: str, path: Path) -> None:
+        if self.hook is not None:
+            self.hook(operation, path, 0)
+
+    def _record(self, op: Op) -> None:
+        if self.trace is not None:
+            self.trace.append(op)
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _unlink(self, inode: Inode | None) -> None:
+        if inode is not None:
+            inode.linked = False
+            self._used -= inode.size
+
+    def _add_directory(self, name: str) -> _Directory:
+        if name not in self._directories:
+            parent, _, last = name.rpartition("/")
+            self._add_directory(parent or "/").directories[last] = None
+            self._directories[name] = _Directory()
+        return self._directories[name]
+
+    def _directory(self, path: Path) -> _Directory:
+        directory = self._directories.get(str(path))
+        if directory is None:
+            raise _error(errno.ENOENT, path)
+        return directory
+
+    def _inode(self, path: Path) -> Inode:
+        inode = self._directory(path.parent).files.get(path.name)
+        if inode is None:
+            raise _error(errno.ENOENT, path)
+        return inode
+
+
+def _assign(files: dict[str, Inode], name: str, inode: Inode | None) -> None:
+    if inode is None:
+        files.pop(name, None)
+    else:
+        files[name] = inode
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))

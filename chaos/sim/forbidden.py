@@ -1,0 +1,81 @@
+"""What must not happen inside a simulation: threads, sockets, files, clocks, unseeded randomness. It raises.
+
+Clocks and randomness are replaced while a run lasts; the rest is seen by an audit hook, which
+Python cannot remove again: it sleeps between runs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+FORBIDDEN_EVENTS: Final = (
+    "_thread.start_new_thread",
+    "os.",
+    "shutil.",
+    "socket.",
+    "subprocess.",
+    "tempfile.",
+    "time.sleep",
+)
+ALLOWED_EVENTS: Final = frozenset(("os.listdir", "os.putenv", "os.unsetenv", "os.add_dll_directory"))
+"""Of the import system."""
+CODE: Final = (".py", ".pyc", ".so", ".zip", ".pth", ".dist-info/METADATA")
+CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
+DICE: Final = (
+    (random, ("random", "randrange", "randint", "choice", "choices", "shuffle", "uniform", "sample", "randbytes")),
+    (os, ("urandom",)),
+    (uuid, ("uuid1", "uuid4")),
+    (secrets, ("token_bytes", "token_hex", "randbits", "randbelow", "choice")),
+)
+
+_state = {"on": False, "installed": False}
+
+
+class Forbidden(AssertionError):
+    """The code under simulation reached for the real world."""
+
+
+def _watch(event: str, args: tuple[Any, ...]) -> None:
+    if not _state["on"]:
+        return
+    if event == "open":
+        path = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""
+        if path.endswith(CODE):
+            return  # the import system, and the engine that checks PySyncObj's sources
+        raise Forbidden(f"open({args[0]!r}) in the simulation")
+    if event.startswith(FORBIDDEN_EVENTS) and event not in ALLOWED_EVENTS:
+        raise Forbidden(f"{event}{args!r} in the simulation")
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise Forbidden(f"{name} in the simulation")
+
+    return refuse
+
+
+@contextmanager
+def real_world_forbidden() -> Iterator[None]:
+    """While this lasts, whoever touches the real world gets Forbidden."""
+    if not _state["installed"]:
+        _state["installed"] = True
+        sys.addaudithook(_watch)
+    modules = [(time, CLOCKS), *DICE]
+    saved = [(module, name, getattr(module, name)) for module, names in modules for name in names]
+    for module, name, _ in saved:
+        setattr(module, name, _refusal(f"{module.__name__}.{name}"))
+    _state["on"] = True
+    try:
+        yield
+    finally:
+        _state["on"] = False
+        for module, name, original in saved:
+            setattr(module, name, original)

@@ -1,0 +1,174 @@
+"""One simulated machine: a disk, state files, clocks, and the node process that comes and goes on it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from chaos.sim.disk import SimDisk
+from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop
+from chaos.sim.network import SimNetwork
+from chaos.sim.state_file import StateFiles
+from logboom.settings import Settings
+from server.net_os import AsyncioNetwork
+from server.node import Node
+from server.world import World
+
+T = TypeVar("T")
+
+WALL_EPOCH_MS: Final = 1_800_000_000_000
+RESTART_MIN_S, RESTART_MAX_S = 0.1, 1.0
+
+
+class SimClock:
+    """Monotonic time is the loop's; the wall clock may be wrong by ``skew_ms``."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.skew_ms = 0
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    def wall_ms(self) -> int:
+        return WALL_EPOCH_MS + int((self._loop.now - EPOCH_S) * 1000) + self.skew_ms
+
+
+class SimOffload:
+    """Jobs take virtual time: they happen in the middle of it, and are heard of at its end."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random, *, slowest_s: float) -> None:
+        self._loop, self._rng = loop, rng
+        self.slowest_s = slowest_s
+        self.stalled_until = 0.0
+        """Nothing is done before (a disk that hangs)."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        delay = 0.0001 + self._rng.random() ** 3 * self.slowest_s
+        start = max(0.0, self.stalled_until - self._loop.now)
+        self._loop.call_later(start + delay / 2, self._run, job, done, delay / 2)
+
+    def _run(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None], rest: float) -> None:
+        try:
+            result, error = job(), None
+        except Exception as caught:  # noqa: BLE001 - handed over, as the port says
+            result, error = None, caught
+        self._loop.call_later(rest, done, result, error)
+
+    async def run(self, job: Callable[[], T]) -> T:
+        answer: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if answer.cancelled():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]
+
+        self.submit(job, done)
+        return await answer
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+class Host:
+    """A machine by name. ``ended`` is told why its node stopped itself."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: SimLoop,
+        network: SimNetwork,
+        rng: random.Random,
+        settings: Settings,
+        slowest_s: float,
+        ended: Callable[[Host, BaseException], None],
+        started: Callable[[Host], None],
+    ) -> None:
+        self.name = name
+        self.loop, self.network, self.rng = loop, network, rng
+        self.settings = settings
+        self.disk = SimDisk(random.Random(rng.getrandbits(64)))
+        self.state_files = StateFiles(random.Random(rng.getrandbits(64)))
+        self.clock = SimClock(loop)
+        self.slowest_s = slowest_s
+        self.process: Process | None = None
+        self.node: Node | None = None
+        self.sync_offload: SimOffload | None = None
+        self.starts = 0
+        self.may_run = True
+        """False: stays down, whoever wants it up."""
+        self.wanted = True
+        """It may run again at the end."""
+        self._ended, self._started = ended, started
+
+    # -- life
+
+    @property
+    def up(self) -> bool:
+        """A process runs here (it may stand still)."""
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Boot the node, unless it runs or must not."""
+        if self.up or not self.may_run:
+            return
+        self.starts += 1
+        self.process = self.loop.process(self.name)
+        self.loop.spawn(self.process, self._boot(self.process))
+
+    async def _boot(self, process: Process) -> None:
+        def fatal(error: BaseException) -> None:
+            self.exit(process, error)
+            raise ProcessDied
+
+        rng = random.Random(self.rng.getrandbits(64))
+        self.sync_offload = SimOffload(self.loop, rng, slowest_s=self.slowest_s)
+        apply_offload = SimOffload(self.loop, rng, slowest_s=self.slowest_s)
+        world = World(
+            clock=self.clock,
+            rng=rng,
+            disk=self.disk,
+            network=AsyncioNetwork(clock=self.clock, on_fatal=fatal),
+            sync_offload=self.sync_offload,
+            apply_offload=apply_offload,
+            open_state_file=self.state_files.open,
+        )
+        try:
+            node = Node(self.settings, fatal=fatal, world=world)
+            self.node = node
+            self._started(self)
+            await node.start()
+        except Exception as error:  # noqa: BLE001 - as the process's main does: it ends, and says why
+            self.exit(process, error)
+
+    def exit(self, process: Process, error: BaseException) -> None:
+        """The process ends itself."""
+        if process.alive:
+            self.kill(power=False)
+            self._ended(self, error)
+
+    def kill(self, *, power: bool) -> None:
+        """kill -9, or the plug is pulled: what was not synced may be gone."""
+        if self.process is None or not self.process.alive:
+            return
+        process = self.process
+        self.loop.kill(process)
+        self.network.process_ended(process, silently=power)
+        self.node = None
+        self.sync_offload = None
+        if power:
+            self.disk.power_loss()
+        else:
+            self.disk.kill()
+        self.state_files.crash(power=power)
+
+    def path(self, *parts: str) -> Path:
+        """Below its data directory."""
+        return Path(self.settings.node.data_dir, *parts)

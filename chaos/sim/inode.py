@@ -1,0 +1,120 @@
+"""One file of the simulated disk: what the page cache has, and what of it is not synced yet. And what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+SECTOR: Final = 512
+
+
+class WriteFate(NamedTuple):
+    """What a sync makes of one write; chosen when it is written, seen when it is synced."""
+
+    lost: bool = False
+    at: int | None = None
+    """Lands at this offset of the same file instead."""
+
+
+KEPT: Final = WriteFate()
+LOST: Final = WriteFate(lost=True)
+
+
+def misdirect(offset: int) -> WriteFate:
+    """The write lands elsewhere."""
+    return WriteFate(at=offset)
+
+
+class Op(NamedTuple):
+    """One primitive operation that took effect. ``inode`` tells files apart whatever they are called."""
+
+    kind: str
+    """make_directory, create, write, resize, sync, rename, remove, sync_directory."""
+    path: str
+    inode: int = 0
+    offset: int = 0
+    """Of a write; the new size of a resize."""
+    data: bytes = b""
+    target: str = ""
+
+
+class Image(NamedTuple):
+    """What a disk holds: directories, and per file its content (zeros at its end left out) and size."""
+
+    directories: tuple[str, ...]
+    files: Mapping[str, tuple[bytes, int]]
+
+
+class Change(NamedTuple):
+    """Not synced yet. ``new`` is None for a change of the size, to ``offset``."""
+
+    offset: int
+    new: bytes | None
+    old: bytes
+    old_size: int
+    fate: WriteFate
+
+
+class Inode:
+    __slots__ = ("content", "faulty", "linked", "number", "pending", "size")
+
+    def __init__(self, number: int, content: bytes = b"", size: int = 0) -> None:
+        self.number = number
+        self.content = bytearray(content)
+        """As the page cache has it; zeros at the end may be missing."""
+        self.size = size
+        self.pending: list[Change] = []
+        self.faulty = False
+        """A pending change does not do what it should."""
+        self.linked = True
+
+    def put(self, offset: int, data: bytes) -> None:
+        content = self.content
+        if offset > len(content):
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+        self.size = max(self.size, offset + len(data))
+
+    def resize(self, size: int) -> None:
+        del self.content[size:]
+        self.size = size
+
+    def undo(self, change: Change) -> None:
+        content = self.content
+        if change.new is not None:
+            content[change.offset : change.offset + len(change.new)] = change.old
+        elif change.old:
+            content.extend(bytes(change.offset - len(content)))
+            content += change.old
+        del content[change.old_size :]
+        self.size = change.old_size
+
+    def redo(self, change: Change) -> None:
+        if change.new is None:
+            self.resize(change.offset)
+            return
+        end = change.offset + len(change.new)
+        if not change.fate.lost:
+            self.put(change.offset if change.fate.at is None else change.fate.at, change.new)
+        self.size = max(self.size, end)
+
+    def settle(self) -> None:
+        """All that is pending reaches the disk, or what its fate makes of it."""
+        pending, self.pending = self.pending, []
+        if self.faulty:
+            self.faulty = False
+            for change in reversed(pending):
+                self.undo(change)
+            for change in pending:
+                self.redo(change)
+
+    def raw(self) -> bytes:
+        return bytes(self.content).ljust(self.size, b"\0")
+
+
+def sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+    """A write, cut where the disk may tear it."""
+    first = SECTOR - offset % SECTOR
+    cuts = [0, *range(first, len(data), SECTOR), len(data)]
+    return [(offset + a, data[a:b]) for a, b in pairwise(cuts)]
