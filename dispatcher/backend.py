@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatcher.pipeline import Pipeline
 from logboom.errors import LogboomError, NotLeader, Unavailable
-from logboom.state_machine import StateMachine
+from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from partitions.log import PartitionLog
 
@@ -97,7 +97,7 @@ class Backend(Pipeline):
         for partition_id in partitions:
             self.workers[partition_id].hurry()
 
-    def machine(self, partition_id: PartitionId) -> StateMachine:
+    def machine(self, partition_id: PartitionId) -> Machine:
         """For reads, off the loop."""
         return self.machines[partition_id]
 

@@ -23,7 +23,7 @@ from dispatcher.stability import Stability, parse_progress
 from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
 from logboom.settings import Settings
-from logboom.state_machine import StateMachine
+from logboom.state_machine import Machine
 from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
@@ -53,7 +53,7 @@ class Pipeline:
         settings: Settings,
         node_id: NodeId,
         logs: Mapping[PartitionId, PartitionLog],
-        machines: Mapping[PartitionId, StateMachine],
+        machines: Mapping[PartitionId, Machine],
         worker_of: Callable[[PartitionId, Callable[[Sequence[AppliedBatch]], None]], ApplyWorker],
         raft_of: Callable[[Pipeline], RaftLog],
         offload: Offload,

@@ -49,7 +49,8 @@ class ClientService:
     def __init__(self, backend: Backend, settings: Settings) -> None:
         self.backend = backend
         self.settings = settings
-        self.sessions: set[Session] = set()
+        self.sessions: dict[Session, None] = {}
+        """In the order in which they came: what is done to each is done in an order that can be repeated."""
         self.started = backend.clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         try:
@@ -87,7 +88,7 @@ class Session:
         self._waiters: dict[int, Waiter] = {}
         self._tails: dict[int, Tail] = {}
         self._submits = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     @property
     def connection(self) -> Connection:
@@ -100,7 +101,7 @@ class Session:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
-        self._service.sessions.add(self)
+        self._service.sessions[self] = None
 
     def frame(self, frame: Frame) -> None:
         try:
@@ -136,7 +137,7 @@ class Session:
 
     def closed(self, error: Exception | None) -> None:
         self._open = False
-        self._service.sessions.discard(self)
+        self._service.sessions.pop(self, None)
         for task in list(self._tasks.values()):
             task.cancel()
         for tail in list(self._tails.values()):
@@ -278,11 +279,11 @@ class Session:
     async def _uncongested(self) -> None:
         while self._open and self.connection.congested:
             room = asyncio.get_running_loop().create_future()
-            self._waiting.add(room)
+            self._waiting[room] = None
             try:
                 await room
             finally:
-                self._waiting.discard(room)
+                self._waiting.pop(room, None)
 
     def _partitions(self, header: dict[str, Any]) -> list[PartitionId]:
         known = self._backend.partition_ids()

@@ -22,7 +22,7 @@ from logboom.types import is_address
 PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
 PARTITIONS_MAX: Final = 100_000
-MAY_BE_ZERO: Final = frozenset(("redo_bytes_max", "commit_linger_ms"))
+MAY_BE_ZERO: Final = frozenset(("inline_sync_bytes_max", "redo_bytes_max", "commit_linger_ms"))
 
 
 def load(
@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", path=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, numbers or nesting without end
         raise ConfigError(f"{path}: {error}", path=str(path)) from None
 
 
@@ -65,6 +65,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[tuple[str, ...], s
     for name, value in environment.items():
         if name.startswith(PREFIX) and name[len(PREFIX) :] not in NOT_SETTINGS:
             path = tuple(name[len(PREFIX) :].lower().split("__"))
+            if (name + value).encode(errors="replace").decode() != name + value:
+                raise ConfigError(f"environment variable {name!r} is not UTF-8", path=name)
             if len(path) < 2:
                 raise ConfigError(
                     f"environment variable {name}: expected {PREFIX}<SECTION>__<KEY>, e.g. LOGBOOM_NODE__ID", path=name
@@ -131,11 +133,14 @@ def check(settings: Settings) -> None:
     for section in (raft, log, net, settings.apply, settings.admission, settings.barrier):
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
-            if isinstance(value, int) and value <= 0 and field.name not in MAY_BE_ZERO:
-                _wrong(f"{type(section).__name__.removesuffix('Settings').lower()}.{field.name}", "must be positive")
+            least = 0 if field.name in MAY_BE_ZERO else 1
+            if isinstance(value, int) and value < least:
+                what = "must be positive" if least else "must not be negative"
+                _wrong(f"{type(section).__name__.removesuffix('Settings').lower()}.{field.name}", what)
     _check_members(cluster.members)
+    known = set(map(str, range(cluster.partitions))) if cluster.overrides else set()
     for key in cluster.overrides:
-        if not key.isdigit() or int(key) >= cluster.partitions:
+        if key not in known:
             _wrong(f"cluster.overrides.{key}", f"is not a partition id below {cluster.partitions}")
 
 

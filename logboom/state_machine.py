@@ -55,15 +55,10 @@ Sealed = tuple[Position, Mapping[bytes, bytes | None]]
 """The position after the batches, and meta entries to write (None: delete) in the same transaction."""
 
 
-class StateMachine(Protocol):
-    """See the module."""
+class Machine(Protocol):
+    """An open state machine; what a node does with it. See the module."""
 
     needs_records: ClassVar[bool]
-
-    @classmethod
-    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> StateMachine:
-        """Open or create in ``directory``. Raises CorruptData rather than serve damaged state."""
-        ...
 
     def position(self) -> Position:
         """As of the last ``apply``; after opening, as of the last checkpoint."""
@@ -109,4 +104,13 @@ class StateMachine(Protocol):
 
     def close(self) -> None:
         """Save and close; idempotent."""
+        ...
+
+
+class StateMachine(Machine, Protocol):
+    """What you register: a machine, and how it is opened. (Only the built-in ones are opened another way)."""
+
+    @classmethod
+    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> Machine:
+        """Open or create in ``directory``. Raises CorruptData rather than serve damaged state."""
         ...

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from logboom.settings import ApplySettings
-from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed, StateMachine
+from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position, Results, Sealed
 from logboom.types import GlobalLogIndex, PartitionLogIndex, ProducerId
 from partitions.dedupe import Decision, Dedupe
 from partitions.log import CommittedBatch, PartitionLog
@@ -95,7 +95,7 @@ class ApplyGroup:
     """One transaction's worth: read, decide, apply. All or nothing."""
 
     log: PartitionLog
-    machine: StateMachine
+    machine: Machine
     dedupe: Dedupe
     settings: ApplySettings
     after: PartitionLogIndex

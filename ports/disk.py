@@ -51,6 +51,14 @@ class File(Protocol):
         ...
 
 
+class Lock(Protocol):
+    """A lock that is held; the end of the process releases it, too."""
+
+    def release(self) -> None:
+        """Idempotent."""
+        ...
+
+
 class Disk(Protocol):
     """A file system. Paths are absolute."""
 
@@ -88,6 +96,10 @@ class Disk(Protocol):
 
     def sync_directory(self, path: Path) -> None:
         """Names in ``path`` on stable storage."""
+        ...
+
+    def lock(self, path: Path) -> Lock:
+        """Lock the file, made if missing, against other processes. Raises BlockingIOError when another holds it."""
         ...
 
     def free_bytes(self, path: Path) -> int:

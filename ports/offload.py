@@ -21,3 +21,7 @@ class Offload(Protocol):
     async def run(self, job: Callable[[], T]) -> T:
         """The same, awaited. Cancelling the wait does not stop the job."""
         ...
+
+    async def close(self) -> None:
+        """Wait for the jobs under way; nothing may be submitted any more."""
+        ...

@@ -29,7 +29,7 @@ class GroupLimits:
     """Bounds, all in bytes; the defaults of the settings."""
 
     inline: int = 16 * KIB
-    """Groups of at most two files and so much are synced on the loop itself.
+    """Groups of at most two files and so much are synced on the loop itself, 0: never.
 
     That is for a lone command: two hops between threads cost it more than the sync does. Under
     load groups are larger and go to threads."""
@@ -113,7 +113,7 @@ class GroupSync:
         size = sum(job.pending_bytes for job in jobs)
         self.groups += 1
         self.bytes += size
-        if len(alone) < INLINE_FILES_MAX and size <= self._limits.inline:
+        if self._limits.inline and len(alone) < INLINE_FILES_MAX and size <= self._limits.inline:
             self._running = 1
             self._run_inline([*alone, *carried[:1]], carried[1:])
             return

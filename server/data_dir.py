@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import NodeId
-from ports.disk import Disk
+from ports.disk import Disk, Lock
 
 FORMAT_VERSION: Final = 1
 IDENTITY: Final = "identity.json"
@@ -29,7 +27,7 @@ class DataDir:
         try:
             self._check(disk, node_id=node_id, cluster_id=cluster_id)
             disk.make_directory(path)
-            self._lock = self._take_lock()
+            self._lock = self._take_lock(disk)
             self._claim(disk, {"format": FORMAT_VERSION, "node": node_id, "cluster": cluster_id})
         except OSError as error:
             raise ConfigError(f"node.data_dir {path}: {error.strerror or error}", path="node.data_dir") from error
@@ -61,7 +59,7 @@ class DataDir:
 
     def close(self) -> None:
         """Give the lock back."""
-        os.close(self._lock)
+        self._lock.release()
 
     def _check(self, disk: Disk, *, node_id: NodeId, cluster_id: str) -> None:
         file = self.path / IDENTITY
@@ -86,11 +84,8 @@ class DataDir:
                 f"{self.path} belongs to node {node!r} of cluster {cluster!r}, not to {node_id!r} of {cluster_id!r}"
             )
 
-    def _take_lock(self) -> int:
-        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _take_lock(self, disk: Disk) -> Lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+            return disk.lock(self.path / LOCK)
+        except BlockingIOError:
             raise ConfigError(f"{self.path} is in use by another process", path="node.data_dir") from None
-        return lock

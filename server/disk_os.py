@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Sequence
@@ -70,6 +71,24 @@ class OsFile:
             os.close(fd)
 
 
+class OsLock:
+    """A descriptor with an exclusive flock."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """See Lock."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
 class OsDisk:
     """The operating system's file system."""
 
@@ -127,6 +146,10 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def lock(self, path: Path) -> OsLock:
+        """See Disk."""
+        return OsLock(path)
 
     def free_bytes(self, path: Path) -> int:
         """See Disk."""

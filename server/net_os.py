@@ -33,7 +33,7 @@ class AsyncioConnection(asyncio.Protocol):
         handler: ConnectionHandler,
         limits: ConnectionLimits,
         fatal: Callable[[BaseException], None],
-        registry: set[AsyncioConnection],
+        registry: dict[AsyncioConnection, None],
     ) -> None:
         self._handler = handler
         self._limits = limits
@@ -63,7 +63,7 @@ class AsyncioConnection(asyncio.Protocol):
             self._closed = True
             self._transport.abort()
             return
-        self._registry.add(self)
+        self._registry[self] = None
         peer = transport.get_extra_info("peername")
         self._remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         sock = transport.get_extra_info("socket")
@@ -124,7 +124,7 @@ class AsyncioConnection(asyncio.Protocol):
         self._notice_drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._registry.discard(self)
+        self._registry.pop(self, None)
         self._closed = True
         for timer in (self._handshake, self._frame_timer):
             if timer is not None:
@@ -261,7 +261,7 @@ class AsyncioConnection(asyncio.Protocol):
 class AsyncioListener:
     """A bound port and the connections made through it."""
 
-    def __init__(self, server: asyncio.Server, connections: set[AsyncioConnection]) -> None:
+    def __init__(self, server: asyncio.Server, connections: dict[AsyncioConnection, None]) -> None:
         self._server = server
         self._connections = connections
         host, port = server.sockets[0].getsockname()[:2]
@@ -296,7 +296,7 @@ class AsyncioNetwork:
     ) -> AsyncioListener:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
-        connections: set[AsyncioConnection] = set()
+        connections: dict[AsyncioConnection, None] = {}
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: AsyncioConnection(handler(), limits, self._fatal, connections),
@@ -316,7 +316,7 @@ class AsyncioNetwork:
         """See Network."""
         host, port = split_address(address)
         coroutine = asyncio.get_running_loop().create_connection(
-            lambda: AsyncioConnection(handler, limits, self._fatal, set()),
+            lambda: AsyncioConnection(handler, limits, self._fatal, {}),
             host,
             port,
             ssl=tls,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError
 from logboom.settings import ClusterSettings, Member, Settings
+from logboom.state_machine import Machine
 from logboom.types import KIB, DurabilityMode, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
 from partitions.log import PartitionLog
@@ -31,12 +30,9 @@ from raftlog.core import RaftLog
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
-from server.clock_os import OsClock
 from server.data_dir import DataDir
-from server.disk_os import OsDisk
 from server.faults import drop_hook
-from server.net_os import AsyncioNetwork
-from server.offload_os import ThreadOffload
+from server.world import World, real_world
 
 log = structlog.get_logger(__name__)
 
@@ -46,18 +42,21 @@ UNSAVED_BYTES_MIN = 64 * KIB
 class Node:
     """A running node. ``fatal`` is called, on the loop, with whatever must stop the process."""
 
-    def __init__(self, settings: Settings, *, fatal: Callable[[BaseException], None]) -> None:
-        """Open and recover everything on disk (blocking). Raises typed errors; nothing is left open then."""
+    def __init__(
+        self, settings: Settings, *, fatal: Callable[[BaseException], None], world: World | None = None
+    ) -> None:
+        """Open and recover everything on disk (blocking). Raises typed errors; the process has to end then."""
         self.settings = settings
         self.fatal = fatal
         self.member = _member(settings)
         self.node_id = NodeId(self.member.id)
-        self.clock = OsClock()
-        self.rng = random.Random(secrets.randbits(128))
-        self.disk = OsDisk()
-        self.network = AsyncioNetwork(clock=self.clock, on_fatal=fatal)
-        self.sync_offload = ThreadOffload(workers=4, name="sync")
-        self.apply_offload = ThreadOffload(workers=4, name="apply")
+        self.world = world if world is not None else real_world(fatal=fatal)
+        self.clock = self.world.clock
+        self.rng = self.world.rng
+        self.disk = self.world.disk
+        self.network = self.world.network
+        self.sync_offload = self.world.sync_offload
+        self.apply_offload = self.world.apply_offload
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
             disk=self.disk,
@@ -133,7 +132,7 @@ class Node:
     def _open_partitions(self) -> None:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
-        self.machines = {}
+        self.machines: dict[PartitionId, Machine] = {}
         share = max(UNSAVED_BYTES_MIN, self.settings.apply.unsaved_node_bytes // cluster.partitions)
         self.apply_settings = msgspec.structs.replace(
             self.settings.apply, unsaved_bytes=min(self.settings.apply.unsaved_bytes, share)
@@ -152,7 +151,12 @@ class Node:
             for damage in self.logs[partition_id].damage:
                 log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
             self.machines[partition_id] = open_machine(
-                chosen.state_machine, directory / "state", partition_id, self.apply_settings
+                chosen.state_machine,
+                directory / "state",
+                partition_id,
+                self.apply_settings,
+                disk=self.disk,
+                open_state_file=self.world.open_state_file,
             )
         strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
         if strangers:
@@ -201,7 +205,11 @@ class Node:
                 clock=self.clock,
                 synced=synced,
                 failed=self.fatal,
-                limits=GroupLimits(redo=settings.raft.redo_bytes_max, unsettled=settings.raft.redo_unsettled_bytes),
+                limits=GroupLimits(
+                    inline=settings.raft.inline_sync_bytes_max,
+                    redo=settings.raft.redo_bytes_max,
+                    unsettled=settings.raft.redo_unsettled_bytes,
+                ),
             ),
             settings=settings.raft,
             clock=self.clock,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Self
@@ -47,6 +48,7 @@ class Client:
 
     ``timeout`` (seconds) is the default deadline of every call. ``tls`` is a directory as ``logboom certs``
     writes it, or a context. ``max_in_flight_bytes``: submits beyond it wait for earlier ones to be answered.
+    ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
     One client belongs to one event loop.
     """
 
@@ -59,15 +61,17 @@ class Client:
         producer_id: bytes | None = None,
         timeout: float = 30.0,
         max_in_flight_bytes: int = 64 * MIB,
+        rng: random.Random | None = None,
     ) -> None:
         """Raises InvalidRequest for bad endpoints or a producer id that is not 16 bytes, ConfigError for TLS files.
 
         A ``producer_id`` of one's own must never have been used before: numbering begins at 0.
         """
-        self.producer_id = _producer(producer_id) if producer_id is not None else os.urandom(PRODUCER_ID_BYTES)
+        random_bytes = os.urandom if rng is None else rng.randbytes
+        self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else _producer(producer_id)
         self.timeout = timeout
         context = tls if tls is None or isinstance(tls, ssl.SSLContext) else client_context(os.fspath(tls))
-        self._cluster = Cluster(endpoints, tls=context, token=token)
+        self._cluster = Cluster(endpoints, tls=context, token=token, rng=rng)
         self._submitter = Submitter(self._cluster, self.producer_id, in_flight_bytes_max=max_in_flight_bytes)
         self._reader = Reader(self._cluster)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import ssl
 import weakref
@@ -51,7 +52,14 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
 class Cluster:
     """Shared by everything that a client does."""
 
-    def __init__(self, endpoints: str | Sequence[str], *, tls: ssl.SSLContext | None, token: str | None) -> None:
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        tls: ssl.SSLContext | None,
+        token: str | None,
+        rng: random.Random | None = None,
+    ) -> None:
         self.endpoints = parse_endpoints(endpoints)
         self.id: str | None = None
         self.members: dict[str, str] = {}
@@ -62,10 +70,11 @@ class Cluster:
         self._connections: dict[str, NodeConnection] = {}
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
         self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
-        self._made: weakref.WeakSet[NodeConnection] = weakref.WeakSet()
+        self._made: weakref.WeakValueDictionary[int, NodeConnection] = weakref.WeakValueDictionary()
+        self._serial = itertools.count()
         self._leader: str | None = None
-        self._next = random.randrange(len(self.endpoints))
-        self._rng = random.Random()
+        self._rng = rng if rng is not None else random.Random()
+        self._next = self._rng.randrange(len(self.endpoints))
         self.closed = False
 
     @property
@@ -118,7 +127,7 @@ class Cluster:
         opened = await NodeConnection.open(
             address, tls=self._tls, timeout=CONNECT_S, token=self._token, cluster=self.id
         )
-        self._made.add(opened)
+        self._made[next(self._serial)] = opened
         self._learn(opened.welcome)
         return opened
 
@@ -158,15 +167,14 @@ class Cluster:
     async def _first(self, addresses: Sequence[str]) -> NodeConnection:
         """Whoever answers first; each next one is tried a little later."""
         error: LogboomError | None = None
-        pending: set[asyncio.Task[NodeConnection]] = set()
+        pending: list[asyncio.Task[NodeConnection]] = []
         waiting = list(addresses)
         while waiting or pending:
             if waiting:
-                pending.add(self._open(waiting.pop(0)))
-            done, pending = await asyncio.wait(
-                pending, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
+                pending.append(self._open(waiting.pop(0)))
+            await asyncio.wait(pending, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED)
+            for task in [each for each in pending if each.done()]:
+                pending.remove(task)
                 try:
                     return task.result()
                 except LogboomError as caught:
@@ -287,7 +295,7 @@ class Cluster:
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        connections, self._connections = list(self._made), {}
+        connections, self._connections = list(self._made.values()), {}
         for connection in connections:
             connection.close()
         await asyncio.sleep(0)  # transports report their end in the next turn

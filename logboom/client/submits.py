@@ -157,7 +157,7 @@ class Submitter:
         self._sequences: dict[int, Sequences] = {}
         self._lanes: dict[tuple[int, Level], _Lane] = {}
         self.budget = Budget(in_flight_bytes_max)
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], None] = {}
         self.closed = False
 
     async def single(self, partition_id: int, record: Record, *, wait: Level, deadline: float) -> Receipt:
@@ -274,8 +274,8 @@ class Submitter:
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that belongs to this client."""
         task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = None
+        task.add_done_callback(self.tasks.pop)
 
     async def close(self) -> None:
         """Give up on everything that is open: whoever waits gets UnknownOutcome if it was sent."""

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from logboom.errors import ConfigError
 from logboom.settings import ApplySettings
-from logboom.state_machine import StateMachine
+from logboom.state_machine import Machine, StateMachine
 from logboom.types import PartitionId
 from partitions.machines.kv import KvMachine
 from partitions.machines.log import LogMachine
+from ports.disk import Disk
+from ports.state_file import StateFile
 
-BUILT_IN: dict[str, type[StateMachine]] = {"kv": KvMachine, "log": LogMachine}
+BUILT_IN: dict[str, type[Machine]] = {"kv": KvMachine, "log": LogMachine}
 GROUP = "logboom.state_machines"
 
 
-def machine_class(name: str) -> type[StateMachine]:
+def machine_class(name: str) -> type[Machine]:
     """Raises ConfigError, naming what there is."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    return BUILT_IN[name] if name in BUILT_IN else _registered(name)
+
+
+def open_machine(
+    name: str,
+    directory: Path,
+    partition_id: PartitionId,
+    settings: ApplySettings,
+    *,
+    disk: Disk,
+    open_state_file: Callable[[Path, ApplySettings], StateFile],
+) -> Machine:
+    """Open one partition's state. Blocking. Machines of users open files themselves, so ``disk`` must be a real one."""
+    found = _registered(name) if name not in BUILT_IN else None
+    disk.make_directory(directory)
+    if found is not None:
+        return found.open(directory, partition_id, settings)
+    if name == "log":
+        return LogMachine(disk, directory / "checkpoint")
+    return KvMachine(open_state_file(directory, settings))
+
+
+def _registered(name: str) -> type[StateMachine]:
     registered = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in registered:
         known = ", ".join(sorted([*BUILT_IN, *registered]))
         raise ConfigError(f"state machine {name!r} is not known; known are {known}", path="cluster.state_machine")
     found: type[StateMachine] = registered[name].load()
     return found
-
-
-def open_machine(name: str, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> StateMachine:
-    """Open one partition's state. Blocking."""
-    directory.mkdir(parents=True, exist_ok=True)
-    return machine_class(name).open(directory, partition_id, settings)

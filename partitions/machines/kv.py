@@ -1,6 +1,6 @@
 """``kv``: put, delete, compare-and-set, add to vectors of numbers; reads by key and range.
 
-Applied means in memory: changes collect above an LMDB file and are saved in one transaction,
+Applied means in memory: changes collect above a file (ports.state_file) and are saved in one transaction,
 sorted, with position and producers (``checkpoint``). After a crash the log is replayed from
 there. So what is written often is saved seldom, and applying waits for no disk
 (docs/decisions/0007).
@@ -11,17 +11,14 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import ClassVar, Final
 
 from blake3 import blake3
 
 from logboom.commands import Value, unpack_numbers
-from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position, Results, Sealed
-from logboom.types import PartitionId
 from partitions.machines.kv_apply import apply_blocks
-from partitions.machines.kv_file import KvFile, KvView
+from ports.state_file import StateFile, StateView
 
 ENTRY_BYTES: Final = 200
 """Roughly what a key in memory costs beside its bytes."""
@@ -34,8 +31,8 @@ class KvMachine:
 
     needs_records: ClassVar[bool] = True
 
-    def __init__(self, directory: Path, settings: ApplySettings) -> None:
-        self._file = KvFile(directory, settings)
+    def __init__(self, file: StateFile) -> None:
+        self._file = file
         self._position = self._file.position()
         self._lock = threading.Lock()
         """For moving from one consistent view to the next; never held during I/O."""
@@ -46,26 +43,21 @@ class KvMachine:
         self._unsaved = 0
         self._closed = False
 
-    @classmethod
-    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> KvMachine:
-        """See StateMachine."""
-        return cls(directory, settings)
-
     def position(self) -> Position:
-        """See StateMachine."""
+        """See Machine."""
         return self._position
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
-        """See StateMachine; before the first ``apply``."""
+        """See Machine; before the first ``apply``."""
         return self._file.meta()
 
     @property
     def unsaved_bytes(self) -> int:
-        """See StateMachine."""
+        """See Machine."""
         return self._unsaved
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
-        """See StateMachine."""
+        """See Machine."""
         layers = (self._changes, self._saving)
         with self._file.view() as file:
 
@@ -86,7 +78,7 @@ class KvMachine:
         return results
 
     def checkpoint(self) -> None:
-        """See StateMachine."""
+        """See Machine."""
         with self._lock:
             state, self._changes = self._changes, {}
             meta, self._meta = self._meta, {}
@@ -105,7 +97,7 @@ class KvMachine:
             self._unsaved -= unsaved
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
-        """See StateMachine."""
+        """See Machine."""
         with self._lock:
             file, position = self._file.view(), self._position
             layers = (self._changes, self._saving)
@@ -117,7 +109,7 @@ class KvMachine:
     def scan(
         self, *, start: bytes, end: bytes | None, limit: int, chunk: int
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
-        """See StateMachine."""
+        """See Machine."""
         file, changes, position = self._snapshot()
         rows: list[tuple[bytes, Value]] = []
         count = 0
@@ -133,7 +125,7 @@ class KvMachine:
         yield rows, position
 
     def digest(self) -> tuple[bytes, Position]:
-        """See StateMachine."""
+        """See Machine."""
         file, changes, position = self._snapshot()
         hasher = blake3()
         with file:
@@ -141,12 +133,12 @@ class KvMachine:
                 hasher.update(struct.pack("<II", len(key), len(value)) + key + value)
         return hasher.digest(16), position
 
-    def _snapshot(self) -> tuple[KvView, Layer, Position]:
+    def _snapshot(self) -> tuple[StateView, Layer, Position]:
         with self._lock:
             return self._file.view(), {**self._saving, **self._changes}, self._position
 
     def close(self) -> None:
-        """See StateMachine."""
+        """See Machine."""
         if not self._closed:
             self._closed = True
             if self._unsaved:
@@ -154,7 +146,7 @@ class KvMachine:
             self._file.close()
 
 
-def _merged(file: KvView, changes: Layer, *, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _merged(file: StateView, changes: Layer, *, start: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Entries of the file with what has changed since, from ``start`` on, ascending."""
     keys = iter(sorted(key for key in changes if key >= start))
     changed = next(keys, None)

@@ -1,14 +1,15 @@
-"""The file behind a ``kv`` partition: keys and values, meta entries and the position, on LMDB.
+"""The file behind a ``kv`` partition (ports.state_file) on LMDB.
 
 LMDB does not notice damage, so every value carries a CRC-32C over key and value, and the
-file's size is checked before it is mapped. One write is one transaction with one sync; the
-last transaction may be undone by a power loss: then the log is replayed from the one before.
+file's size is checked before it is mapped. One write is one transaction with one sync, of
+the data but not of the page that names it (``metasync``): a power loss may undo the last.
 """
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +20,7 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
+from ports.state_file import Changes
 
 POSITION: Final = struct.Struct("<QQI")
 POSITION_KEY: Final = b"position"
@@ -26,12 +28,9 @@ FORMAT_KEY: Final = b"format"
 FORMAT: Final = b"logboom kv 1"
 PAGE: Final = 4096
 
-Changes = Mapping[bytes, bytes | None]
-"""New values by key; None: the key goes."""
-
 
 class KvFile:
-    """One writer at a time; readers see whole transactions. Raises CorruptData, naming what is damaged."""
+    """See StateFile."""
 
     def __init__(self, directory: Path, settings: ApplySettings) -> None:
         self._directory = directory
@@ -58,12 +57,13 @@ class KvFile:
         with self._env.begin(write=True) as txn:
             found = txn.get(FORMAT_KEY, db=self._system)
             if found is None:
+                _sync_names(self._directory)  # before the first transaction, so that it cannot lose its file
                 txn.put(FORMAT_KEY, FORMAT, db=self._system)
             elif bytes(found) != FORMAT:
                 raise CorruptData(f"{self._directory}: state of format {bytes(found)!r}", path=str(self._directory))
 
     def position(self) -> Position:
-        """As of the last transaction."""
+        """See StateFile."""
         with self._env.begin() as txn:
             raw = txn.get(POSITION_KEY, db=self._system)
         if raw is None:
@@ -74,20 +74,21 @@ class KvFile:
         return Position(PartitionLogIndex(index), GlobalLogIndex(global_index))
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
-        """All meta entries."""
+        """See StateFile."""
         with self._env.begin() as txn, txn.cursor(db=self._meta) as cursor:
             for key, raw in cursor:
                 yield bytes(key), _unseal(key, raw, self._directory)
 
     def view(self) -> KvView:
-        """What is in the file now, unchanged by later writes."""
+        """See StateFile."""
         return KvView(self._env.begin(db=self._state), self._directory)
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
-        """All or nothing, synced. Sorted, so that neighbours share pages."""
+        """See StateFile."""
         with self._env.begin(write=True) as txn:
             for changes, db in ((state, self._state), (meta, self._meta)):
                 with txn.cursor(db=db) as cursor:
+                    # Sorted, so that neighbours share pages.
                     cursor.putmulti((k, _seal(k, v)) for k in sorted(changes) if (v := changes[k]) is not None)
                 for key, value in changes.items():
                     if value is None:
@@ -96,12 +97,12 @@ class KvFile:
             txn.put(POSITION_KEY, body + struct.pack("<I", google_crc32c.value(body)), db=self._system)
 
     def close(self) -> None:
-        """Idempotent."""
+        """See StateFile."""
         self._env.close()
 
 
 class KvView:
-    """A read transaction; a context manager."""
+    """See StateView: a read transaction."""
 
     def __init__(self, txn: lmdb.Transaction, directory: Path) -> None:
         self._txn = txn
@@ -114,16 +115,24 @@ class KvView:
         self._txn.abort()
 
     def get(self, key: bytes) -> bytes | None:
-        """Encoded value."""
-        raw = self._txn.get(key)
+        """See StateView."""
+        raw = self._txn.get(key) if key else None  # LMDB refuses to look for an empty one
         return None if raw is None else _unseal(key, raw, self._directory)
 
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from ``start`` on, ascending, with encoded values."""
+        """See StateView."""
         with self._txn.cursor() as cursor:
             if cursor.set_range(start):
                 for key, raw in cursor:
                     yield bytes(key), _unseal(key, raw, self._directory)
+
+
+def _sync_names(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _check_size(path: Path) -> None:

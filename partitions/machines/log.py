@@ -7,7 +7,6 @@ the batch headers since then are replayed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,9 +17,9 @@ from blake3 import blake3
 
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest
-from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from ports.disk import Disk
 
 CHECKPOINT_BATCHES = 4096
 OK = b"\x00"
@@ -31,7 +30,9 @@ class LogMachine:
 
     needs_records: ClassVar[bool] = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """``path``: the checkpoint. Raises CorruptData."""
+        self._disk = disk
         self._path = path
         self._position = NOWHERE
         self._meta: dict[bytes, bytes] = {}
@@ -39,14 +40,8 @@ class LogMachine:
         self._bytes = 0
         self._digest = bytes(16)
         self._since = 0
-
-    @classmethod
-    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> LogMachine:
-        """See StateMachine."""
-        machine = cls(directory / "checkpoint")
-        if machine._path.exists():
-            machine._load(machine._path.read_bytes())
-        return machine
+        if disk.exists(path):
+            self._load(disk.read_file(path))
 
     def _load(self, raw: bytes) -> None:
         body, crc = raw[:-4], raw[-4:]
@@ -59,11 +54,11 @@ class LogMachine:
         self._position = Position(PartitionLogIndex(index), GlobalLogIndex(global_index))
 
     def position(self) -> Position:
-        """See StateMachine."""
+        """See Machine."""
         return self._position
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
-        """See StateMachine."""
+        """See Machine."""
         return iter(list(self._meta.items()))
 
     @property
@@ -72,12 +67,12 @@ class LogMachine:
         return 0
 
     def checkpoint(self) -> None:
-        """See StateMachine; ``apply`` does it by itself, every so many batches."""
+        """See Machine; ``apply`` does it by itself, every so many batches."""
         if self._since:
             self._checkpoint()
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
-        """See StateMachine."""
+        """See Machine."""
         results = [OK] * len(batches)
         position, meta = seal(results)
         digest = self._digest
@@ -100,18 +95,8 @@ class LogMachine:
 
     def _checkpoint(self) -> None:
         body = msgpack.packb([1, *self._position, self._records, self._bytes, self._digest, self._meta])
-        aside = self._path.with_suffix(".new")
-        with aside.open("wb") as file:
-            file.write(body + google_crc32c.value(body).to_bytes(4, "little"))
-            file.flush()
-            os.fsync(file.fileno())
-        # Rename last: a crash before this leaves the old checkpoint, and the log to replay from it.
-        aside.rename(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        # A crash before it is replaced leaves the old checkpoint, and the log to replay from it.
+        self._disk.replace_file(self._path, body + google_crc32c.value(body).to_bytes(4, "little"))
         self._since = 0
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
@@ -125,11 +110,11 @@ class LogMachine:
         raise InvalidRequest("this partition is a log: it has no keys to scan; tail it instead")
 
     def digest(self) -> tuple[bytes, Position]:
-        """See StateMachine."""
+        """See Machine."""
         packed = self._digest + self._records.to_bytes(8, "little") + self._bytes.to_bytes(8, "little")
         return blake3(packed).digest(16), self._position
 
     def close(self) -> None:
-        """See StateMachine."""
+        """See Machine."""
         if self._since:
             self._checkpoint()

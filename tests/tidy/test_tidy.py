@@ -130,6 +130,15 @@ def test_cores_take_time_and_chance_from_ports() -> None:
     assert not found
 
 
+def test_a_node_takes_the_outside_from_its_world() -> None:
+    """``server/node.py`` knows no clock, file or socket, and none of the ports' real implementations."""
+    tree = dict(modules("server"))["server/node.py"]
+    taken = [module for node in ast.walk(tree) for module in imported(node)]
+    outside = {"os", "fcntl", "threading", "concurrent", *CORES_DO_WITHOUT}
+    found = [m for m in taken if m.split(".")[0] in outside or m.endswith("_os") or m == "partitions.machines.kv_file"]
+    assert not found
+
+
 @pytest.mark.parametrize("folder", DOMAIN)
 def test_every_folder_opens_with_its_design(folder: str) -> None:
     if not any(name.startswith(f"{folder}/") for name, _ in modules(folder)):

@@ -36,7 +36,7 @@ class Backend:
 
 
 def opened(connection: Any) -> Session:
-    session = Session(cast(ClientService, SimpleNamespace(backend=Backend(), sessions=set())))
+    session = Session(cast(ClientService, SimpleNamespace(backend=Backend(), sessions={})))
     session.opened(cast(Connection, connection))
     return session
 

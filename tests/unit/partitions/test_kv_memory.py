@@ -12,11 +12,10 @@ from logboom.commands import Add, Command, Delete, Put, Value
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
 
-P = PartitionId(0)
 KEYS = [b"k%02d" % k for k in range(40)]
 
 
@@ -37,7 +36,7 @@ class Model:
         self.directory = directory
         self.rng = random.Random(seed)
         self.history: list[list[Command]] = []
-        self.machine = KvMachine.open(directory, P, ApplySettings())
+        self.machine = KvMachine(KvFile(directory, ApplySettings()))
 
     def apply(self, index: int) -> None:
         def seal(_: object) -> tuple[Position, dict[bytes, bytes | None]]:
@@ -83,7 +82,7 @@ class Model:
     def crash(self) -> int:
         """Only the file is left; returns the index that it is of."""
         self.machine._file.close()
-        self.machine = KvMachine.open(self.directory, P, ApplySettings())
+        self.machine = KvMachine(KvFile(self.directory, ApplySettings()))
         return int(self.machine.position().applied_index)
 
 
@@ -115,7 +114,7 @@ def test_a_clean_stop_saves_everything(tmp_path: Path) -> None:
         model.step()
     model.machine.close()
     model.machine.close()
-    model.machine = KvMachine.open(tmp_path, P, ApplySettings())
+    model.machine = KvMachine(KvFile(tmp_path, ApplySettings()))
     model.check()
     model.machine.close()
 
@@ -146,7 +145,7 @@ def test_a_checkpoint_that_fails_loses_nothing_and_can_be_tried_again(
 
 def test_a_reader_sees_one_moment_while_applies_and_checkpoints_go_on(tmp_path: Path) -> None:
     """Two keys that are always equal; whoever reads them in between must never see them differ."""
-    machine = KvMachine.open(tmp_path, P, ApplySettings())
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
     stop = threading.Event()
     wrong: list[object] = []
 

@@ -20,6 +20,7 @@ from partitions.dedupe import Dedupe
 from partitions.log import ChainBroken, PartitionLog
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_apply import apply_blocks
+from partitions.machines.kv_file import KvFile
 from server.disk_os import OsDisk
 
 P = PartitionId(3)
@@ -285,12 +286,12 @@ class TestKv:
         return lambda _: (Position(PartitionLogIndex(index), GlobalLogIndex(index)), {b"p" * 16: b"meta"})
 
     def test_state_position_and_meta_survive(self, tmp_path: Path) -> None:
-        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        machine = KvMachine(KvFile(tmp_path, ApplySettings()))
         statuses = machine.apply([blocks([Put(b"k", b"v"), Add(b"n", 1, 2), Delete(b"none")])], self.seal(3))
         assert list(statuses[0]) == [Status.OK, Status.OK, Status.NOT_FOUND]
         digest = machine.digest()
         machine.close()
-        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        machine = KvMachine(KvFile(tmp_path, ApplySettings()))
         assert machine.get([b"k", b"n", b"x"]) == (
             [b"v", (1, 2), None],
             Position(PartitionLogIndex(3), GlobalLogIndex(3)),
@@ -300,7 +301,7 @@ class TestKv:
         machine.close()
 
     def test_a_failed_transaction_leaves_nothing(self, tmp_path: Path) -> None:
-        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        machine = KvMachine(KvFile(tmp_path, ApplySettings()))
 
         def fail(_: object) -> tuple[Position, dict[bytes, bytes | None]]:
             raise OSError("injected")
@@ -311,16 +312,16 @@ class TestKv:
         machine.close()
 
     def test_damage_is_reported_not_served(self, tmp_path: Path) -> None:
-        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        machine = KvMachine(KvFile(tmp_path, ApplySettings()))
         machine.apply([blocks([Put(b"k", b"precious-value")])], self.seal(1))
         machine.close()
         file = tmp_path / "data.mdb"
         raw = file.read_bytes()
         file.write_bytes(raw.replace(b"precious-value", b"precious-valuf"))
-        machine = KvMachine.open(tmp_path, P, ApplySettings())
+        machine = KvMachine(KvFile(tmp_path, ApplySettings()))
         with pytest.raises(CorruptData):
             machine.get([b"k"])
         machine.close()
         file.write_bytes(raw[: len(raw) - 4096])
         with pytest.raises(CorruptData, match="truncated"):
-            KvMachine.open(tmp_path, P, ApplySettings())
+            KvMachine(KvFile(tmp_path, ApplySettings()))

@@ -114,6 +114,15 @@ def test_a_failed_sync_releases_nothing_ever() -> None:
     assert [str(error) for error in failures] == ["no space"]
 
 
+def test_with_inline_off_a_sync_that_writes_nothing_goes_to_threads_too() -> None:
+    offload, journal = _Offload(), _Target()
+    journal.pending_bytes = 0
+    group = _group(offload, journal, [])
+    journal.queued = 1
+    group.kick()
+    assert len(offload.jobs) == 1
+
+
 class _Journal(_Target):
     """Carries what it is given; notes when it is told that it is needed no more."""
 

@@ -1,0 +1,57 @@
+"""Everything outside a node, in one place: the real world here, a simulated one in ``chaos/sim``."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from logboom.settings import ApplySettings
+from partitions.machines.kv_file import KvFile
+from ports.clock import Clock
+from ports.disk import Disk
+from ports.net import Network
+from ports.offload import Offload
+from ports.rng import Rng
+from ports.state_file import StateFile
+from server.clock_os import OsClock
+from server.disk_os import OsDisk
+from server.net_os import AsyncioNetwork
+from server.offload_os import ThreadOffload
+
+OFFLOAD_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything outside a node: clock, randomness, disk, network, threads, state files.
+
+    Timers are not in it: they are those of the running event loop.
+    """
+
+    clock: Clock
+    rng: Rng
+    disk: Disk
+    network: Network
+    sync_offload: Offload
+    """For group syncs. A pool of its own: they must not wait for applying."""
+    apply_offload: Offload
+    """For applying, reading and everything else that blocks."""
+    open_state_file: Callable[[Path, ApplySettings], StateFile]
+    """In a directory that exists. Blocking."""
+
+
+def real_world(*, fatal: Callable[[BaseException], None]) -> World:
+    """The operating system's. ``fatal`` is called, on the loop, with what goes wrong inside the network."""
+    clock = OsClock()
+    return World(
+        clock=clock,
+        rng=random.Random(secrets.randbits(128)),
+        disk=OsDisk(),
+        network=AsyncioNetwork(clock=clock, on_fatal=fatal),
+        sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
+        apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
+        open_state_file=KvFile,
+    )

@@ -1,0 +1,128 @@
+"""Machines by name, and ``log``'s checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.sim.state_file import StateFiles
+from logboom.errors import ConfigError, CorruptData
+from logboom.settings import ApplySettings
+from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions import machines
+from partitions.machines import machine_class, open_machine
+from partitions.machines.log import CHECKPOINT_BATCHES, LogMachine
+from server.disk_os import OsDisk
+
+
+def position(index: int) -> Position:
+    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
+
+
+def apply(machine: LogMachine, first: int, count: int = 1) -> None:
+    batches = [
+        ApplyBatch(PartitionLogIndex(k), GlobalLogIndex(k), 0, 1, 10, k.to_bytes(16, "little"), None)
+        for k in range(first, first + count)
+    ]
+    last = first + count - 1
+    machine.apply(batches, lambda _: (position(last), {b"p": b"%d" % last, b"gone": None}))
+
+
+class FullDisk(OsDisk):
+    def replace_file(self, path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+
+class Users:
+    """Somebody's own machine."""
+
+    needs_records = False
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    @classmethod
+    def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> Users:
+        assert directory.is_dir()
+        return cls(directory, partition_id, settings)
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = SimpleNamespace(name="users", load=lambda: Users)
+    monkeypatch.setattr(machines, "entry_points", lambda *, group: [entry] if group == machines.GROUP else [])
+
+
+def opened(name: str, directory: Path) -> Machine:
+    files = StateFiles(random.Random(0))
+    return open_machine(name, directory, PartitionId(3), ApplySettings(), disk=OsDisk(), open_state_file=files.open)
+
+
+class TestByName:
+    @pytest.mark.parametrize("name", ["kv", "log"])
+    def test_built_in_ones_use_nothing_but_the_ports(self, name: str, tmp_path: Path) -> None:
+        machine = opened(name, tmp_path / "p" / "state")
+        assert isinstance(machine, machine_class(name))
+        assert machine.position() == NOWHERE
+        assert list((tmp_path / "p" / "state").iterdir()) == []
+        machine.close()
+
+    @pytest.mark.usefixtures("users")
+    def test_those_of_users_are_opened_in_a_directory_that_is_there(self, tmp_path: Path) -> None:
+        machine = opened("users", tmp_path / "p" / "state")
+        assert isinstance(machine, Users)
+        assert machine_class("users") is Users
+        assert machine.given == (tmp_path / "p" / "state", PartitionId(3), ApplySettings())
+
+    @pytest.mark.usefixtures("users")
+    @pytest.mark.parametrize("look", [machine_class, lambda name: opened(name, Path("/nowhere/state"))])
+    def test_an_unknown_name_says_what_there_is(self, look: Callable[[str], object]) -> None:
+        with pytest.raises(ConfigError, match="'kw' is not known; known are kv, log, users"):
+            look("kw")
+        assert not Path("/nowhere").exists()
+
+
+class TestLogCheckpoint:
+    def test_a_clean_stop_saves_everything(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1, 5)
+        digest = machine.digest()
+        machine.close()
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        assert (machine.position(), machine.digest(), dict(machine.meta())) == (position(5), digest, {b"p": b"5"})
+
+    def test_a_crash_goes_back_to_the_last_one_and_can_be_gone_on_from(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1, CHECKPOINT_BATCHES)
+        apply(machine, CHECKPOINT_BATCHES + 1, 10)
+        again = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        assert again.position() == position(CHECKPOINT_BATCHES)
+        apply(again, CHECKPOINT_BATCHES + 1, 10)
+        assert again.digest() == machine.digest()
+
+    def test_one_that_fails_leaves_the_one_before_and_is_tried_again(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1)
+        machine.checkpoint()
+        machine = LogMachine(FullDisk(), tmp_path / "checkpoint")
+        apply(machine, 2)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                machine.checkpoint()
+        assert LogMachine(OsDisk(), tmp_path / "checkpoint").position() == position(1)
+
+    def test_damage_is_reported_not_served(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1)
+        machine.close()
+        raw = bytearray((tmp_path / "checkpoint").read_bytes())
+        raw[3] ^= 1
+        (tmp_path / "checkpoint").write_bytes(raw)
+        with pytest.raises(CorruptData, match=str(tmp_path / "checkpoint")):
+            LogMachine(OsDisk(), tmp_path / "checkpoint")
