@@ -43,14 +43,12 @@ class CrashModel:
         self._names: dict[str, dict[str, int]] = {"/": {}}
         self._renamed: dict[str, list[Op]] = {}
         """Per directory, operations on names that are not durable."""
-        self._initial = 0
         if base is not None:
             self._names.update({directory: {} for directory in base.directories})
-            for path, (content, size) in base.files.items():
-                self._initial -= 1
-                self._files[self._initial] = Inode(self._initial, content, size)
+            for number, (path, (content, size)) in enumerate(base.files.items(), 1):  # as SimDisk.of counts
+                self._files[number] = Inode(number, content, size)
                 directory, name = _split(path)
-                self._names[directory][name] = self._initial
+                self._names[directory][name] = number
 
     def feed(self, op: Op) -> None:
         """One more operation took effect."""

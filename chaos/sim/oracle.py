@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -120,7 +121,9 @@ class Oracle:
         for partition, machine in node.machines.items():
             if partition not in partitions:
                 continue
-            due = max((last for index, last in self._ends.get(partition, ()) if index <= target), default=0)
+            ends = self._ends.get(partition, [])
+            before = bisect_right(ends, (target, 1 << 62))
+            due = ends[before - 1][1] if before else 0
             applied = machine.position().applied_index
             if applied < due:
                 story = f"{name}: barrier at {target} over partition {partition}: {due} is due, {applied} is applied"

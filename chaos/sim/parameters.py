@@ -134,7 +134,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         ),
         slowest_s=rng.choice([0.001, 0.005, 0.03]),
         clients=rng.randint(2, 4),
-        think_s=rng.choice([0.1, 0.2, 0.4]),
+        think_s=rng.choice([0.2, 0.4, 0.8]),
         batch_max=rng.choice([1, 5, 40]),
         faults=_schedule(rng, kinds, nodes, seconds),
         victims=victims,
@@ -155,7 +155,7 @@ def _cluster(rng: random.Random, nodes: int) -> ClusterSettings:
 
 
 def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
-    heartbeat = rng.choice([30, 50, 100])
+    heartbeat = rng.choice([30, 60, 100, 150])
     election = heartbeat * rng.randint(4, 8)
     apply = ApplySettings(
         batch_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),

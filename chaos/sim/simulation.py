@@ -18,7 +18,7 @@ from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import SimNetwork
 from chaos.sim.oracle import Oracle
-from chaos.sim.parameters import Fault, Parameters
+from chaos.sim.parameters import Parameters
 from chaos.sim.timeline import Timeline
 from logboom import Add, Client, Record
 from logboom.errors import CorruptData, LogboomError
@@ -349,9 +349,3 @@ class Simulation:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             self.fail(invariant, f"{where}{problems[0]}{more}")
 
-
-def replaced(parameters: Parameters, faults: Sequence[Fault]) -> Parameters:
-    """The same run with another schedule."""
-    from dataclasses import replace
-
-    return replace(parameters, faults=tuple(faults))

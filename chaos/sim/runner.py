@@ -1,0 +1,160 @@
+"""Many seeds over the cores of this machine, one seed closely, and the smallest schedule that still fails."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from chaos.sim.parameters import Fault, Parameters, draw
+from chaos.sim.simulation import Outcome, Simulation
+from chaos.sim.timeline import Timeline
+
+SEEDS_PER_PROCESS: Final = 25
+"""Then a new process takes over: what one run leaves in memory is not the next one's concern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One seed, and what it cost."""
+
+    outcome: Outcome
+    cpu_s: float
+
+
+def commit() -> str:
+    """What is being tested."""
+    found = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def run(parameters: Parameters, *, timeline: Timeline | None = None, until: float | None = None) -> Ran:
+    """One run, here."""
+    gc.collect()
+    gc.disable()  # a run is short, and collecting would take a fifth of it
+    started = time.process_time()
+    try:
+        outcome = Simulation(parameters, timeline=timeline or Timeline(), until=until).play()
+    finally:
+        gc.enable()
+    return Ran(outcome, time.process_time() - started)
+
+
+def run_seed(job: tuple[int, float]) -> Ran:
+    """For worker processes: seed, and seconds of faults."""
+    return run(draw(job[0], seconds=job[1]))
+
+
+def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[Ran]:
+    """As they end."""
+    jobs = ((seed, seconds) for seed in seeds)
+    if workers <= 1:
+        yield from map(run_seed, jobs)
+        return
+    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
+        yield from pool.imap_unordered(run_seed, jobs)
+
+
+def replay_line(outcome: Outcome, *, seconds: float) -> str:
+    """All that is needed to see a failure again."""
+    failure = outcome.failure
+    if failure is None:
+        return ""
+    command = f"logboom chaos sim --seed {outcome.seed} --seconds {seconds:g} --trace"
+    return (
+        f"FAILED {failure.invariant} seed={outcome.seed} commit={commit()} at={failure.at:.3f}s: "
+        f"{failure.story} | replay: {command}"
+    )
+
+
+# -- the smallest schedule
+
+
+def minimise(parameters: Parameters, invariant: str, say: Callable[[str], None]) -> tuple[Fault, ...]:
+    """Fewest faults that still break ``invariant``: drop halves, then quarters, down to single ones (ddmin)."""
+    faults = list(parameters.faults)
+    chunk = max(1, len(faults) // 2)
+    while True:
+        at, dropped = 0, False
+        while at < len(faults):
+            rest = faults[:at] + faults[at + chunk :]
+            if _breaks(parameters, rest, invariant):
+                faults, dropped = rest, True
+                say(f"{len(faults)} faults are enough")
+            else:
+                at += chunk
+        if chunk == 1 and not dropped:
+            return tuple(faults)
+        chunk = max(1, chunk // 2)
+
+
+def _breaks(parameters: Parameters, faults: Sequence[Fault], invariant: str) -> bool:
+    failure = run(replace(parameters, faults=tuple(faults))).outcome.failure
+    return failure is not None and failure.invariant == invariant
+
+
+# -- summing up
+
+
+@dataclass
+class Summary:
+    """Of many seeds."""
+
+    seconds: float
+    seeds: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    operations: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+    slowest: tuple[float, int] = (1e9, 0)
+    """Simulated seconds per second, and whose."""
+    elections: int = 0
+    commits: int = 0
+
+    def add(self, ran: Ran) -> None:
+        """One more."""
+        outcome = ran.outcome
+        self.seeds += 1
+        self.simulated_s += outcome.simulated_s
+        self.cpu_s += ran.cpu_s
+        self.operations += outcome.operations
+        self.faults += outcome.faults
+        self.elections += outcome.elections
+        self.commits += outcome.commits
+        self.slowest = min(self.slowest, (outcome.simulated_s / max(ran.cpu_s, 1e-9), outcome.seed))
+        if outcome.failure is not None:
+            self.failures.append(outcome)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        operations = self.operations
+        kinds = ", ".join(f"{kind} {count}" for kind, count in self.faults.most_common())
+        return [
+            f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: "
+            f"{self.simulated_s / max(self.cpu_s, 1e-9):.1f} per second and core "
+            f"(slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})",
+            f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
+            f"{sum(operations.values()):,} operations: {operations['ok']:,} ok, {operations['fail']:,} refused, "
+            f"{operations['info']:,} unknown; {self.commits:,} commits, {self.elections:,} elections",
+            *[replay_line(outcome, seconds=self.seconds) for outcome in self.failures],
+            f"{len(self.failures)} failed" if self.failures else "all invariants held",
+        ]
+
+
+def say(line: str) -> None:
+    """To the person watching."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
