@@ -25,9 +25,9 @@ class Backend(Pipeline):
         leader = self.raft.engine.leader
         return None if leader is None else self._addresses[leader]
 
-    def recovered(self) -> bool:
-        """Watermarks, barriers and reads may be answered."""
-        return self._recovered
+    def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool:
+        """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
+        return self._unrecovered.isdisjoint(self.logs if partitions is None else partitions)
 
     def global_commit_index(self) -> GlobalLogIndex:
         """Highest ``global_log_index`` that this node knows to be committed."""
@@ -147,7 +147,7 @@ class Backend(Pipeline):
             "admits": self.raft.admits,
             "commit_index": self.parent.global_index,
             "raft_index": engine.commit_index,
-            "recovered": self._recovered,
+            "recovered": not self._unrecovered,
             "members": [
                 [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
                 for m in self.cluster.members

@@ -60,10 +60,11 @@ class Forwarding:
         """FORWARD: a request from another node's client. FORWARDED: the answer to one of ours."""
         number = frame.request_id
         if frame.kind is Kind.FORWARDED:
+            error = frame.header.get("error")
+            reply = from_wire(error) if isinstance(error, dict) else parse_reply(frame.header)
             found = self._take(number)
             if found is not None:
-                error = frame.header.get("error")
-                found.done(from_wire(error) if error is not None else parse_reply(frame.header))
+                found.done(reply)
         elif frame.kind is Kind.FORWARD:
 
             def answer(reply: SubmitReply | LogboomError) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 import structlog
 
 from logboom.errors import CorruptData
-from logboom.types import DurabilityMode, PartitionId
+from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex
 from partitions.batch import parse_batch
-from partitions.log import ChainBroken, PartitionLog
+from partitions.log import ChainBroken, DamagedBatch, PartitionLog
 from raftlog.entry import Route
+from raftlog.payloads import DamagedPayload
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +56,20 @@ class PartitionPayloads:
 
     def read(self, route: Route) -> bytes:
         """See Payloads."""
-        return self._log(route.partition_id).read_batch(route.last_index, route.digest)
+        try:
+            return self._log(route.partition_id).read_batch(route.last_index, route.digest)
+        except DamagedBatch as error:
+            raise DamagedPayload(str(error), route) from error
+
+    def write_again(self, proven: Mapping[PartitionId, PartitionLogIndex], doubtful: Set[bytes]) -> None:
+        """See Payloads."""
+        for partition_id, store in self._logs.items():
+            through = proven.get(partition_id, 0)
+            store.write_again(lambda ref, through=through: ref.last_index <= through and ref.digest not in doubtful)  # type: ignore[misc]
+
+    def lose(self, route: Route) -> bool:
+        """See Payloads."""
+        return self._log(route.partition_id).lose(route.last_index, route.digest)
 
     def _log(self, partition_id: PartitionId) -> PartitionLog:
         try:

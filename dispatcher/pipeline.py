@@ -28,7 +28,7 @@ from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, P
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
-from partitions.log import PartitionLog
+from partitions.log import DamagedBatch, PartitionLog
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import invariant
@@ -89,7 +89,8 @@ class Pipeline:
         self._tails: dict[PartitionId, Tail] = {}
         self._recovery_raft_index: int | None = None
         self._recovery_target: GlobalLogIndex | None = None
-        self._recovered = False
+        self._unrecovered = set(logs)
+        """Partitions that may have shown higher watermarks before this process started."""
         self._touched: set[PartitionId] = set()
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
@@ -121,7 +122,7 @@ class Pipeline:
         now = self.clock.monotonic()
         self.pending.expire(now)
         self.forwarding.expire(now)
-        if not self._recovered:
+        if self._unrecovered:
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
 
@@ -350,8 +351,24 @@ class Pipeline:
                 self.pending.applied(batch, partition_id)
             self._publish(partition_id)
             self._notice_recovery()
+            damage = self.workers[partition_id].damage
+            if damage is not None:
+                self.damaged(partition_id, damage)
 
         return progressed
+
+    def damaged(self, partition_id: PartitionId, damage: DamagedBatch) -> None:
+        """A batch could not be read: have it fetched from a peer; the worker goes on when it is back."""
+        self.raft.damaged(Route(partition_id, Term(0), damage.last_index, damage.digest))
+
+    def repaired(self) -> None:
+        """See RaftEvents."""
+        for worker in self.workers.values():
+            if worker.damage is not None:
+                worker.damage = None
+                worker.resume()
+        self._touched.update(self.logs)
+        self._settle_soon()
 
     def _publish(self, partition_id: PartitionId) -> None:
         store, worker = self.logs[partition_id], self.workers[partition_id]
@@ -372,9 +389,9 @@ class Pipeline:
         """After a start: hide watermarks until they are known to be at least what was shown before.
 
         A commit index of the current term, heard since the start, covers everything that was ever
-        committed; once applied up to there, no watermark can be lower than before (I7).
+        committed; once a partition has applied up to there, its watermark cannot be lower than before (I7).
         """
-        if self._recovered:
+        if not self._unrecovered:
             return
         if self._recovery_target is None:
             self._recovery_raft_index = self._recovery_raft_index or self.raft.engine.covering_commit()
@@ -382,10 +399,6 @@ class Pipeline:
                 return
             self._recovery_target = self.parent.global_index
         target = self._recovery_target
-        if all(
-            self.watermarks.of(partition_id).applied_global_index >= target
-            or worker.state not in ("running", "retrying")
-            for partition_id, worker in self.workers.items()
-        ):
-            self._recovered = True
+        self._unrecovered = {p for p in self._unrecovered if self.watermarks.of(p).applied_global_index < target}
+        if not self._unrecovered:
             log.info("recovered", global_commit_index=target)

@@ -11,6 +11,7 @@ from logboom.errors import InvalidRequest, NoSuchPartition, Unavailable
 from logboom.records import RecordBlock
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId
+from logboom.wire import shown
 
 KEYS_MAX: Final = 10_000
 SCAN_CHUNK: Final = 1_000
@@ -42,8 +43,8 @@ async def make_fresh(backend: Any, header: Mapping[str, Any], partition_id: Part
     elif mode == "at_least":
         target = GlobalLogIndex(field_of(header, "at_least", int))
     else:
-        raise InvalidRequest(f"read must be linearizable, at_least or stale, not {mode!r}")
-    if not backend.recovered():
+        raise InvalidRequest(f"read must be linearizable, at_least or stale, not {shown(mode)}")
+    if not backend.recovered([partition_id]):
         raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
     await backend.wait_applied(partition_id, target, deadline)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, ProtocolError
 from logboom.records import RecordBlock
 from logboom.types import (
     PRODUCER_ID_BYTES,
@@ -15,7 +15,7 @@ from logboom.types import (
     PartitionLogIndex,
     ProducerId,
 )
-from logboom.wire import Buffer, Frame
+from logboom.wire import Buffer, Frame, shown
 
 PARTS_MAX: Final = 4096
 SEQUENCE_MAX: Final = 1 << 62
@@ -76,7 +76,7 @@ def parse_submit(frame: Frame, *, now: float, forwarded: bool = False) -> Submit
         raise InvalidRequest(f"producer must have {PRODUCER_ID_BYTES} bytes, not {len(producer)}")
     wait = header.get("wait")
     if not isinstance(wait, str) or wait not in WAITS:
-        raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
+        raise InvalidRequest(f"wait must be committed, durable or applied, not {shown(wait)}")
     epoch = field_of(header, "epoch", int)
     if epoch > 0xFFFFFFFF:
         raise InvalidRequest(f"epoch {epoch} does not fit 32 bits")
@@ -141,5 +141,15 @@ def encode_reply(reply: SubmitReply) -> dict[str, Any]:
 
 
 def parse_reply(header: Mapping[str, Any]) -> SubmitReply:
-    """Inverse, between nodes."""
-    return SubmitReply(tuple(tuple(part) for part in header["parts"]), header["commit_index"])
+    """Inverse, between nodes. Raises ProtocolError."""
+    rows, commit_index = header.get("parts"), header.get("commit_index")
+    if type(commit_index) is not int or not isinstance(rows, list) or not all(map(_is_reply_part, rows)):
+        raise ProtocolError("FORWARDED: not a reply to a submit")
+    return SubmitReply(tuple(tuple(part) for part in rows), GlobalLogIndex(commit_index))
+
+
+def _is_reply_part(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 6:
+        return False
+    *numbers, results = row
+    return all(type(n) is int for n in numbers) and (results is None or isinstance(results, bytes))

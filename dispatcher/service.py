@@ -32,7 +32,7 @@ from logboom.errors import (
 )
 from logboom.settings import Settings
 from logboom.types import Level, PartitionId, Scope, Watermark
-from logboom.wire import FLAG_MORE, PROTOCOL_VERSION, Buffer, Frame, Kind, encode
+from logboom.wire import FLAG_MORE, PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.net import Connection
 
 log = structlog.get_logger(__name__)
@@ -165,14 +165,15 @@ class Session:
         backend, header = self._backend, frame.header
         if frame.kind is not Kind.HELLO:
             raise Unauthenticated(f"a connection begins with HELLO, not {frame.kind.name}")
-        if header.get("version") != PROTOCOL_VERSION:
+        version = header.get("version")
+        if version != PROTOCOL_VERSION:
             raise IncompatibleVersion(
-                f"client speaks version {header.get('version')}, this node {PROTOCOL_VERSION}",
-                found=header.get("version"),
+                f"client speaks version {shown(version)}, this node {PROTOCOL_VERSION}",
+                found=version if isinstance(version, int) else None,
                 supported=PROTOCOL_VERSION,
             )
         if header.get("cluster") not in (None, backend.cluster.id):
-            raise InvalidRequest(f"this is cluster {backend.cluster.id!r}, not {header['cluster']!r}")
+            raise InvalidRequest(f"this is cluster {backend.cluster.id!r}, not {shown(header['cluster'])}")
         self._introduced = True
         self.connection.authenticated()
         cluster = backend.cluster
@@ -299,21 +300,25 @@ class Session:
                 )
         return [PartitionId(p) for p in wanted]
 
-    def _recovered(self) -> None:
+    def _recovered(self, partitions: Sequence[PartitionId]) -> None:
         self._backend.look()
-        if not self._backend.recovered():
-            raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
+        if self._backend.recovered(partitions):
+            return
+        still = [mark for mark in self._backend.watermarks.all(partitions) if mark.state != "running"]
+        why = f": partition {still[0].partition_id} is {still[0].state}" if still else ""
+        raise Unavailable(f"this node is still recovering{why}; ask another or try again", retry_after=0.1)
 
     def _barrier(self, frame: Frame) -> None:
         header, backend = frame.header, self._backend
         scope, level = header.get("scope", "node"), header.get("level", "applied")
         if scope not in (Scope.NODE, Scope.LEADER):
             raise InvalidRequest(
-                f"scope must be node or leader here, not {scope!r}; clients ask every node for the rest"
+                f"scope must be node or leader here, not {shown(scope)}; clients ask every node for the rest"
             )
         if not isinstance(level, str) or level not in {str(each) for each in Level}:
-            raise InvalidRequest(f"level must be ordered, durable or applied, not {level!r}")
-        self._recovered()
+            raise InvalidRequest(f"level must be ordered, durable or applied, not {shown(level)}")
+        partitions = self._partitions(header)
+        self._recovered(partitions)
         if scope == Scope.LEADER and not backend.raft.admits:
             raise NotLeader("this node does not lead", leader=backend.leader_address())
         request_id = frame.request_id
@@ -333,7 +338,7 @@ class Session:
         waiter = backend.barriers.add(
             client=self,
             target=field_of(header, "global_index", int),
-            partitions=self._partitions(header),
+            partitions=partitions,
             level=Level(level),
             deadline=self._deadline(header),
             wait_blocked=bool(header.get("wait_blocked", False)),
@@ -345,8 +350,9 @@ class Session:
             backend.hurry(waiter.behind)
 
     def _watermarks(self, frame: Frame) -> None:
-        self._recovered()
-        marks = self._backend.watermarks.all(self._partitions(frame.header))
+        partitions = self._partitions(frame.header)
+        self._recovered(partitions)
+        marks = self._backend.watermarks.all(partitions)
         self.reply(
             frame.request_id,
             Kind.WATERMARKS_REPLY,
@@ -368,13 +374,14 @@ class Session:
                 reached = max(position.applied_global_index, backend.watermarks.of(partition).applied_global_index)
                 digests.append([partition, reached, digest])
         admission = backend.admission
-        marks = [to_row(mark) for mark in backend.watermarks.all()] if backend.recovered() else []
+        # What has not recovered may have shown more before; what stands still must be seen all the same.
+        marks = [m for m in backend.watermarks.all() if m.state != "running" or backend.recovered([m.partition_id])]
         self.reply(
             frame.request_id,
             Kind.STATUS_REPLY,
             {
                 **backend.status(),
-                "partitions": marks,
+                "partitions": [to_row(mark) for mark in marks],
                 "backlog": [[p, *admission.used(p)] for p in backend.partition_ids()],
                 "node_backlog": list(admission.used()),
                 "waiters": len(backend.barriers),
@@ -388,7 +395,7 @@ class Session:
     def _admin(self, frame: Frame) -> None:
         action = frame.header.get("action")
         if action not in ACTIONS:
-            raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {action!r}")
+            raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {shown(action)}")
         partition = reads.partition_of_header(self._backend, frame.header)
         state = getattr(self._backend, str(action))(partition)
         log.info("admin", action=action, partition=partition, state=state)

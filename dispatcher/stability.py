@@ -11,6 +11,7 @@ from typing import Any
 
 from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import shown
 
 
 class Stability:
@@ -54,5 +55,5 @@ def parse_progress(header: Mapping[str, Any]) -> list[tuple[PartitionId, int]]:
         raise ProtocolError("PROGRESS without a list of durable indices")
     for row in rows:
         if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and v >= 0 for v in row)):
-            raise ProtocolError(f"PROGRESS with {row!r}")
+            raise ProtocolError(f"PROGRESS with {shown(row)}")
     return [(PartitionId(p), index) for p, index in rows]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from logboom.errors import CorruptData, LogboomError, Unavailable
 from logboom.types import MIB, PartitionId
 from logboom.wire import FLAG_MORE, Kind
-from partitions.log import CommittedBatch
+from partitions.log import CommittedBatch, DamagedBatch
 
 READ_BYTES: Final = 1 * MIB
 Send = Callable[[Kind, dict[str, Any], list[Any], int], None]
@@ -75,6 +75,8 @@ class Tail:
             return
         if batches is None:
             self.close()
+            if isinstance(error, DamagedBatch):
+                self._backend.damaged(self._log.partition_id, error)
             known = error if isinstance(error, CorruptData) else Unavailable(f"the log could not be read: {error}")
             self._ended(known)
             return

@@ -20,7 +20,7 @@ import google_crc32c
 from blake3 import blake3
 
 from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
-from logboom.records import RecordBlock
+from logboom.records import RECORDS_MAX, RecordBlock
 from logboom.types import DIGEST_BYTES, PartitionId, PartitionLogIndex, ProducerId, Term
 from logboom.wire import Buffer
 
@@ -32,6 +32,7 @@ DIGESTS: Final = struct.Struct("<16s16s")
 CRC: Final = struct.Struct("<I4x")
 HEADER_BYTES: Final = HEAD.size + DIGESTS.size + CRC.size
 SECTION_BYTES_MAX: Final = 1 << 30
+INDEX_MAX: Final = 1 << 62
 
 
 class BatchHeader(NamedTuple):
@@ -165,8 +166,10 @@ def parse_header(raw: Buffer) -> BatchHeader:
             found=version,
             supported=VERSION,
         )
-    if not count or meta > SECTION_BYTES_MAX or data > SECTION_BYTES_MAX:
+    if not 1 <= count <= RECORDS_MAX or max(meta, data) > SECTION_BYTES_MAX:
         raise CorruptData(f"batch header with {count} records in {meta} + {data} bytes")
+    if not first or max(first, seq, floor) > INDEX_MAX:
+        raise CorruptData(f"batch header with index {first}, sequence {seq}, floor {floor}")
     previous, digest = DIGESTS.unpack_from(raw, HEAD.size)
     return BatchHeader(
         PartitionId(partition),

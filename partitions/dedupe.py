@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgpack
 
+from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId, Status
 from partitions.batch import BatchHeader
@@ -96,10 +98,17 @@ class Producer:
 
     @classmethod
     def decode(cls, raw: bytes) -> Producer:
-        """Inverse of ``encode``."""
-        row: Any = msgpack.unpackb(raw)
-        epoch, floor, ranges, receipts, last_global = row
-        return cls(epoch, floor, [tuple(r) for r in ranges], [AppliedReceipt(*r) for r in receipts], last_global)
+        """Inverse of ``encode``. Raises CorruptData."""
+        try:
+            row: Any = msgpack.unpackb(raw)
+            epoch, floor, ranges, receipts, last_global = row
+            found = cls(epoch, floor, [(a, b) for a, b in ranges], [AppliedReceipt(*r) for r in receipts], last_global)
+            sound = _is_sound(found)
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+            raise CorruptData(f"a producer's entry cannot be read: {error}") from error
+        if not sound:
+            raise CorruptData("a producer's entry is not one of ours")
+        return found
 
 
 class Dedupe:
@@ -213,6 +222,15 @@ class Dedupe:
             if (receipt.sequence, receipt.record_count) == (first_sequence, count):
                 return receipt
         return None
+
+
+def _is_sound(known: Producer) -> bool:
+    edges = [known.floor, *(edge for bounds in known.ranges for edge in bounds)]
+    numbers = [known.epoch, known.last_global, *edges, *(n for receipt in known.receipts for n in receipt[:5])]
+    if any(type(n) is not int or n < 0 for n in numbers) or any(a >= b for a, b in pairwise(edges)):
+        return False
+    kept: list[tuple[Any, int]] = [(receipt.results, receipt.record_count) for receipt in known.receipts]
+    return all(r is None or (isinstance(r, bytes) and len(r) in (1, count)) for r, count in kept)
 
 
 def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +56,15 @@ class ChainBroken(LogboomError):
 
     code = "chain_broken"
     retryable = True
+
+
+class DamagedBatch(CorruptData):
+    """The bytes of one batch are not what its digest says. Another node may have it: see ``PartitionLog.lose``."""
+
+    def __init__(self, message: str, *, last_index: PartitionLogIndex, digest: bytes, path: str, offset: int) -> None:
+        super().__init__(message, path=path, offset=offset)
+        self.last_index = last_index
+        self.digest = digest
 
 
 class CommittedBatch(NamedTuple):
@@ -142,6 +151,8 @@ class PartitionLog:
         self._offset = array("Q")
         self._length = array("I")
         self._digests = bytearray()
+        self._lost: dict[tuple[int, bytes], int] = {}
+        """Committed batches whose bytes are damaged, by last index and digest: their position."""
         self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
         # Appending
         self._order = 0
@@ -196,11 +207,31 @@ class PartitionLog:
             file.write(
                 [pack_segment_header(self.partition_id, ordinal=self._tail_segment, first_index=first)], offset=0
             )
-        # What a crash left in the page cache counts as held: make it so before anyone relies on it.
+        # What a crash left in the page cache counts as held: make it so before anyone relies on it. The name,
+        # too: a process that was killed may have made the file and not got as far as syncing its directory.
         file.sync()
+        self._disk.sync_directory(self._directory)
         self._file, self._file_refs, self._file_end = file, list(refs), end
         self._file_segment = self._tail_segment
         self._allocated = file.size()
+
+    def write_again(self, proven: Callable[[BatchRef], bool]) -> int:
+        """Write what was found at the end and is not proven to be on the disk; returns the bytes (blocking).
+
+        After a failed sync the page cache may show what the disk never got, and a later sync of it succeeds.
+        Segments before the last were synced before the next one was made.
+        """
+        if self._file is None:
+            return 0
+        doubtful = [ref for ref in self._file_refs if not proven(ref)]
+        # The header too, unless a later process has relied on this file.
+        ranges = [(0, SEGMENT_HEADER_BYTES)] if len(doubtful) == len(self._file_refs) else []
+        ranges += [(ref.offset, ref.length) for ref in doubtful]
+        for offset, length in ranges:
+            self._file.write([self._file.read(offset=offset, length=length)], offset=offset)
+        if ranges:
+            self._file.sync()
+        return sum(length for _, length in ranges)
 
     # -- holding
 
@@ -213,6 +244,8 @@ class PartitionLog:
         for ref in self._held.get(last_index, ()):
             if ref.digest == digest:
                 return ref
+        if self._lost and (last_index, digest) in self._lost:
+            return None
         position = bisect_left(self._last, last_index)
         if position < len(self._last) and self._last[position] == last_index and self._digest(position) == digest:
             return self._ref(position)
@@ -223,8 +256,32 @@ class PartitionLog:
         ref = self.find(last_index, digest)
         return ref is not None and ref.order <= self._synced_order
 
+    def lose(self, last_index: int, digest: bytes) -> bool:
+        """This batch is damaged here: it is not held until it has been appended, and written, again.
+
+        False: it was not held, or its damage is known already.
+        """
+        ref = self.find(last_index, digest)
+        if ref is None or (ref.last_index, digest) in self._unwritten:
+            return False
+        if last_index in self._held:
+            self._held[last_index] = [each for each in self._held[last_index] if each.digest != digest]
+        else:
+            self._lost[last_index, digest] = bisect_left(self._last, last_index)
+        return True
+
+    def _mend(self, refs: Sequence[BatchRef]) -> None:
+        """What was lost is written anew: read it there from now on."""
+        for ref in refs:
+            position = self._lost.pop((ref.last_index, ref.digest), None)
+            if position is not None:
+                # Length last: a reader in another thread that sees halves of both finds no batch, and tries again.
+                self._segment[position], self._offset[position] = ref.segment, ref.offset
+                self._length[position] = ref.length
+
     def _hold(self, ref: BatchRef) -> None:
-        self._held.setdefault(ref.last_index, []).append(ref)
+        # The newest copy first: it was appended because an older one is damaged.
+        self._held.setdefault(ref.last_index, []).insert(0, ref)
         self.highest_index = max(self.highest_index, ref.last_index)
 
     def _digest(self, position: int) -> bytes:
@@ -251,7 +308,8 @@ class PartitionLog:
         header = batch.header
         if header.partition_id != self.partition_id:
             raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
-        if self.holds(batch.last_index, header.digest):
+        lost = bool(self._lost) and (batch.last_index, header.digest) in self._lost
+        if self.holds(batch.last_index, header.digest) or (lost and (batch.last_index, header.digest) in self._unwritten):
             return False
         before = header.first_index - 1
         if not (before == 0 and header.previous_digest == NO_DIGEST) and not self.holds(before, header.previous_digest):
@@ -274,7 +332,8 @@ class PartitionLog:
         self._tail_offset += header.nbytes
         self._tail_records += header.record_count
         self._unwritten[batch.last_index, header.digest] = batch
-        self._hold(ref)
+        if not lost:
+            self._hold(ref)
         return True
 
     def _place(self, header: BatchHeader) -> _Write:
@@ -367,6 +426,8 @@ class PartitionLog:
         for write in job.writes:
             for ref in write.refs:
                 self._unwritten.pop((ref.last_index, ref.digest), None)
+            if self._lost:
+                self._mend(write.refs)
         self._advance_durable()
 
     # -- committing (on the loop)
@@ -494,9 +555,15 @@ class PartitionLog:
             raise self._corrupt(ref, "is another batch")
         return raw
 
-    def _corrupt(self, ref: BatchRef, why: str) -> CorruptData:
+    def _corrupt(self, ref: BatchRef, why: str) -> DamagedBatch:
         path = self._directory / self._names[ref.segment]
-        return CorruptData(f"{path} at {ref.offset}: {why}", path=str(path), offset=ref.offset)
+        return DamagedBatch(
+            f"{path} at {ref.offset}: {why}",
+            last_index=ref.last_index,
+            digest=ref.digest,
+            path=str(path),
+            offset=ref.offset,
+        )
 
     def _open_for_reading(self, segment: int) -> File:
         return self._disk.open(self._directory / self._names[segment], readonly=True)

@@ -183,8 +183,7 @@ def load(disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool) -> 
     ordinal = segment_ordinal(path.name)
     file = disk.open(path)
     header = file.read(offset=0, length=SEGMENT_HEADER_BYTES)
-    if not sealed and not any(header):
-        # A crash while the segment was being made: nothing in it was ever promised.
+    if not sealed and _was_being_made(file, header, partition_id, ordinal):
         return Scanned([], 0, []), file
     check_segment_header(header, partition_id, ordinal=ordinal, path=path)
     index = path.with_suffix(".idx")
@@ -205,6 +204,16 @@ def load(disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool) -> 
         return found, None
     _cut_torn_tail(disk, file, raw, found.end)
     return found, file
+
+
+def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordinal: int) -> bool:
+    """A crash before the header was synced: a part of it at most, and nothing behind it was ever promised."""
+    whole = pack_segment_header(partition_id, ordinal=ordinal, first_index=int(file.path.name[:20]))
+    begun = header.rstrip(b"\0")
+    if begun == whole.rstrip(b"\0") or not whole.startswith(begun):
+        return False
+    rest = file.read(offset=len(header), length=file.size())
+    return rest == bytes(len(rest))
 
 
 def _cut_torn_tail(disk: Disk, file: File, raw: bytes, end: int) -> None:

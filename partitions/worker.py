@@ -17,7 +17,7 @@ from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
 from partitions.dedupe import Dedupe
-from partitions.log import PartitionLog
+from partitions.log import DamagedBatch, PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
@@ -60,6 +60,8 @@ class ApplyWorker:
         """What might be applied when the last group began."""
         self._urgent = False
         self.last_error = ""
+        self.damage: DamagedBatch | None = None
+        """What stopped it, in state ``damaged``, unless it was the state itself."""
 
     @property
     def applied_index(self) -> PartitionLogIndex:
@@ -181,6 +183,9 @@ class ApplyWorker:
         if error is not None:
             self.last_error = repr(error)
             log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
+            if isinstance(error, OSError):
+                self._fatal(error)  # a later one may seem to succeed, on top of pages that the disk never got
+                return
             if not self._closing:
                 self._save_timer = asyncio.get_running_loop().call_later(self._settings.retry_max_ms / 1000, self._save)
             return
@@ -194,6 +199,7 @@ class ApplyWorker:
     def _failed(self, error: BaseException | None) -> None:
         self.dedupe.rollback()
         self.last_error = repr(error)
+        self.damage = error if isinstance(error, DamagedBatch) else None
         self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
         log.error(
             "apply_failed",

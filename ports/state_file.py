@@ -51,7 +51,7 @@ class StateFile(Protocol):
         ...
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
-        """One transaction; see the module."""
+        """One transaction; see the module. After an OSError the process must not go on using the file."""
         ...
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from logboom.errors import CorruptData, LogboomError, NotLeader, ProtocolError, Unavailable
 from logboom.settings import RaftSettings
-from logboom.types import MIB, NodeId
+from logboom.types import MIB, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Buffer, Frame, Kind
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
@@ -71,6 +71,10 @@ class RaftEvents(Protocol):
         """A group sync is done: durable watermarks may have moved."""
         ...
 
+    def repaired(self) -> None:
+        """All payload that was missing or damaged here is back."""
+        ...
+
 
 class RaftLog:
     """See the module. ``fatal`` is called with whatever must stop the node."""
@@ -101,7 +105,13 @@ class RaftLog:
         self.links = links_of(self)
         self.group = group(self._on_synced)
         self.feeds = Feeds(
-            peers=peers, journal=journal, payloads=payloads, links=self.links, offload=offload, advanced=self._advanced
+            peers=peers,
+            journal=journal,
+            payloads=payloads,
+            links=self.links,
+            offload=offload,
+            advanced=self._advanced,
+            damaged=self.damaged,
         )
         self.engine = Engine(
             node_id=node_id,
@@ -115,7 +125,9 @@ class RaftLog:
             sendable=self.feeds.sendable,
         )
         self.reads = ReadRounds(self.engine)
-        self.repair = Repair(peers=peers, links=self.links, payloads=payloads, offload=offload, clock=clock)
+        self.repair = Repair(
+            peers=peers, links=self.links, payloads=payloads, offload=offload, clock=clock, damaged=self.damaged
+        )
         self.put_back = 0
         """Batches that a power loss took from their log and the journal gave back."""
         self._leading_term: int | None = None
@@ -139,6 +151,7 @@ class RaftLog:
         floor without its write-ahead batch was never acknowledged by us, nor any later one: cut.
         Anything else that is missing is refetched before this node votes.
         """
+        self._write_again()
         self._put_back()
         missing: list[Route] = []
         for command, index, _ in self.journal.entries[1:]:
@@ -153,6 +166,16 @@ class RaftLog:
         self.group.flush()
         self.repair.missing(missing)
         self.engine.may_vote = not missing
+
+    def _write_again(self) -> None:
+        """A log that was acknowledged is on the disk, unless the journal had synced it in its place."""
+        proven: dict[PartitionId, PartitionLogIndex] = {}
+        for command, index, _ in self.journal.entries[1:]:
+            if index > self.journal.floor:
+                break
+            for route in unpack_routes(command):
+                proven[route.partition_id] = max(route.last_index, proven.get(route.partition_id, route.last_index))
+        self.payloads.write_again(proven, self.journal.carried)
 
     def _put_back(self) -> None:
         for command, _, _ in self.journal.entries[1:]:
@@ -222,9 +245,9 @@ class RaftLog:
             self.reads.finish()
             if self._leading_term is not None:
                 self.feeds.pump(term=self.engine.term, settled=not self._proposals)
-            if self.repair.active:
-                self.repair.work()
-                self.engine.may_vote = not self.repair.active
+            if self.repair.active and self.repair.work():
+                self.engine.may_vote = True
+                self.events.repaired()
             if self._leading_term is None:
                 self.group.kick()
             elif self._loop is not None:
@@ -284,6 +307,13 @@ class RaftLog:
             proposals, entry_bytes_max=self.settings.entry_bytes_max, payload_bytes_max=ENTRY_PAYLOAD_BYTES_MAX
         ):
             self.engine.append(pack_routes(routes))
+
+    def damaged(self, route: Route) -> None:
+        """A batch that was held cannot be read: fetch it from a peer; until it is back, cast no vote."""
+        if self.payloads.lose(route):
+            self.repair.damaged(route)
+            self.engine.may_vote = False
+            self.poke()
 
     def uncommitted_routes(self) -> list[Route]:
         """Routes in the journal above what was handed up: where a new leader continues from."""

@@ -347,7 +347,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._next_look = now + self.settings.heartbeat_ms / 1000
         deadline = now - self.settings.fallback_ms / 1000
         heard = sum(self._SyncObj__lastResponseTime[n] > deadline for n in self._peers.values())
-        if heard + 1 <= (len(self._peers) + 1) / 2:
+        if heard + 1 <= (len(self._peers) + 1) / 2 or not self.may_vote:
             self._step_down()
 
     def _step_down(self) -> None:

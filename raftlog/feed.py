@@ -21,7 +21,7 @@ from ports.offload import Offload
 from raftlog.entry import Route, unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Links
-from raftlog.payloads import Payloads
+from raftlog.payloads import DamagedPayload, Payloads
 
 log = structlog.get_logger(__name__)
 
@@ -51,14 +51,16 @@ class Feeds:
         links: Links,
         offload: Offload,
         advanced: Callable[[NodeId], None],
+        damaged: Callable[[Route], None],
     ) -> None:
-        """``advanced`` is called when more entries of a peer may be sent."""
+        """``advanced`` is called when more entries of a peer may be sent, ``damaged`` for what cannot be read."""
         self._feeds = {peer: _Feed() for peer in peers}
         self._journal = journal
         self._payloads = payloads
         self._links = links
         self._offload = offload
         self._advanced = advanced
+        self._damaged = damaged
 
     def sendable(self, peer: NodeId) -> int:
         """Highest Raft index that may be sent to ``peer``."""
@@ -115,8 +117,10 @@ class Feeds:
             if raws is None:
                 if not isinstance(error, CorruptData):
                     raise error or RuntimeError("reading payload failed")
-                # Our own copy is damaged: this follower has to get it from another node.
+                # Our own copy is damaged: the follower gets it when we have got it back.
                 log.error("catch_up_read_failed", peer=peer, error=str(error))
+                if isinstance(error, DamagedPayload):
+                    self._damaged(error.route)
                 return
             if all(self._links.send(peer, Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws):
                 feed.cursor = index

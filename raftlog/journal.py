@@ -11,7 +11,7 @@ however many partitions it touches. They count only until those logs are synced 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -42,6 +42,8 @@ class _Tail:
     sequence: int
     redo_bytes: int = 0
     """In this file."""
+    doubtful: int = 0
+    """At start: what was found from this offset on may not be on the disk."""
 
 
 class _Sealed(NamedTuple):
@@ -118,14 +120,18 @@ class Journal:
         journal._synced, journal._next_sequence = sequence - 1, sequence
         if journal._tail is None:
             journal._tail = journal._new_segment(sequence)
+        else:
+            # What a killed process had written and not synced is in the page cache, be it records or the file's
+            # name. It counts as held from here on: make it so.
+            journal._write_again(journal._tail)
+            disk.sync_directory(directory)
         invariant(journal.floor <= journal.durable_index, "journal ends below its acknowledged floor")
         return journal
 
     def _load(self, path: Path, sequence: int, floor: int, *, last: bool) -> tuple[int, int]:
         file = self.disk.open(path)
         size = file.size()
-        if last and not any(file.read(offset=0, length=codec.SEGMENT_HEADER.size)):
-            # A crash while the segment was being made: nothing in it was ever promised.
+        if last and self._was_being_made(file, sequence):
             self._tail = self._start_segment(file, sequence)
             return sequence, floor
         raw = file.read(offset=0, length=min(size, SCAN_BYTES_MAX))
@@ -134,10 +140,13 @@ class Journal:
             raise CorruptData(
                 f"{path}: starts at record {first}, expected {sequence}: a journal segment is missing", path=str(path)
             )
-        records, end = codec.scan(memoryview(raw), first_sequence=first)
+        try:
+            records, end = codec.scan(memoryview(raw), first_sequence=first)
+        except CorruptData as error:
+            raise CorruptData(f"{path}: {error}", path=str(path), **error.fields) from error
         for record in records:
             self._replay(record, path)
-            floor = max(floor, record.floor)
+            floor = record.floor
         sequence = records[-1].next_sequence if records else first
         redo_bytes = sum(len(record.body) for record in records if record.kind is Kind.REDO)
         damage = codec.later_record(raw, end, missing=sequence)
@@ -150,12 +159,31 @@ class Journal:
             )
         if last:
             self._cut_torn_tail(file, raw, end)
-            self._tail = _Tail(file, end, sequence, redo_bytes)
+            proven = records[-1].synced if records else 0
+            doubtful = next((r.start for r in records if r.sequence > proven), end)
+            self._tail = _Tail(file, end, sequence, redo_bytes, doubtful if doubtful > codec.SEGMENT_HEADER.size else 0)
         else:
             file.close()
             if redo_bytes:
                 self._sealed.append(_Sealed(path, sequence - 1))
         return sequence, floor
+
+    def _was_being_made(self, file: File, sequence: int) -> bool:
+        """A crash before the header was synced: a part of it at most, and nothing behind it was ever promised."""
+        whole = codec.segment_header(first_sequence=sequence, cluster=self.cluster)
+        begun = file.read(offset=0, length=len(whole)).rstrip(b"\0")
+        if begun == whole.rstrip(b"\0") or not whole.startswith(begun):
+            return False
+        rest = file.read(offset=len(whole), length=file.size())
+        return rest == bytes(len(rest))
+
+    def _write_again(self, tail: _Tail) -> None:
+        # After a failed sync the page cache may show what the disk never got, and the next sync succeeds without
+        # writing it. Files before the last were synced before it was made.
+        length = tail.offset - tail.doubtful
+        if length > 0:
+            tail.file.write([tail.file.read(offset=tail.doubtful, length=length)], offset=tail.doubtful)
+        tail.file.sync()
 
     def _cut_torn_tail(self, file: File, raw: bytes, end: int) -> None:
         rest = raw[end:]
@@ -175,6 +203,8 @@ class Journal:
             self.entries.append((bytes(record.body[codec.ENTRY.size :]), index, term))
         elif record.kind is Kind.TRUNCATE:
             (index,) = codec.INDEX.unpack(record.body)
+            if index <= self.entries[0][1]:
+                raise CorruptData(f"{path}: entries are removed from {index} on", path=str(path), offset=record.start)
             del self.entries[index - self.entries[0][1] :]
         elif record.kind is Kind.REDO:
             self._redo[bytes(record.body[: codec.DIGEST_BYTES])] = record.sequence, record.body[codec.DIGEST_BYTES :]
@@ -184,7 +214,10 @@ class Journal:
             self._redo = {digest: found for digest, found in self._redo.items() if found[0] > through}
         elif record.kind is Kind.HARDSTATE:
             (self.term,) = codec.INDEX.unpack_from(record.body)
-            self.vote = bytes(record.body[codec.INDEX.size :]).decode() or None
+            try:
+                self.vote = bytes(record.body[codec.INDEX.size :]).decode() or None
+            except UnicodeDecodeError as error:
+                raise CorruptData(f"{path}: a vote for nobody: {error}", path=str(path), offset=record.start) from error
 
     # -- the engine's view (PySyncObj's journal interface)
 
@@ -215,6 +248,7 @@ class Journal:
         del self.entries[position:]
         self._pending.append((Kind.TRUNCATE, codec.INDEX.pack(index)))
         self.durable_index = min(self.durable_index, index - 1)
+        self.floor = min(self.floor, index - 1)  # acknowledged to a leader that lost: nobody counts on it
         if self._in_flight is not None:
             self._in_flight.last_index = min(self._in_flight.last_index, index - 1)
 
@@ -271,6 +305,11 @@ class Journal:
         """A batch that was not settled when the journal was opened."""
         found = self._redo.get(digest)
         return None if found is None else found[1]
+
+    @property
+    def carried(self) -> Set[bytes]:
+        """Digests of the batches that were not settled when the journal was opened."""
+        return self._redo.keys()
 
     def forget_redo(self) -> None:
         """Everything found at start is synced in its own log."""

@@ -62,6 +62,16 @@ class Kind(IntEnum):
 
 
 KINDS: Final = frozenset(int(k) for k in Kind)
+BODY_BYTES_MIN: Final = {
+    Kind.ENTRY: ENTRY.size,
+    Kind.TRUNCATE: INDEX.size,
+    Kind.HARDSTATE: INDEX.size,
+    Kind.REDO: DIGEST_BYTES,
+    Kind.SETTLED: INDEX.size,
+    Kind.STRIPPED: INDEX.size,
+}
+ONLY_A_NUMBER: Final = frozenset((Kind.TRUNCATE, Kind.SETTLED, Kind.STRIPPED))
+SEQUENCE_MAX: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +144,24 @@ def record_at(raw: memoryview, offset: int, sequence: int | None) -> JournalReco
 
 
 def scan(raw: memoryview, *, first_sequence: int) -> tuple[list[JournalRecord], int]:
-    """All records from the segment header on, and the offset where they end."""
+    """All records from the segment header on, and the offset where they end. Raises CorruptData."""
     records: list[JournalRecord] = []
     offset, sequence = SEGMENT_HEADER.size, first_sequence
     while (record := record_at(raw, offset, sequence)) is not None:
+        _check_body(record)
         records.append(record)
         offset, sequence = record.end, record.next_sequence
     return records, offset
+
+
+def _check_body(record: JournalRecord) -> None:
+    """What no torn write leaves: a record that is whole by its checksum, and is not one of ours."""
+    size, least = len(record.body), BODY_BYTES_MIN[record.kind]
+    name = f"journal record {record.sequence}"
+    if size < least or (size > least and record.kind in ONLY_A_NUMBER):
+        raise CorruptData(f"{name}: {record.kind.name} of {size} bytes", offset=record.start)
+    if not record.sequence < record.next_sequence <= SEQUENCE_MAX:
+        raise CorruptData(f"{name} is followed by {record.next_sequence}", offset=record.start)
 
 
 def strip(raw: bytes, records: Sequence[JournalRecord]) -> bytes:
@@ -160,9 +181,9 @@ def strip(raw: bytes, records: Sequence[JournalRecord]) -> bytes:
 def _stripped(run: Sequence[JournalRecord]) -> list[bytes]:
     if not run:
         return []
-    first = run[0]
-    count = INDEX.pack(run[-1].next_sequence - first.sequence)
-    return [encode_record(Kind.STRIPPED, count, sequence=first.sequence, synced=first.synced, floor=first.floor)]
+    first, last = run[0], run[-1]
+    count = INDEX.pack(last.next_sequence - first.sequence)
+    return [encode_record(Kind.STRIPPED, count, sequence=first.sequence, synced=last.synced, floor=last.floor)]
 
 
 def later_record(raw: bytes, offset: int, *, missing: int) -> JournalRecord | None:

@@ -18,7 +18,7 @@ import structlog
 from logboom.errors import IncompatibleVersion, LogboomError, ProtocolError, WrongNode
 from logboom.settings import Member
 from logboom.types import NodeId
-from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode
+from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
@@ -163,17 +163,17 @@ class Links:
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
         """Who is there. Raises a typed error for anyone who may not be."""
-        peer, mine = header.get("node"), self.identity
-        if header.get("version") != PROTOCOL_VERSION:
+        peer, version, mine = header.get("node"), header.get("version"), self.identity
+        if version != PROTOCOL_VERSION:
             raise IncompatibleVersion(
-                f"{link.connection.remote} speaks version {header.get('version')}, we speak {PROTOCOL_VERSION}",
-                found=header.get("version"),
+                f"{link.connection.remote} speaks version {shown(version)}, we speak {PROTOCOL_VERSION}",
+                found=version if isinstance(version, int) else None,
                 supported=PROTOCOL_VERSION,
             )
         if header.get("cluster") != mine.cluster_id:
-            raise WrongNode(f"{link.connection.remote} belongs to cluster {header.get('cluster')!r}")
+            raise WrongNode(f"{link.connection.remote} belongs to cluster {shown(header.get('cluster'))}")
         if not isinstance(peer, str) or peer not in self.peers:
-            raise WrongNode(f"{link.connection.remote} says it is {peer!r}: not another member of this cluster")
+            raise WrongNode(f"{link.connection.remote} says it is {shown(peer)}: not another member of this cluster")
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: members, partitions, machines and modes must agree")
         if self.tls and peer not in link.connection.peer_identities:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgpack
 
@@ -43,7 +43,7 @@ def decode(raw: memoryview) -> Message:
         value: Any = message.get(name)
         if type(value) is not wanted or not _in_range(value):
             raise ProtocolError(f"Raft message {kind}: bad field {name}")
-    if "entries" in message:
+    if "entries" in message or "prevLogIdx" in message:
         _check_entries(message)
     return message
 
@@ -52,13 +52,17 @@ def _in_range(value: Any) -> bool:
     return not isinstance(value, int) or 0 <= value < INDEX_MAX
 
 
+def _is_index(value: Any) -> TypeGuard[int]:
+    return type(value) is int and _in_range(value)
+
+
 def _check_entries(message: Message) -> None:
-    entries, previous = message["entries"], message.get("prevLogIdx")
-    if not isinstance(entries, list) or type(previous) is not int or type(message.get("prevLogTerm")) is not int:
+    entries, previous = message.get("entries"), message.get("prevLogIdx")
+    if not isinstance(entries, list) or not _is_index(previous) or not _is_index(message.get("prevLogTerm")):
         raise ProtocolError("append_entries: bad entries")
     rows: list[tuple[bytes, int, int]] = []
     for position, row in enumerate(entries):
-        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[0], bytes) and type(row[2]) is int):
+        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[0], bytes) and all(map(_is_index, row[1:]))):
             raise ProtocolError("append_entries: bad entry")
         if row[1] != previous + 1 + position:
             raise ProtocolError("append_entries: entries are not dense")

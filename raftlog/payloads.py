@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from typing import Protocol
 
+from logboom.errors import CorruptData
+from logboom.types import PartitionId, PartitionLogIndex
 from raftlog.entry import Route
+
+
+class DamagedPayload(CorruptData):
+    """A held batch that cannot be read back. Another node may have it."""
+
+    def __init__(self, message: str, route: Route) -> None:
+        super().__init__(message)
+        self.route = route
 
 
 class Payloads(Protocol):
@@ -32,5 +43,16 @@ class Payloads(Protocol):
         ...
 
     def read(self, route: Route) -> bytes:
-        """A held batch, raw. Blocking; off the loop. Raises CorruptData."""
+        """A held batch, raw. Blocking; off the loop. Raises DamagedPayload."""
+        ...
+
+    def write_again(self, proven: Mapping[PartitionId, PartitionLogIndex], doubtful: Set[bytes]) -> None:
+        """At start, blocking: write and sync what was found and may not be on the disk.
+
+        Batches up to ``proven`` are, unless their digest is in ``doubtful``.
+        """
+        ...
+
+    def lose(self, route: Route) -> bool:
+        """A batch is damaged here: not held until it is received again. False: it was not held."""
         ...

@@ -1,13 +1,15 @@
 """Fetching batches by digest from any peer that holds them.
 
 Needed only after damage or, in write-behind mode, a power loss: entries of the journal that
-were acknowledged and whose batch is gone. Until all are back the node casts no vote and
-applies nothing. (In normal operation the gate makes this unnecessary.)
+were acknowledged and whose batch is gone, or turned out to be damaged when it was read. Until all
+are back the node casts no vote and applies nothing. (In normal operation the gate makes this
+unnecessary.)
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -19,7 +21,7 @@ from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.entry import ROUTE, ROUTE_BYTES, Route
 from raftlog.links import Links
-from raftlog.payloads import Payloads
+from raftlog.payloads import DamagedPayload, Payloads
 
 log = structlog.get_logger(__name__)
 
@@ -31,14 +33,23 @@ class Repair:
     """Both sides: asks for what is missing here, answers what peers ask."""
 
     def __init__(
-        self, *, peers: list[NodeId], links: Links, payloads: Payloads, offload: Offload, clock: Clock
+        self,
+        *,
+        peers: list[NodeId],
+        links: Links,
+        payloads: Payloads,
+        offload: Offload,
+        clock: Clock,
+        damaged: Callable[[Route], None],
     ) -> None:
+        """``damaged`` is called for what a peer asked for and cannot be read here."""
         self._peers = itertools.cycle(peers)
         self._peer_count = len(peers)
         self._links = links
         self._payloads = payloads
         self._offload = offload
         self._clock = clock
+        self._damaged = damaged
         self._missing: list[Route] = []
         self._asked: tuple[NodeId, float] | None = None
         self._awaited: Route | None = None
@@ -55,24 +66,30 @@ class Repair:
         if routes:
             log.warning("payload_missing", batches=len(routes), first=routes[0].last_index)
 
-    def work(self) -> None:
-        """Drop what has arrived; ask the next peer when the last one has not answered in time."""
+    def damaged(self, route: Route) -> None:
+        """One that was held cannot be read."""
+        log.warning("payload_damaged", partition=route.partition_id, last_index=route.last_index)
+        self._missing.append(route)
+
+    def work(self) -> bool:
+        """Drop what has arrived; ask the next peer when the last one has not answered in time. True: all is here."""
         while self._missing and self._payloads.holds(self._missing[0]):
             if self._missing.pop(0) == self._awaited:
                 self._asked = None
         if not self._missing:
             log.info("payload_repaired")
-            return
+            return True
         now = self._clock.monotonic()
         if self._asked is not None and now - self._asked[1] < ASK_AGAIN_S:
-            return
+            return False
         rows = self._missing[:ROUTES_PER_FETCH]
         wanted = b"".join(ROUTE.pack(*route) for route in rows)
         for _ in range(self._peer_count):
             peer = next(self._peers)
             if self._links.send(peer, Kind.FETCH, {}, [wanted]):
                 self._asked, self._awaited = (peer, now), rows[-1]
-                return
+                break
+        return False
 
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer."""
@@ -92,6 +109,8 @@ class Repair:
         def done(raws: list[bytes] | None, error: BaseException | None) -> None:
             if raws is None:
                 log.error("fetch_failed", peer=peer, error=str(error))
+                if isinstance(error, DamagedPayload):
+                    self._damaged(error.route)
                 return
             for raw in raws:
                 self._links.send(peer, Kind.FETCHED, {}, [raw])

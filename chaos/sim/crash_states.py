@@ -63,10 +63,10 @@ class CrashModel:
             self._pending.append(_Part(op.inode, Change(op.offset, op.data, b"", 0, KEPT)))
         elif op.kind == "resize":
             self._pending.append(_Part(op.inode, Change(op.offset, None, b"", 0, KEPT)))
-        elif op.kind == "sync":
+        elif op.kind in ("sync", "drop"):
             mine = [part for part in self._pending if part.inode == op.inode]
             self._pending = [part for part in self._pending if part.inode != op.inode]
-            for part in mine:
+            for part in mine if op.kind == "sync" else ():
                 self._files[op.inode].redo(part.change)
         elif op.kind == "sync_directory":
             self._names[op.path] = self._after(op.path, len(self._renamed.get(op.path, ())))

@@ -138,13 +138,13 @@ class SimFile:
             except DroppedPages:
                 inode.pending = [c._replace(fate=LOST) for c in inode.pending]
                 inode.faulty = True
+                disk.record(Op("drop", str(self.path), inode.number))
                 raise _error(errno.EIO, self.path) from None
         if inode.faulty:
             inode.settle()
         else:
             inode.pending.clear()
-        if disk.trace is not None:
-            disk.trace.append(Op("sync", str(self.path), inode.number))
+        disk.record(Op("sync", str(self.path), inode.number))
 
     def size(self) -> int:
         return self._usable().size
@@ -164,8 +164,7 @@ class SimFile:
         disk.take_space(inode, size, self.path)
         inode.pending.append(Change(size, None, bytes(inode.content[size:]), inode.size, KEPT))
         inode.resize(size)
-        if disk.trace is not None:
-            disk.trace.append(Op("resize", str(self.path), inode.number, size))
+        disk.record(Op("resize", str(self.path), inode.number, size))
 
     def close(self) -> None:
         """Idempotent, for the dead too."""
@@ -294,7 +293,7 @@ class SimDisk:
             inode = Inode(self._number())
             directory.pending.append([(name, None, inode)])
             directory.files[name] = inode
-            self._record(Op("create", str(path), inode.number))
+            self.record(Op("create", str(path), inode.number))
         else:
             self._before("open", path)
         if inode is None:
@@ -317,7 +316,7 @@ class SimDisk:
                 if self.exists(each):
                     raise _error(errno.ENOTDIR, each)
                 self._add_directory(str(each))
-                self._record(Op("make_directory", str(each)))
+                self.record(Op("make_directory", str(each)))
 
     def read_file(self, path: Path) -> bytes:
         self._before("read", path)
@@ -349,7 +348,7 @@ class SimDisk:
         self._unlink(replaced)
         del directory.files[source.name]
         directory.files[target.name] = inode
-        self._record(Op("rename", str(source), inode.number, target=str(target)))
+        self.record(Op("rename", str(source), inode.number, target=str(target)))
 
     def remove(self, path: Path) -> None:
         self._before("remove", path)
@@ -357,12 +356,12 @@ class SimDisk:
         directory.pending.append([(path.name, inode, None)])
         self._unlink(inode)
         del directory.files[path.name]
-        self._record(Op("remove", str(path), inode.number))
+        self.record(Op("remove", str(path), inode.number))
 
     def sync_directory(self, path: Path) -> None:
         self._before("sync_directory", path)
         self._directory(path).pending.clear()
-        self._record(Op("sync_directory", str(path)))
+        self.record(Op("sync_directory", str(path)))
 
     def free_bytes(self, path: Path) -> int:
         return self.capacity - self._used
@@ -388,7 +387,8 @@ class SimDisk:
         if self.hook is not None:
             self.hook(operation, path, 0)
 
-    def _record(self, op: Op) -> None:
+    def record(self, op: Op) -> None:
+        """For the trace."""
         if self.trace is not None:
             self.trace.append(op)
 

@@ -203,7 +203,8 @@ class Simulation:
         self.timeline.note("healing a quorum")
         self.nemesis.heal()
         rng = self._fork()
-        hosts = [h for h in self.hosts if h.may_run]
+        # Of what was damaged and is not repaired yet, the others may hold the only copies.
+        hosts = [h for h in self.hosts if h.may_run and h.name not in self.nemesis.damaged]
         quorum = rng.sample(hosts, len(self.hosts) // 2 + 1)
         for host in self.hosts:
             if host not in quorum:

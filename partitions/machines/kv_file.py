@@ -7,6 +7,7 @@ the data but not of the page that names it (``metasync``): a power loss may undo
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -85,6 +86,15 @@ class KvFile:
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
         """See StateFile."""
+        try:
+            self._write(state, meta, position)
+        except lmdb.MapFullError:
+            raise
+        except lmdb.Error as error:
+            # Even if a later transaction succeeds, this one's pages may never have reached the disk.
+            raise OSError(errno.EIO, f"LMDB: {error}", str(self._directory)) from error
+
+    def _write(self, state: Changes, meta: Changes, position: Position) -> None:
         with self._env.begin(write=True) as txn:
             for changes, db in ((state, self._state), (meta, self._meta)):
                 with txn.cursor(db=db) as cursor:

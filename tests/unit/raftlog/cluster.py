@@ -66,6 +66,12 @@ class Store:
     def may_be_refetched(self, route: Route) -> bool:
         return False
 
+    def write_again(self, proven: object, doubtful: object) -> None:
+        """This disk never drops pages."""
+
+    def lose(self, route: Route) -> bool:
+        return self.batches.pop((route.partition_id, route.last_index, route.digest), None) is not None
+
     def receive(self, raw: memoryview) -> Route | None:
         batch = bytes(raw)
         partition, index = int.from_bytes(batch[:8], "little"), int.from_bytes(batch[8:16], "little")
@@ -201,6 +207,9 @@ class SimNode:
 
     def peer_down(self, peer: NodeId) -> None:
         pass
+
+    def repaired(self) -> None:
+        """Nobody waits for it here."""
 
     def synced(self) -> None:
         pass

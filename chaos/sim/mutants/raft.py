@@ -1,0 +1,218 @@
+"""Bugs of the parent log: votes, quorums, replies, conflicts, reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.edit import Edit, Mutant
+
+ENGINE: Final = "raftlog.engine:Engine."
+CORE: Final = "raftlog.core:RaftLog."
+CHECKED_ACK: Final = 'invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")'
+
+MUTANTS: Final = (
+    Mutant(
+        "acknowledge-before-sync",
+        "The outbox lets everything out at once: a follower's reply leaves before its group sync (I3).",
+        ("InvariantViolated",),
+        (Edit("raftlog.outbox:GroupSync.hold", "self._held.append(send)", "send()"),),
+    ),
+    Mutant(
+        "acknowledge-before-sync-unchecked",
+        "The same, and nothing in the node looks: what was acknowledged is gone after a power loss (I3, I8).",
+        ("I3",),
+        (
+            Edit("raftlog.outbox:GroupSync.hold", "self._held.append(send)", "send()"),
+            Edit(CORE + "_acknowledge", CHECKED_ACK, "index = min(index, self.journal.durable_index)"),
+        ),
+    ),
+    Mutant(
+        "votes-before-sync",
+        "Votes leave before they are synced: after a power loss the node votes again (VoteOnce).",
+        ("VoteOnce",),
+        (
+            Edit(
+                CORE + "_send_raft",
+                "self.group.hold(lambda: self._send_now(peer, body))",
+                "self._send_now(peer, body)",
+            ),
+        ),
+    ),
+    Mutant(
+        "vote-twice",
+        "A node votes for whoever asks in a term (VoteOnce).",
+        ("VoteOnce", "OneLeaderPerTerm"),
+        (
+            Edit(
+                ENGINE + "_SyncObj__onMessageReceived",
+                "if self.may_vote and term >= self.term and not self._leader_is_alive():",
+                "if self.may_vote and term >= self.term and not self._leader_is_alive()"
+                ' and not self._set("votedForNodeId", None):',
+            ),
+        ),
+    ),
+    Mutant(
+        "vote-not-persisted",
+        "The journal keeps the term and not the vote: a restarted node votes again (VoteOnce).",
+        ("VoteOnce", "OneLeaderPerTerm"),
+        (Edit("raftlog.journal:Journal.setCurrentTerm", '+ (vote or "").encode()', '+ b""'),),
+    ),
+    Mutant(
+        "term-not-persisted",
+        "Neither term nor vote are kept: a restarted node lives through old terms again (TermMonotonic).",
+        ("VoteOnce", "OneLeaderPerTerm", "TermMonotonic"),
+        (
+            Edit(
+                "raftlog.journal:Journal.setCurrentTerm",
+                'self._pending.append((Kind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))',
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "elected-alone",
+        "A candidate leads as soon as it stands (OneLeaderPerTerm).",
+        ("OneLeaderPerTerm",),
+        (Edit(ENGINE + "_campaign_if_due", "if not self._peers:", "if True:"),),
+    ),
+    Mutant(
+        "leader-counts-itself",
+        "The leader counts itself for what it has not synced (I8).",
+        ("CommitOnQuorum",),
+        (Edit(ENGINE + "_advance_commit", "sorted([self.journal.durable_index,", "sorted([self.journal.last_index,"),),
+    ),
+    Mutant(
+        "no-quorum",
+        "What one node holds is committed (I8).",
+        ("CommitOnQuorum",),
+        (Edit(ENGINE + "_advance_commit", "held[len(held) // 2]", "held[0]"),),
+    ),
+    Mutant(
+        "commits-older-terms",
+        "A leader commits entries of older terms by counting them (Raft, figure 8).",
+        ("CommitOnQuorum",),
+        (
+            Edit(
+                ENGINE + "_advance_commit",
+                "index > self.commit_index and self.term_at(index) == self.term",
+                "index > self.commit_index",
+            ),
+        ),
+    ),
+    Mutant(
+        "commit-beyond-agreement",
+        "A follower believes its leader's commit index up to the end of its own log, whether that agrees or not.",
+        ("PrefixAgreement",),
+        (
+            Edit(
+                ENGINE + "_on_append",
+                'min(message["commit_index"], end)',
+                'min(message["commit_index"], self.journal.last_index)',
+            ),
+        ),
+    ),
+    Mutant(
+        "stock-append",
+        "As stock PySyncObj: everything behind the previous entry is cut off, conflict or not.",
+        (),
+        (
+            Edit(
+                ENGINE + "_on_append",
+                "self._store(entries)",
+                "self.journal.truncate_from(previous + 1); [self.journal.add(*entry) for entry in entries]",
+            ),
+        ),
+    ),
+    Mutant(
+        "stock-replies",
+        "As stock PySyncObj: replies carry no term, and one about the past rewinds what is under way.",
+        (),
+        (
+            Edit(
+                ENGINE + "_on_reply",
+                'if message["term"] > self.term:',
+                'self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])\n'
+                "    return SyncObj._SyncObj__onMessageReceived(self, node, message)\n"
+                '    if message["term"] > self.term:',
+            ),
+        ),
+    ),
+    Mutant(
+        "reply-term-unchecked",
+        "Replies of any term count, as entries and as proof of leadership.",
+        ("LinearizableRead",),
+        (
+            Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', "if False:"),
+            Edit(
+                ENGINE + "_on_reply",
+                'if message["term"] < self.term or not self.is_leader:',
+                "if not self.is_leader:",
+            ),
+        ),
+    ),
+    Mutant(
+        "admits-early",
+        "A new leader admits before it knows what is committed (LinearizableRead).",
+        ("LinearizableRead",),
+        (
+            Edit(
+                ENGINE + "leads_committed_term",
+                "self.is_leader and self.term_at(self.applied_index) == self.term",
+                "self.is_leader",
+            ),
+        ),
+    ),
+    Mutant(
+        "wrong-tail",
+        "A new leader admits at once, and continues from the committed tail (I4).",
+        ("InvariantViolated",),
+        (
+            Edit(
+                ENGINE + "leads_committed_term",
+                "self.is_leader and self.term_at(self.applied_index) == self.term",
+                "self.is_leader",
+            ),
+            Edit(
+                "dispatcher.pipeline:Pipeline.leads",
+                "self.parent.tails_after(self.raft.uncommitted_routes())",
+                "self.parent.tails_after([])",
+            ),
+        ),
+    ),
+    Mutant(
+        "stale-read",
+        "A linearizable read is answered without a read round (LinearizableRead).",
+        ("LinearizableRead",),
+        (Edit(CORE + "read_index", "self.reads.ask(done)", "done(None)"),),
+    ),
+    Mutant(
+        "gate-open",
+        "The gate lets entries pass whose payload is not here (I2).",
+        ("InvariantViolated", "I2"),
+        (
+            Edit(
+                "raftlog.gate:pass_through",
+                "entries = message.get(\"entries\")",
+                "return Passed(message, None)\n    entries = message.get(\"entries\")",
+            ),
+        ),
+    ),
+    Mutant(
+        "split-request",
+        "A request's routes get a Raft entry each (Atomic).",
+        ("Atomic",),
+        (
+            Edit(
+                "raftlog.entry:pack_requests",
+                "packs[-1].extend(routes)",
+                "packs[-1].append(routes[0]); packs.extend([route] for route in routes[1:])",
+            ),
+        ),
+    ),
+    Mutant(
+        "handed-up-before-synced",
+        "Committed entries are handed up before they are synced here (decisions/0004).",
+        ("AppliedDurable",),
+        (Edit(ENGINE + "_apply_committed", "min(self.commit_index, self.journal.durable_index)", "self.commit_index"),),
+    ),
+)

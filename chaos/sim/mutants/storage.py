@@ -1,0 +1,160 @@
+"""Bugs of what is on disk: syncs, names, checksums, recovery."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.edit import Edit, Mutant
+
+CORE: Final = "raftlog.core:RaftLog."
+JOURNAL: Final = "raftlog.journal:Journal."
+LOG: Final = "partitions.log:PartitionLog."
+KV: Final = "partitions.machines.kv:KvMachine."
+
+MUTANTS: Final = (
+    Mutant(
+        "unchecked-digest",
+        "Batches are taken and read back without a look at checksum and digest (I4).",
+        ("I6", "NoPhantom"),
+        (
+            Edit("partitions.batch:parse_header", "if google_crc32c.value(checked) != crc:", "if False:"),
+            Edit(
+                "partitions.batch:parse_batch",
+                "if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:",
+                "if False:",
+            ),
+            Edit(LOG + "_read_run", "if header.digest != ref.digest:", "if False:"),
+            Edit(LOG + "read_batch", "if found.digest != digest:", "if False:"),
+        ),
+    ),
+    Mutant(
+        "unchecked-index",
+        "The index of a sealed segment is believed without a look at its digest (I4).",
+        (),
+        (
+            Edit(
+                "partitions.segment:parse_index",
+                'if blake3(rows + struct.pack("<QQ", ordinal, end)).digest(16) != digest:',
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "unchecked-journal",
+        "Journal records are read without a look at their checksum: a torn one counts.",
+        (),
+        (
+            Edit(
+                "raftlog.journal_codec:record_at",
+                "if google_crc32c.extend(checked, bytes(body)) != crc:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "journal-name-not-synced",
+        "A new journal file's name is not synced: with the power goes the file (I8).",
+        (),
+        (Edit(JOURNAL + "_new_segment", "self.disk.sync_directory(self.directory)", "pass"),),
+    ),
+    Mutant(
+        "log-name-not-synced",
+        "A new segment's name is not synced: with the power goes the file (I8).",
+        (),
+        (Edit(LOG + "_roll", "self._disk.sync_directory(self._directory)", "pass"),),
+    ),
+    Mutant(
+        "found-journal-not-synced",
+        "What a killed process had written counts as held after the start, and is not synced.",
+        (),
+        (Edit(JOURNAL + "open", "journal._write_again(journal._tail)", "pass"),),
+    ),
+    Mutant(
+        "sync-error-ignored",
+        "A failed group sync counts as one that succeeded (I8).",
+        (),
+        (Edit("raftlog.outbox:GroupSync._share_done", "if error is not None:", "if False:"),),
+    ),
+    Mutant(
+        "truncation-not-recorded",
+        "The journal forgets to say that entries were cut off.",
+        ("NoSelfStop",),
+        (
+            Edit(
+                JOURNAL + "deleteEntriesFrom",
+                "self._pending.append((Kind.TRUNCATE, codec.INDEX.pack(index)))",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "cut-below-floor",
+        "At a start the journal's tail is cut although it was acknowledged (I8).",
+        ("AcknowledgedKept",),
+        (Edit(CORE + "recover", "if index > self.journal.floor and not all(", "if not all("),),
+    ),
+    Mutant(
+        "put-back-skipped",
+        "Batches that only the journal had synced are not put back at a start.",
+        ("Liveness",),
+        (Edit(CORE + "_put_back", "self.journal.find_redo(route.digest)", "None"),),
+    ),
+    Mutant(
+        "settled-too-early",
+        "The journal forgets the batches that it carries before their logs are synced.",
+        ("Liveness",),
+        (
+            Edit(
+                "raftlog.outbox:GroupSync._settle_next",
+                "list(self._behind.values())",
+                "[]",
+            ),
+        ),
+    ),
+    Mutant(
+        "not-carried",
+        "Batches count as carried by the journal, and are not written to it (I3).",
+        ("Liveness",),
+        (Edit("raftlog.outbox:GroupSync._take", "self._journal.redo(batch)", "pass"),),
+    ),
+    Mutant(
+        "tentative-overwritten",
+        "A batch that takes an index anew replaces the tentative one of the older term.",
+        ("InvariantViolated", "I2"),
+        (Edit(LOG + "_hold", "self._held.setdefault(ref.last_index, []).insert(0, ref)", "self._held[ref.last_index] = [ref]"),),
+    ),
+    Mutant(
+        "first-batch-wins",
+        "An index that holds a tentative batch takes no other.",
+        ("Liveness",),
+        (Edit(LOG + "append", "if self.holds(batch.last_index, header.digest) or (", "if batch.last_index in self._held or ("),),
+    ),
+    Mutant(
+        "applied-before-synced",
+        "A partition applies and shows what is not synced here (I1, I7).",
+        ("AppliedDurable",),
+        (
+            Edit(
+                LOG + "_advance_durable",
+                "while self._undurable and self._undurable[0][1] <= self._synced_order:",
+                "while self._undurable:",
+            ),
+        ),
+    ),
+    Mutant(
+        "position-before-state",
+        "A checkpoint saves its position, and the state up to there only with the next one (I6, I8).",
+        ("I6", "I8", "ReadYourWrites"),
+        (
+            Edit(KV + "checkpoint", "self._saving = state", "late, self._saving = self._saving, state"),
+            Edit(KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(late, meta, position)"),
+            Edit(KV + "checkpoint", "with self._lock:\n        self._saving = {}\n", "with self._lock:\n"),
+        ),
+    ),
+    Mutant(
+        "dedupe-not-saved",
+        "What producers have done is not part of a checkpoint: after a crash it is forgotten (I5, I6).",
+        (),
+        (Edit(KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(state, {}, position)"),),
+    ),
+)
