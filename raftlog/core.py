@@ -16,7 +16,7 @@ import structlog
 
 from logboom.errors import CorruptData, LogboomError, NotLeader, ProtocolError, Unavailable
 from logboom.settings import RaftSettings
-from logboom.types import MIB, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import MIB, NodeId
 from logboom.wire import Buffer, Frame, Kind
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
@@ -31,7 +31,7 @@ from raftlog.links import Links
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
 from raftlog.reads import ReadRounds
-from raftlog.repair import Repair
+from raftlog.repair import Repair, Wanted
 
 log = structlog.get_logger(__name__)
 
@@ -126,7 +126,13 @@ class RaftLog:
         )
         self.reads = ReadRounds(self.engine)
         self.repair = Repair(
-            peers=peers, links=self.links, payloads=payloads, offload=offload, clock=clock, damaged=self.damaged
+            peers=peers,
+            links=self.links,
+            payloads=payloads,
+            journal=journal,
+            offload=offload,
+            clock=clock,
+            damaged=self.damaged,
         )
         self.put_back = 0
         """Batches that a power loss took from their log and the journal gave back."""
@@ -153,7 +159,7 @@ class RaftLog:
         """
         self._write_again()
         self._put_back()
-        missing: list[Route] = []
+        missing: list[Wanted] = []
         for command, index, _ in self.journal.entries[1:]:
             absent = [route for route in unpack_routes(command) if not self.payloads.holds(route)]
             if not absent:
@@ -162,20 +168,20 @@ class RaftLog:
                 log.warning("journal_tail_cut", from_index=index, to_index=self.journal.last_index)
                 self.journal.truncate_from(index)
                 break
-            missing += absent
+            missing += [Wanted(route, index) for route in absent]
         self.group.flush()
         self.repair.missing(missing)
         self.engine.may_vote = not missing
 
     def _write_again(self) -> None:
-        """A log that was acknowledged is on the disk, unless the journal had synced it in its place."""
-        proven: dict[PartitionId, PartitionLogIndex] = {}
-        for command, index, _ in self.journal.entries[1:]:
-            if index > self.journal.floor:
-                break
-            for route in unpack_routes(command):
-                proven[route.partition_id] = max(route.last_index, proven.get(route.partition_id, route.last_index))
-        self.payloads.write_again(proven, self.journal.carried)
+        """What was acknowledged is on the disk, unless the journal had synced it in its place."""
+        acknowledged = (
+            route
+            for command, index, _ in self.journal.entries[1:]
+            if index <= self.journal.floor
+            for route in unpack_routes(command)
+        )
+        self.payloads.write_again(acknowledged, self.journal.carried)
 
     def _put_back(self) -> None:
         for command, _, _ in self.journal.entries[1:]:
@@ -311,9 +317,15 @@ class RaftLog:
     def damaged(self, route: Route) -> None:
         """A batch that was held cannot be read: fetch it from a peer; until it is back, cast no vote."""
         if self.payloads.lose(route):
-            self.repair.damaged(route)
+            self.repair.damaged(Wanted(route, self._uncommitted_index(route)))
             self.engine.may_vote = False
             self.poke()
+
+    def _uncommitted_index(self, route: Route) -> int | None:
+        for command, index, _ in self.journal.entries[self.engine.applied_index - self.journal.entries[0][1] + 1 :]:
+            if any(each.digest == route.digest for each in unpack_routes(command)):
+                return index
+        return None
 
     def uncommitted_routes(self) -> list[Route]:
         """Routes in the journal above what was handed up: where a new leader continues from."""
@@ -424,11 +436,13 @@ class RaftLog:
         self.poke()
 
     def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
+        missing = None
         if message["type"] == "append_entries" and message["term"] >= self.engine.term:
             message, missing = gate.pass_through(message, self.payloads.holds)
-            if missing is not None:
-                self._ask_for_payload(peer, missing)
         self.engine.receive(peer, message)
+        if missing is not None and missing <= self.journal.last_index + 1:
+            self._ask_for_payload(peer, missing)
+        # Else entries before it are not here either: the engine has said so, and payload comes before each of them.
 
     def _ask_for_payload(self, leader: NodeId, index: int) -> None:
         now = self.clock.monotonic()

@@ -29,11 +29,6 @@ def pass_through(message: Message, holds: Holds) -> Passed:
         return Passed(message, None)
     for position, (command, index, _) in enumerate(entries):
         if not all(holds(route) for route in unpack_routes(command)):
-            cut = dict(message, entries=entries[:position])
-            return Passed(cut if position else bare(message), index)
+            # With nothing left it still asks whether the entry before is held, and keeps us from campaigning.
+            return Passed(dict(message, entries=entries[:position]), index)
     return Passed(message, None)
-
-
-def bare(message: Message) -> Message:
-    """The heartbeat in a message: keeps the follower from campaigning, moves nothing."""
-    return {key: message[key] for key in ("type", "term", "commit_index", "seq")}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from logboom.errors import CorruptData
-from logboom.types import PartitionId, PartitionLogIndex
 from raftlog.entry import Route
 
 
@@ -46,10 +46,10 @@ class Payloads(Protocol):
         """A held batch, raw. Blocking; off the loop. Raises DamagedPayload."""
         ...
 
-    def write_again(self, proven: Mapping[PartitionId, PartitionLogIndex], doubtful: Set[bytes]) -> None:
+    def write_again(self, acknowledged: Iterable[Route], carried: AbstractSet[bytes]) -> None:
         """At start, blocking: write and sync what was found and may not be on the disk.
 
-        Batches up to ``proven`` are, unless their digest is in ``doubtful``.
+        What was ``acknowledged`` is there, but for write-behind and batches whose digest is in ``carried``.
         """
         ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -19,7 +19,8 @@ from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
 from ports.offload import Offload
-from raftlog.entry import ROUTE, ROUTE_BYTES, Route
+from raftlog.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
+from raftlog.journal import Journal
 from raftlog.links import Links
 from raftlog.payloads import DamagedPayload, Payloads
 
@@ -27,6 +28,13 @@ log = structlog.get_logger(__name__)
 
 ROUTES_PER_FETCH: Final = 16
 ASK_AGAIN_S: Final = 0.5
+
+
+class Wanted(NamedTuple):
+    """A batch that is missing, and the journal entry that names it; None: a committed one, which stays."""
+
+    route: Route
+    raft_index: int | None
 
 
 class Repair:
@@ -38,6 +46,7 @@ class Repair:
         peers: list[NodeId],
         links: Links,
         payloads: Payloads,
+        journal: Journal,
         offload: Offload,
         clock: Clock,
         damaged: Callable[[Route], None],
@@ -47,10 +56,11 @@ class Repair:
         self._peer_count = len(peers)
         self._links = links
         self._payloads = payloads
+        self._journal = journal
         self._offload = offload
         self._clock = clock
         self._damaged = damaged
-        self._missing: list[Route] = []
+        self._missing: list[Wanted] = []
         self._asked: tuple[NodeId, float] | None = None
         self._awaited: Route | None = None
         """Last route of the request under way."""
@@ -60,21 +70,21 @@ class Repair:
         """Something is missing."""
         return bool(self._missing)
 
-    def missing(self, routes: list[Route]) -> None:
+    def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""
         self._missing = list(routes)
         if routes:
-            log.warning("payload_missing", batches=len(routes), first=routes[0].last_index)
+            log.warning("payload_missing", batches=len(routes), first=routes[0].route.last_index)
 
-    def damaged(self, route: Route) -> None:
+    def damaged(self, wanted: Wanted) -> None:
         """One that was held cannot be read."""
-        log.warning("payload_damaged", partition=route.partition_id, last_index=route.last_index)
-        self._missing.append(route)
+        log.warning("payload_damaged", partition=wanted.route.partition_id, last_index=wanted.route.last_index)
+        self._missing.append(wanted)
 
     def work(self) -> bool:
         """Drop what has arrived; ask the next peer when the last one has not answered in time. True: all is here."""
-        while self._missing and self._payloads.holds(self._missing[0]):
-            if self._missing.pop(0) == self._awaited:
+        while self._missing and (self._payloads.holds(self._missing[0].route) or self._given_up(self._missing[0])):
+            if self._missing.pop(0).route == self._awaited:
                 self._asked = None
         if not self._missing:
             log.info("payload_repaired")
@@ -82,7 +92,7 @@ class Repair:
         now = self._clock.monotonic()
         if self._asked is not None and now - self._asked[1] < ASK_AGAIN_S:
             return False
-        rows = self._missing[:ROUTES_PER_FETCH]
+        rows = [wanted.route for wanted in self._missing[:ROUTES_PER_FETCH]]
         wanted = b"".join(ROUTE.pack(*route) for route in rows)
         for _ in range(self._peer_count):
             peer = next(self._peers)
@@ -90,6 +100,16 @@ class Repair:
                 self._asked, self._awaited = (peer, now), rows[-1]
                 break
         return False
+
+    def _given_up(self, wanted: Wanted) -> bool:
+        """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""
+        if wanted.raft_index is None:
+            return False
+        if wanted.raft_index > self._journal.last_index:
+            return True
+        return not any(
+            each.digest == wanted.route.digest for each in unpack_routes(self._journal.entry(wanted.raft_index)[0])
+        )
 
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer."""

@@ -16,6 +16,8 @@ from logboom.errors import LogboomError
 
 TIMEOUT_S: Final = 6.0
 REGISTERS: Final = 6
+ASK_S: Final = 0.3
+"""How long a node that does not lead is asked for a read that only a leader may answer."""
 ERROR_PAUSE_S: Final = 0.2
 
 
@@ -133,8 +135,10 @@ class SimClient:
         choice = self._rng.random()
         if choice < 0.5:
             await self._get(self._invoke("get", key, None, partition))
-        elif choice < 0.8:
+        elif choice < 0.65:
             await self._put(self._invoke("put", key, value, partition), Put(key.encode(), value.encode()))
+        elif choice < 0.8:
+            await self._put_as_stranger(key, value, partition)
         else:
             expected = self._rng.choice([None, f"vc{self.number}-{self._count - 2}"])
             old = expected.encode() if expected else None
@@ -142,18 +146,31 @@ class SimClient:
                 self._invoke("cas", key, [expected, value], partition), Cas(key.encode(), old, value.encode())
             )
 
-    async def _get(self, op: Operation) -> None:
+    async def _put_as_stranger(self, key: str, value: str, partition: int) -> None:
+        """Whoever has just come finds the new leader. Then everybody is asked: an old one must not answer."""
+        address = self._rng.choice(list(self._addresses))
+        stranger = Client([address], rng=random.Random(self._rng.getrandbits(64)), timeout=TIMEOUT_S / 3)
+        op = self._invoke("put", key, value, partition)
         try:
-            found = await self.client.get(op.partition, op.key.encode())
+            await self._put(op, Put(key.encode(), value.encode()), stranger)
+        finally:
+            await stranger.close()
+        asked = [self._invoke("get", key, None, partition) for _ in self._addresses]
+        await asyncio.gather(*[self._get(op, node) for op, node in zip(asked, self._addresses, strict=True)])
+
+    async def _get(self, op: Operation, node: str | None = None) -> None:
+        timeout = None if node is None else ASK_S
+        try:
+            found = await self.client.get(op.partition, op.key.encode(), node=node, timeout=timeout)
         except LogboomError as error:
             self._seen.history.end(op, "fail", error=error.code)
         else:
             self._seen.history.end(op, "ok", result=found.decode() if isinstance(found, bytes) else found)
 
-    async def _put(self, op: Operation, command: Any) -> None:
+    async def _put(self, op: Operation, command: Any, client: Client | None = None) -> None:
         end = self._seen.history.end
         try:
-            receipt = await self.client.submit(op.partition, command, wait="applied")
+            receipt = await (client or self.client).submit(op.partition, command, wait="applied")
         except LogboomError as error:
             end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
             return

@@ -136,11 +136,10 @@ class SimFile:
             try:
                 disk.hook("sync", self.path, 0)
             except DroppedPages:
-                inode.pending = [c._replace(fate=LOST) for c in inode.pending]
-                inode.faulty = True
+                inode.drop()
                 disk.record(Op("drop", str(self.path), inode.number))
                 raise _error(errno.EIO, self.path) from None
-        if inode.faulty:
+        if inode.faulty or inode.below is not None:
             inode.settle()
         else:
             inode.pending.clear()
@@ -237,10 +236,11 @@ class SimDisk:
                 self._used += inode.size
 
     def _lose(self, inode: Inode, keep: float, tear: float) -> None:
-        pending, inode.pending, inode.faulty = inode.pending, [], False
-        rng = self._rng
-        for change in reversed(pending):
-            inode.undo(change)
+        if not inode.pending and inode.below is None:
+            return
+        left, rng, pending = inode.durable(), self._rng, inode.pending
+        inode.content, inode.size = left.content, left.size
+        inode.pending, inode.faulty, inode.below = [], False, None
         for change in pending:
             if rng.random() < keep:
                 inode.redo(change)
@@ -255,6 +255,7 @@ class SimDisk:
         """Bit rot, while nobody has the file open."""
         inode = self._inode(path)
         inode.settle()
+        inode.evict()
         if not 0 <= offset < inode.size:
             raise ValueError(f"{path} has no byte {offset}")
         old = inode.content[offset] if offset < len(inode.content) else 0
@@ -264,6 +265,7 @@ class SimDisk:
         """The file's end is gone, while nobody has it open."""
         inode = self._inode(path)
         inode.settle()
+        inode.evict()
         if size < inode.size:
             self._used -= inode.size - size
             inode.resize(size)
@@ -274,11 +276,17 @@ class SimDisk:
 
     def stable(self, path: Path) -> bytes:
         """What would be in the file if all that is not synced were lost."""
-        inode = self._inode(path)
-        copy = Inode(0, bytes(inode.content), inode.size)
-        for change in reversed(inode.pending):
-            copy.undo(change)
-        return copy.raw()
+        return self._inode(path).stable()
+
+    def shows(self, path: Path, part: bytes) -> bool:
+        """A process that reads the file finds ``part`` in it."""
+        return self._inode(path).content.rfind(part) >= 0  # what is looked for is mostly new
+
+    def survives(self, path: Path, part: bytes) -> bool:
+        """So would one after all that is not synced was lost, be it the file's name."""
+        names = [row for operation in self._directory(path.parent).pending for row in operation if row[0] == path.name]
+        inode = names[0][1] if names else self._inode(path)
+        return inode is not None and (part in inode.stable() if inode.pending else inode.content.rfind(part) >= 0)
 
     # -- ports.disk.Disk
 

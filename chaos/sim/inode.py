@@ -57,7 +57,7 @@ class Change(NamedTuple):
 
 
 class Inode:
-    __slots__ = ("content", "faulty", "linked", "number", "pending", "size")
+    __slots__ = ("below", "content", "faulty", "linked", "number", "pending", "size")
 
     def __init__(self, number: int, content: bytes = b"", size: int = 0) -> None:
         self.number = number
@@ -67,6 +67,8 @@ class Inode:
         self.pending: list[Change] = []
         self.faulty = False
         """A pending change does not do what it should."""
+        self.below: Inode | None = None
+        """What the disk has, since a failed sync: the page cache shows more."""
         self.linked = True
 
     def put(self, offset: int, data: bytes) -> None:
@@ -102,11 +104,39 @@ class Inode:
     def settle(self) -> None:
         """All that is pending reaches the disk, or what its fate makes of it."""
         pending, self.pending = self.pending, []
-        if self.faulty:
-            self.faulty = False
+        faulty, self.faulty = self.faulty, False
+        if self.below is not None:
+            for change in pending:
+                self.below.redo(change)
+        elif faulty:
             for change in reversed(pending):
                 self.undo(change)
             for change in pending:
+                self.redo(change)
+
+    def drop(self) -> None:
+        """Nothing of what is pending will ever reach the disk, and everybody goes on seeing it."""
+        self.below = self.durable()
+        self.pending.clear()
+
+    def durable(self) -> Inode:
+        """What would be left if all that is pending were lost. A copy."""
+        base = self if self.below is None else self.below
+        copy = Inode(self.number, bytes(base.content), base.size)
+        for change in reversed(self.pending if self.below is None else ()):
+            copy.undo(change)
+        return copy
+
+    def stable(self) -> bytes:
+        """What would be read if all that is not synced were lost."""
+        return self.durable().raw()
+
+    def evict(self) -> None:
+        """The page cache forgets all that is not pending: reads show what the disk has."""
+        if self.below is not None:
+            self.content, self.size = self.below.content, self.below.size
+            self.below = None
+            for change in self.pending:
                 self.redo(change)
 
     def raw(self) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from chaos.sim.host import Host
+from chaos.sim.witness import Witness
 from dispatcher.backend import Backend
 from logboom.types import NodeId
 from raftlog import messages
@@ -34,6 +35,7 @@ class Oracle:
         """Per partition: (global index, last index) of its committed batches, ascending."""
         self._digests: dict[tuple[int, int], tuple[str, bytes]] = {}
         self._global = 0
+        self.witness = Witness(hosts, fail)
         self.elections = 0
         self.checks = 0
 
@@ -58,17 +60,22 @@ class Oracle:
     def _moved(self, host: Host, before: tuple[int, int, int] | None, seen: tuple[int, int, int]) -> None:
         self._last[host.name] = seen
         role, term, commit = seen
+        engine: Any = host.node.pipeline.raft.engine if host.node is not None else None
         if role == LEADER:
             first = self._leaders.setdefault(term, host.name)
             if first != host.name:
                 self._fail("OneLeaderPerTerm", f"{first} and {host.name} lead in term {term}")
             elif before is None or before[0] != LEADER:
                 self.elections += 1
+                self.witness.leads(host, engine)
         if before is not None:
             if term < before[1]:
                 self._fail("TermMonotonic", f"{host.name} went from term {before[1]} to {term}")
             if commit < before[2]:
                 self._fail("CommitNeverRegresses", f"{host.name} went from commit {before[2]} to {commit}")
+        if commit > (1 if before is None else before[2]):
+            counted = LEADER in (role, role if before is None else before[0])
+            self.witness.commit_moved(host, engine, commit=commit, counted=counted)
 
     # -- observation points
 
@@ -79,11 +86,13 @@ class Oracle:
             return
         self._last.pop(host.name, None)
         backend, raft = node.pipeline, node.pipeline.raft
+        self.witness.started(host, backend)
         commit, send = backend.committed, raft._send_now  # noqa: SLF001 - an observer
         votes = self._votes
 
         def committed(raft_index: int, term: int, routes: Sequence[Route]) -> None:
             self._on_committed(host, raft_index, term, tuple(routes))
+            self.witness.committed(host, raft_index, routes)
             commit(raft_index, term, routes)
 
         def send_now(peer: NodeId, body: bytes) -> None:
@@ -134,6 +143,7 @@ class Oracle:
     def checkpoint(self) -> None:
         """Everything that can be seen on running nodes."""
         self.checks += 1
+        self.witness.checkpoint()
         for host in self._hosts:
             if host.node is not None:
                 self._check_node(host, host.node.pipeline)

@@ -6,7 +6,7 @@ Each seed switches whole kinds of faults off, so that some runs are all about on
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -122,7 +122,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     kinds = tuple(sorted(kind for kind in KINDS if rng.random() < 0.6)) or ("kill",)
     if behind:
         kinds = tuple(k for k in kinds if k != "power_all")
-    return Parameters(
+    drawn = Parameters(
         seed=seed,
         nodes=nodes,
         seconds=seconds,
@@ -140,6 +140,14 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         victims=victims,
         kinds=kinds,
     )
+    return _contested(drawn) if rng.random() < 0.4 else drawn
+
+
+def _contested(drawn: Parameters) -> Parameters:
+    """Everybody loses patience at nearly the same time: several stand in one term."""
+    raft = drawn.settings.raft
+    raft = msgspec.structs.replace(raft, election_max_ms=raft.election_min_ms + 3)
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, raft=raft))
 
 
 def _cluster(rng: random.Random, nodes: int) -> ClusterSettings:

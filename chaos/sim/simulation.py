@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.checkers import exactly_once, linearizable
-from chaos.history import History, of_kind
+from chaos.history import History, Operation, of_kind
 from chaos.sim.clients import Seen, SimClient
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
 from chaos.sim.host import Host
@@ -76,6 +76,7 @@ class Simulation:
             note=timeline.note,
             replace_client=self._replace_client,
         )
+        self.oracle.witness.damaged = self.nemesis.damaged
         self._clients: list[tuple[SimClient, Process]] = []
 
     def _fork(self) -> random.Random:
@@ -108,7 +109,7 @@ class Simulation:
         if process is not None and process.name.startswith("n") and isinstance(error, InvariantViolated):
             self.fail("InvariantViolated", f"{process.name}: {error}")
         else:
-            self.fail("NothingUnhandled", f"{process}: {context.get('message')}: {error!r}")
+            self.fail("NothingUnhandled", f"{process}: {context.get('message')}: {error!r}; {self._standing()}")
 
     def _node_ended(self, host: Host, error: BaseException) -> None:
         self.timeline.note(f"{host.name} stops itself: {error!r}")
@@ -251,7 +252,8 @@ class Simulation:
             )
             rows.append(
                 f"{host.name} {role} term {engine.term} commit {engine.commit_index}"
-                f"{'' if engine.may_vote else ' no vote'}{'' if backend.recovered() else ' recovering'} [{marks}]"
+                f"/{backend.raft.journal.last_index}{'' if engine.may_vote else ' no vote'}"
+                f"{'' if backend.recovered() else ' recovering'} [{marks}]"
             )
         return "; ".join(rows)
 
@@ -310,8 +312,20 @@ class Simulation:
         adds = of_kind(operations, "add")
         logs: dict[str, list[tuple[int, int, bytes]]] = {}
         for host in self.hosts:
-            if host.node is None or not host.may_run:
-                continue
+            try:
+                self._check_host(host, adds, logs)
+            except CorruptData as error:
+                # Bit rot that nobody has read yet: it must not be served, and is not.
+                if host.name not in self.nemesis.damaged:
+                    self.fail("NoServeCorrupt", f"{host.name}: {error}")
+        self._report("PrefixAgreement", None, exactly_once.agreement(logs))
+        self._report("LinearizableRead", None, linearizable.registers(of_kind(operations, "get", "put", "cas")))
+
+    def _check_host(
+        self, host: Host, adds: Sequence[Operation], logs: dict[str, list[tuple[int, int, bytes]]]
+    ) -> None:
+        operations = self.seen.history.operations
+        if host.node is not None and host.may_run:
             state: dict[str, int] = {}
             rows: list[tuple[int, int, bytes]] = []
             for partition, machine in host.node.machines.items():
@@ -334,8 +348,6 @@ class Simulation:
             self._report("I8", host, exactly_once.counters(adds, state))
             self._report("Atomic", host, self._together(state))
             logs[host.name] = rows
-        self._report("PrefixAgreement", None, exactly_once.agreement(logs))
-        self._report("LinearizableRead", None, linearizable.registers(of_kind(operations, "get", "put", "cas")))
 
     def _together(self, state: dict[str, int]) -> list[str]:
         return [

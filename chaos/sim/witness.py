@@ -1,0 +1,212 @@
+"""Raft's own promises, held against what the nodes really have: journals side by side, and what is on the disks.
+
+The oracle compares outcomes. That takes a bad day: a lost vote matters when two nodes stand in one
+term, a lost acknowledgement when two of three disks forget. Here the promise itself is looked at,
+when it is made: whoever breaks one is seen even if nobody suffers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from chaos.sim.host import Host
+from dispatcher.backend import Backend
+from logboom.errors import LogboomError
+from logboom.types import DurabilityMode, NodeId
+from partitions.log import PartitionLog
+from raftlog import messages
+from raftlog.entry import Route, unpack_routes
+from raftlog.journal import JournalJob
+from raftlog.journal_codec import ENTRY, INDEX
+from raftlog.reads import Done
+
+EVERY: Final = 5
+"""One acknowledgement in so many is looked up on the disk."""
+
+Fail = Callable[[str, str], None]
+
+
+class Witness:
+    """``fail(invariant, story)`` ends the run."""
+
+    def __init__(self, hosts: Sequence[Host], fail: Fail) -> None:
+        self._hosts = hosts
+        self._fail = fail
+        self.damaged: set[str] = set()
+        """Hosts whose partition logs were changed behind their back."""
+        self._terms = [0, 0]
+        """Terms of the committed entries, by Raft index (there is no 0, and 1 is a placeholder)."""
+        self._committed_in = [0, 0]
+        """The terms of the leaders that committed them: never less than the one before."""
+        self._journals: dict[str, Any] = {}
+        """Every host's last one, of a dead process too: what it held then, its disk holds."""
+        self._floors: dict[str, int] = {}
+        """What a journal says on the disk of what was acknowledged; it learns that one write later."""
+        self._routes: dict[tuple[int, int], Route] = {}
+        """Of committed batches, by partition and last index: as many as the highest global index."""
+        self._units: dict[bytes, tuple[Route, ...]] = {}
+        """By digest: everything that was proposed as one request."""
+        self._acknowledgements = 0
+
+    # -- a node's life
+
+    def started(self, host: Host, backend: Backend) -> None:
+        """It has recovered: what it had acknowledged is there, and from now on it is listened to."""
+        raft = backend.raft
+        before, journal = self._journals.get(host.name), raft.journal
+        if before is not None:
+            floor = min(before.last_index, self._floors[host.name] if host.name in self.damaged else before.floor)
+            if raft.engine.term_at(floor) != before.entry(floor)[2]:
+                story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
+                self._fail("AcknowledgedKept", story)
+        self._journals[host.name] = journal
+        self._floors[host.name] = 1
+        send, propose, written = raft._send_now, raft.propose, journal.written  # noqa: SLF001 - an observer
+        read = raft.read_index
+
+        def observed(job: JournalJob) -> None:
+            self._floors[host.name] = job.floor
+            written(job)
+
+        def send_now(peer: NodeId, body: bytes) -> None:
+            self._on_message(host, backend, messages.decode(memoryview(body)), peer)
+            send(peer, body)
+
+        def proposed(routes: Sequence[Route], *, payload_bytes: int) -> None:
+            if len(routes) > 1:
+                self._units.update(dict.fromkeys((route.digest for route in routes), tuple(routes)))
+            propose(routes, payload_bytes=payload_bytes)
+
+        def read_index(done: Done) -> None:
+            due = len(self._routes)
+
+            def answered(error: LogboomError | None) -> None:
+                if error is None and backend.parent.global_index < due:
+                    story = f"{host.name} may read at {backend.parent.global_index}, {due} was committed when it asked"
+                    self._fail("LinearizableRead", story)
+                done(error)
+
+            read(answered)
+
+        raft._send_now = send_now  # type: ignore[method-assign]  # noqa: SLF001 - an observer
+        raft.read_index = read_index  # type: ignore[method-assign]
+        raft.propose = proposed  # type: ignore[method-assign]
+        journal.written = observed  # type: ignore[method-assign]
+
+    def committed(self, host: Host, index: int, routes: Sequence[Route]) -> None:
+        """An entry is handed up: with all of its requests, and synced here."""
+        for route in routes:
+            unit = self._units.get(route.digest, ())
+            if not set(unit) <= set(routes):
+                self._fail("Atomic", f"{host.name}: entry {index} has {routes}, one request is {unit}")
+            self._routes[route.partition_id, route.last_index] = route
+        journal = self._journals[host.name]
+        if index % EVERY == 0 and not self._in_journal(host, _entry(journal, index)):
+            self._fail("AppliedDurable", f"{host.name}: entry {index} is handed up and not on its disk")
+
+    # -- the commit index
+
+    def leads(self, host: Host, engine: Any) -> None:
+        """A new leader has everything that leaders of earlier terms have committed."""
+        top = bisect_left(self._committed_in, engine.term) - 1
+        if engine.term_at(top) != self._terms[top]:
+            story = f"{host.name} leads term {engine.term}; entry {top} of term {self._terms[top]} is committed"
+            self._fail("LeaderComplete", f"{story}, its own is of term {engine.term_at(top)}")
+
+    def commit_moved(self, host: Host, engine: Any, *, commit: int, counted: bool) -> None:
+        """``counted``: as leader; a follower was told."""
+        top, term = len(self._terms) - 1, engine.term_at(commit)
+        if counted and commit > top:
+            if term != engine.term:
+                self._fail("CommitOwnTerm", f"{host.name}, term {engine.term}, commits {commit} of term {term}")
+            self._check_quorum(host, commit, term)
+            self._terms += [engine.term_at(index) for index in range(top + 1, commit + 1)]
+            self._committed_in += [max(engine.term, self._committed_in[-1])] * (commit - top)
+        elif commit > top or self._terms[commit] != term:
+            known = self._terms[commit] if commit <= top else None
+            self._fail("CommitTrue", f"{host.name} takes entry {commit} of term {term} for committed; it is {known}")
+
+    def _check_quorum(self, leader: Host, index: int, term: int | None) -> None:
+        holding = [name for name, journal in self._journals.items() if _holds(journal, index, term)]
+        if 2 * len(holding) <= len(self._hosts):
+            self._fail("CommitOnQuorum", f"{leader.name} commits entry {index}; on the disks of {holding} alone")
+
+    # -- on the disk
+
+    def _on_message(self, host: Host, backend: Backend, message: messages.Message, peer: NodeId) -> None:
+        kind = message["type"]
+        if kind in ("response_vote", "request_vote"):
+            voted_for = peer if kind == "response_vote" else host.name
+            if not self._in_journal(host, INDEX.pack(message["term"]) + voted_for.encode()):
+                self._fail("VoteDurable", f"{host.name}: {kind} of term {message['term']}, vote not on its disk")
+        elif kind == "next_node_idx" and message["success"]:
+            self._acknowledgements += 1
+            if self._acknowledgements % EVERY == 0:
+                self._check_acknowledged(host, backend, message["next_node_idx"] - 1)
+
+    def _check_acknowledged(self, host: Host, backend: Backend, index: int) -> None:
+        journal = backend.raft.journal
+        if index <= 1 or index > journal.last_index:
+            return
+        if not self._in_journal(host, _entry(journal, index)):
+            self._fail("AckDurable", f"{host.name} acknowledges entry {index}, which is not on its disk")
+        for route in unpack_routes(journal.entry(index)[0]):
+            log = backend.logs[route.partition_id]
+            if log.mode is DurabilityMode.WRITE_AHEAD and not self._has_batch(host, _head(log, route)):
+                self._fail("AckDurable", f"{host.name} acknowledges entry {index}, {route} is not on its disk")
+
+    def checkpoint(self) -> None:
+        """What is applied anywhere is on the disk there; written behind, on the disks of a majority."""
+        for host in self._hosts:
+            backend = host.node.pipeline if host.node is not None else None
+            for partition, worker in backend.workers.items() if backend is not None else ():
+                route = self._routes.get((partition, worker.applied_index))
+                if route is None:
+                    continue
+                head, where = _head(worker.log, route), f"{partition}/{worker.applied_index}"
+                if not self._has_batch(host, head):
+                    self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
+                on = [h.name for h in self._hosts if self._has_batch(h, head)]
+                if 2 * len(on) <= len(self._hosts) and worker.log.mode is DurabilityMode.WRITE_BEHIND:
+                    self._fail("AppliedStable", f"{host.name} has applied {where}, on the disks of {on} alone")
+
+    def _has_batch(self, host: Host, head: _Head) -> bool:
+        if host.name in self.damaged:
+            return True  # who can tell
+        directory = host.path("partitions", str(head.partition))
+        return self._survives(host, directory, ".log", head.digests) or self._in_journal(host, head.digests)
+
+    def _in_journal(self, host: Host, part: bytes) -> bool:
+        return self._survives(host, host.path("journal"), ".journal", part)
+
+    def _survives(self, host: Host, directory: Path, suffix: str, part: bytes) -> bool:
+        if not host.disk.exists(directory):
+            return False
+        paths = [directory / name for name in reversed(host.disk.list(directory)) if name.endswith(suffix)]
+        found = next((path for path in paths if host.disk.shows(path, part)), None)
+        return found is not None and host.disk.survives(found, part)
+
+
+class _Head(NamedTuple):
+    """What a batch begins with wherever it is, unlike the routing entry that names it."""
+
+    partition: int
+    digests: bytes
+
+
+def _head(log: PartitionLog, route: Route) -> _Head:
+    ref = log.find(route.last_index, route.digest)
+    previous = ref.previous_digest if ref is not None else b"not held"
+    return _Head(route.partition_id, previous + route.digest)
+
+
+def _entry(journal: Any, index: int) -> bytes:
+    command, _, term = journal.entry(index)
+    return ENTRY.pack(index, term) + bytes(command)
+
+
+def _holds(journal: Any, index: int, term: int | None) -> bool:
+    return bool(index <= journal.durable_index and journal.entry(index)[2] == term)
