@@ -10,8 +10,10 @@ IN := . scripts/env.sh;
 WORKERS ?= 2
 CHAOS_SECONDS ?= 60
 SEED ?=
+FUZZ_SECONDS ?= 20
+TARGET ?=
 
-.PHONY: help setup fmt lint type unit test demo bench chaos chaos-long powerloss diskfull abuse compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +63,14 @@ diskfull: setup ## one node's disk runs full under load (root: mounts a file sys
 
 abuse: setup ## garbage, huge and slow frames; 2 GB with a follower stopped
 	@$(IN) python -m chaos.abuse $(ARGS)
+
+fuzz: .venv/.fuzz ## every decoder of foreign bytes for FUZZ_SECONDS; TARGET=name for one of them
+	@$(IN) python -m chaos.fuzz run $(TARGET) --seconds $(FUZZ_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.venv/.fuzz: .venv/.setup requirements/fuzz.txt
+	@echo "fuzz: atheris, locked"
+	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/fuzz.txt
+	@touch $@
 
 compose-test: ## the same cluster in containers: kill one, disconnect one, check, tear down
 	@scripts/compose-test

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import structlog
 
 from logboom.errors import CorruptData
-from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex
+from logboom.types import DurabilityMode, PartitionId
 from partitions.batch import parse_batch
 from partitions.log import ChainBroken, DamagedBatch, PartitionLog
 from raftlog.entry import Route
@@ -61,11 +62,13 @@ class PartitionPayloads:
         except DamagedBatch as error:
             raise DamagedPayload(str(error), route) from error
 
-    def write_again(self, proven: Mapping[PartitionId, PartitionLogIndex], doubtful: Set[bytes]) -> None:
+    def write_again(self, acknowledged: Iterable[Route], carried: AbstractSet[bytes]) -> None:
         """See Payloads."""
-        for partition_id, store in self._logs.items():
-            through = proven.get(partition_id, 0)
-            store.write_again(lambda ref, through=through: ref.last_index <= through and ref.digest not in doubtful)  # type: ignore[misc]
+        ahead = [store for store in self._logs.values() if store.mode is DurabilityMode.WRITE_AHEAD]
+        found = {digest for store in ahead for digest in store.found_last()}
+        proven = {route.digest for route in acknowledged if route.digest in found} - carried
+        for store in self._logs.values():
+            store.write_again(lambda ref: ref.digest in proven)
 
     def lose(self, route: Route) -> bool:
         """See Payloads."""

@@ -67,7 +67,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[tuple[str, ...], s
             path = tuple(name[len(PREFIX) :].lower().split("__"))
             if (name + value).encode(errors="replace").decode() != name + value:
                 raise ConfigError(f"environment variable {name!r} is not UTF-8", path=name)
-            if len(path) < 2:
+            if len(path) < 2 or not all(path):
                 raise ConfigError(
                     f"environment variable {name}: expected {PREFIX}<SECTION>__<KEY>, e.g. LOGBOOM_NODE__ID", path=name
                 )
@@ -190,7 +190,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, str):
-        return msgspec.json.encode(str(value)).decode()
+        return msgspec.json.encode(str(value)).decode().replace("\x7f", "\\u007f")  # JSON takes it as it is
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, msgspec.Struct):

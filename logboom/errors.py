@@ -251,10 +251,12 @@ BY_CODE: dict[str, type[LogboomError]] = _tree(LogboomError)
 
 
 def from_wire(header: Mapping[str, Any]) -> LogboomError:
-    """Rebuild the typed error of an ERROR frame; unknown codes become the base class."""
-    kind = BY_CODE.get(header.get("code", ""), LogboomError)
-    return kind(
-        str(header.get("message", "unexplained error")),
-        outcome=header.get("outcome"),
-        **{str(k): v for k, v in (header.get("fields") or {}).items() if k not in ("message", "outcome")},
-    )
+    """Rebuild the typed error of an ERROR frame, whatever it says; unknown codes become the base class."""
+    code, message, outcome, fields = (header.get(name) for name in ("code", "message", "outcome", "fields"))
+    kind = BY_CODE.get(code, LogboomError) if isinstance(code, str) else LogboomError
+    if outcome is not None and outcome not in ("not_applied", "unknown", "applied"):
+        outcome = "unknown"
+    error = kind(message if isinstance(message, str) else "unexplained error", outcome=outcome)
+    if isinstance(fields, dict):
+        error.fields.update((str(k), v) for k, v in fields.items())
+    return error

@@ -226,21 +226,33 @@ class RecordBlock:
 
     def records(self) -> list[Record]:
         """Row form."""
-        if self.has_headers:
-            start = 4 + 4 * self.count + (4 * self.count + int(self.key_ends[-1]) if self.has_keys else 0)
-            ends = np.frombuffer(self.metadata, "<u4", self.count, start)
-            raw = _split(memoryview(self.metadata)[start + 4 * self.count :], ends)
-            headers = [_unpack_headers(h) for h in raw]
-        else:
-            headers = [()] * self.count
-        rows = zip(self.keys(), self.payloads(), headers, strict=True)
+        packed = _split(*self._headers()) if self.has_headers else [b""] * self.count
+        rows = zip(self.keys(), self.payloads(), map(_unpack_headers, packed), strict=True)
         return [Record(payload, key or None, header) for key, payload, header in rows]
 
     def take(self, start: int, stop: int) -> RecordBlock:
         """Records ``start`` to ``stop`` as a block of their own."""
         if start == 0 and stop == self.count:
             return self
-        return RecordBlock.from_records(self.records()[start:stop])
+        if start >= stop:
+            raise InvalidRequest(f"no records from {start} to {stop}")
+        payload_ends, data = _slice(self.data, self.payload_ends, start, stop)
+        key_ends, keys = _slice(self.key_bytes, self.key_ends, start, stop) if self.has_keys else (None, b"")
+        raw, ends = self._headers() if self.has_headers else (b"", None)
+        header_ends, headers = _slice(raw, ends, start, stop) if ends is not None else (None, b"")
+        return RecordBlock.from_arrays(
+            payload_ends=payload_ends,
+            data=data,
+            key_ends=key_ends,
+            key_bytes=keys,
+            header_ends=header_ends,
+            header_bytes=headers,
+        )
+
+    def _headers(self) -> tuple[memoryview, Ends]:
+        start = 4 + 4 * self.count + (4 * self.count + int(self.key_ends[-1]) if self.has_keys else 0)
+        ends = np.frombuffer(self.metadata, "<u4", self.count, start)
+        return memoryview(self.metadata)[start + 4 * self.count :], ends
 
 
 def _long_key(size: int) -> RecordTooLarge:
@@ -265,11 +277,24 @@ def _split(raw: Buffer, ends: Ends) -> list[bytes]:
     return [view[a:b] for a, b in zip([0, *stops[:-1]], stops, strict=True)]
 
 
+def _slice(raw: Buffer, ends: Ends, start: int, stop: int) -> tuple[Ends, memoryview]:
+    """Items ``start`` to ``stop`` of a column, with their ends."""
+    first = int(ends[start - 1]) if start else 0
+    part = ends[start:stop]
+    return part - np.uint32(first), memoryview(raw)[first : int(part[-1])]
+
+
 def _unpack_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
     if not raw:
         return ()
     try:
         rows: Any = msgpack.unpackb(raw)
-        return tuple((str(name), bytes(value)) for name, value in rows)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise InvalidRequest(f"record headers are not [name, bytes] pairs: {error}") from error
+    if not isinstance(rows, list) or not all(map(_is_header, rows)):
+        raise InvalidRequest("record headers are not [name, bytes] pairs")
+    return tuple((name, value) for name, value in rows)
+
+
+def _is_header(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == 2 and type(row[0]) is str and type(row[1]) is bytes

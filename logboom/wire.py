@@ -16,6 +16,7 @@ All integers little-endian. Payload bytes are never wrapped in msgpack.
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -105,6 +106,11 @@ def encode(
     size = PREFIX_BYTES - 4 + len(packed) + sum(map(len, body))
     prefix = PREFIX.pack(size, kind, flags, PROTOCOL_VERSION, len(packed), request_id)
     return [prefix + packed, *body]
+
+
+def shown(value: Any) -> str:
+    """Something that the other side sent, for a message: short, however long it is and however deep it goes."""
+    return reprlib.repr(value)
 
 
 class FrameDecoder:

@@ -215,6 +215,10 @@ class PartitionLog:
         self._file_segment = self._tail_segment
         self._allocated = file.size()
 
+    def found_last(self) -> list[bytes]:
+        """At start: digests of the batches in the last segment."""
+        return [ref.digest for ref in self._file_refs]
+
     def write_again(self, proven: Callable[[BatchRef], bool]) -> int:
         """Write what was found at the end and is not proven to be on the disk; returns the bytes (blocking).
 
@@ -309,7 +313,9 @@ class PartitionLog:
         if header.partition_id != self.partition_id:
             raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
         lost = bool(self._lost) and (batch.last_index, header.digest) in self._lost
-        if self.holds(batch.last_index, header.digest) or (lost and (batch.last_index, header.digest) in self._unwritten):
+        if self.holds(batch.last_index, header.digest) or (
+            lost and (batch.last_index, header.digest) in self._unwritten
+        ):
             return False
         before = header.first_index - 1
         if not (before == 0 and header.previous_digest == NO_DIGEST) and not self.holds(before, header.previous_digest):

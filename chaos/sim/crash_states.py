@@ -33,6 +33,14 @@ class _Part(NamedTuple):
     change: Change
 
 
+class Choice(NamedTuple):
+    """What of the changes that were not synced is there, in order, and how many operations on names."""
+
+    story: str
+    kept: Sequence[_Part]
+    names: Mapping[str, int]
+
+
 class CrashModel:
     """Fed with operations; tells the legal states after them."""
 
@@ -74,29 +82,38 @@ class CrashModel:
 
     def states(self, rng: random.Random, *, by_chance: int) -> Iterator[State]:
         """The states worth looking at; some of them equal each other."""
+        for choice in self.choices(rng, by_chance=by_chance):
+            yield self.state(choice)
+
+    def state(self, choice: Choice) -> State:
+        """What a choice leaves; while nothing more is fed."""
+        return State(choice.story, self._image(choice.kept, choice.names))
+
+    def choices(self, rng: random.Random, *, by_chance: int) -> Iterator[Choice]:
+        """The same as ``states``, not worked out yet."""
         all_names = {directory: len(ops) for directory, ops in self._renamed.items()}
         everything = self._pending
-        yield State("everything", self._image(everything, all_names))
-        yield State("nothing", self._image([], {}))
-        yield State("names alone", self._image([], all_names))
-        yield State("no name", self._image(everything, {}))
+        yield Choice("everything", everything, all_names)
+        yield Choice("nothing", [], {})
+        yield Choice("names alone", [], all_names)
+        yield Choice("no name", everything, {})
         for directory, count in all_names.items():
             for kept in range(count):
                 some = {**all_names, directory: kept}
-                yield State(f"{kept} names in {directory}", self._image(everything, some))
-                yield State(f"{kept} names in {directory} alone", self._image([], some))
+                yield Choice(f"{kept} names in {directory}", everything, some)
+                yield Choice(f"{kept} names in {directory} alone", [], some)
         for at, part in enumerate(everything):
             before, after = everything[:at], everything[at + 1 :]
-            yield State(f"without change {at}", self._image([*before, *after], all_names))
-            yield State(f"change {at} alone", self._image([part], all_names))
-            yield State(f"{at} changes", self._image(before, all_names))
+            yield Choice(f"without change {at}", [*before, *after], all_names)
+            yield Choice(f"change {at} alone", [part], all_names)
+            yield Choice(f"{at} changes", before, all_names)
             for how, torn in _torn(part, rng):
-                yield State(f"change {at} {how}", self._image([*before, *torn, *after], all_names))
-                yield State(f"change {at} {how}, the last", self._image([*before, *torn], all_names))
+                yield Choice(f"change {at} {how}", [*before, *torn, *after], all_names)
+                yield Choice(f"change {at} {how}, the last", [*before, *torn], all_names)
         for number in range(by_chance if everything or all_names else 0):
-            yield State(f"by chance {number}", self._by_chance(rng))
+            yield self._by_chance(rng, number)
 
-    def _by_chance(self, rng: random.Random) -> Image:
+    def _by_chance(self, rng: random.Random, number: int) -> Choice:
         kept: list[_Part] = []
         keep = rng.random()
         for part in self._pending:
@@ -104,7 +121,8 @@ class CrashModel:
                 kept.append(part)
             elif rng.random() < keep and (torn := _torn(part, rng)):
                 kept += rng.choice(torn)[1]
-        return self._image(kept, {directory: rng.randint(0, len(ops)) for directory, ops in self._renamed.items()})
+        names = {directory: rng.randint(0, len(ops)) for directory, ops in self._renamed.items()}
+        return Choice(f"by chance {number}", kept, names)
 
     def _image(self, kept: Sequence[_Part], names: Mapping[str, int]) -> Image:
         changes: dict[int, list[Change]] = {}

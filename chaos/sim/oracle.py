@@ -74,8 +74,7 @@ class Oracle:
             if commit < before[2]:
                 self._fail("CommitNeverRegresses", f"{host.name} went from commit {before[2]} to {commit}")
         if commit > (1 if before is None else before[2]):
-            counted = LEADER in (role, role if before is None else before[0])
-            self.witness.commit_moved(host, engine, commit=commit, counted=counted)
+            self.witness.commit_moved(host, engine, commit)
 
     # -- observation points
 

@@ -146,7 +146,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
 def _contested(drawn: Parameters) -> Parameters:
     """Everybody loses patience at nearly the same time: several stand in one term."""
     raft = drawn.settings.raft
-    raft = msgspec.structs.replace(raft, election_max_ms=raft.election_min_ms + 3)
+    raft = msgspec.structs.replace(raft, election_max_ms=raft.election_min_ms * 5 // 4)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, raft=raft))
 
 

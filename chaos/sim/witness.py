@@ -65,7 +65,7 @@ class Witness:
         self._journals[host.name] = journal
         self._floors[host.name] = 1
         send, propose, written = raft._send_now, raft.propose, journal.written  # noqa: SLF001 - an observer
-        read = raft.read_index
+        read, engine, advance = raft.read_index, raft.engine, raft.engine._advance_commit  # noqa: SLF001 - an observer
 
         def observed(job: JournalJob) -> None:
             self._floors[host.name] = job.floor
@@ -93,6 +93,13 @@ class Witness:
 
         raft._send_now = send_now  # type: ignore[method-assign]  # noqa: SLF001 - an observer
         raft.read_index = read_index  # type: ignore[method-assign]
+        def advance_commit() -> None:
+            known = engine.commit_index
+            advance()
+            if engine.commit_index > known:
+                self._counted(host, engine)
+
+        engine._advance_commit = advance_commit  # type: ignore[method-assign]  # noqa: SLF001 - an observer
         raft.propose = proposed  # type: ignore[method-assign]
         journal.written = observed  # type: ignore[method-assign]
 
@@ -116,23 +123,25 @@ class Witness:
             story = f"{host.name} leads term {engine.term}; entry {top} of term {self._terms[top]} is committed"
             self._fail("LeaderComplete", f"{story}, its own is of term {engine.term_at(top)}")
 
-    def commit_moved(self, host: Host, engine: Any, *, commit: int, counted: bool) -> None:
-        """``counted``: as leader; a follower was told."""
-        top, term = len(self._terms) - 1, engine.term_at(commit)
-        if counted and commit > top:
-            if term != engine.term:
-                self._fail("CommitOwnTerm", f"{host.name}, term {engine.term}, commits {commit} of term {term}")
-            self._check_quorum(host, commit, term)
+    def _counted(self, leader: Host, engine: Any) -> None:
+        """A leader's commit index has moved."""
+        top, commit = len(self._terms) - 1, engine.commit_index
+        term = engine.term_at(commit)
+        if term != engine.term:
+            self._fail("CommitOwnTerm", f"{leader.name}, term {engine.term}, commits {commit} of term {term}")
+        holding = [name for name, journal in self._journals.items() if _holds(journal, commit, term)]
+        if 2 * len(holding) <= len(self._hosts):
+            self._fail("CommitOnQuorum", f"{leader.name} commits entry {commit}; on the disks of {holding} alone")
+        if commit > top:
             self._terms += [engine.term_at(index) for index in range(top + 1, commit + 1)]
             self._committed_in += [max(engine.term, self._committed_in[-1])] * (commit - top)
-        elif commit > top or self._terms[commit] != term:
-            known = self._terms[commit] if commit <= top else None
-            self._fail("CommitTrue", f"{host.name} takes entry {commit} of term {term} for committed; it is {known}")
 
-    def _check_quorum(self, leader: Host, index: int, term: int | None) -> None:
-        holding = [name for name, journal in self._journals.items() if _holds(journal, index, term)]
-        if 2 * len(holding) <= len(self._hosts):
-            self._fail("CommitOnQuorum", f"{leader.name} commits entry {index}; on the disks of {holding} alone")
+    def commit_moved(self, host: Host, engine: Any, commit: int) -> None:
+        """Whatever a node takes for committed a leader has counted."""
+        known = self._terms[commit] if commit < len(self._terms) else None
+        if known != engine.term_at(commit):
+            story = f"{host.name} takes entry {commit} of term {engine.term_at(commit)} for committed; it is {known}"
+            self._fail("CommitTrue", story)
 
     # -- on the disk
 
@@ -164,7 +173,7 @@ class Witness:
             backend = host.node.pipeline if host.node is not None else None
             for partition, worker in backend.workers.items() if backend is not None else ():
                 route = self._routes.get((partition, worker.applied_index))
-                if route is None:
+                if route is None or host.name in self.damaged:
                     continue
                 head, where = _head(worker.log, route), f"{partition}/{worker.applied_index}"
                 if not self._has_batch(host, head):
@@ -199,7 +208,7 @@ class _Head(NamedTuple):
 
 def _head(log: PartitionLog, route: Route) -> _Head:
     ref = log.find(route.last_index, route.digest)
-    previous = ref.previous_digest if ref is not None else b"not held"
+    previous = ref.previous_digest if ref is not None else b"not held: found nowhere"
     return _Head(route.partition_id, previous + route.digest)
 
 

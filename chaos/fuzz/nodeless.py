@@ -1,0 +1,155 @@
+"""What stands in for a node behind sessions and links: everything is at hand, and nothing has to be waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
+
+from dispatcher.barriers import Barriers
+from dispatcher.requests import SubmitReply, SubmitRequest
+from dispatcher.watermarks import Watermarks
+from logboom.errors import LogboomError, QuotaExceeded
+from logboom.settings import ClusterSettings, Member, Settings
+from logboom.state_machine import Position
+from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import Buffer
+
+T = TypeVar("T")
+
+ME: Final = NodeId("n1")
+PARTITIONS: Final = [PartitionId(0), PartitionId(1)]
+MEMBERS: Final = tuple(Member(id=f"n{n}", peer_address=f"h:{n}", client_address=f"h:{n + 5}") for n in (1, 2, 3))
+SETTINGS: Final = Settings(cluster=ClusterSettings(id="fuzz", members=MEMBERS, partitions=2))
+DIGEST: Final = bytes(range(16))
+
+
+class Still:
+    """A clock that stands, and an offload that does it at once."""
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        done(job(), None)
+
+    async def run(self, job: Callable[[], T]) -> T:
+        return job()
+
+    async def close(self) -> None:
+        pass
+
+
+class Sent:
+    """Keeps what was sent."""
+
+    remote = "elsewhere"
+    peer_identities: frozenset[str] = frozenset()
+    congested = False
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.open = True
+
+    def authenticated(self) -> None:
+        pass
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        self.sent.append(b"".join(buffers))
+
+    def flush(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.open = False
+
+    def abort(self) -> None:
+        self.open = False
+
+
+class FewKeys:
+    """A few keys."""
+
+    def get(self, keys: Sequence[bytes]) -> tuple[list[Any], Position]:
+        return [key or None for key in keys], self._position
+
+    def scan(self, **_: object) -> Iterator[tuple[list[Any], Position]]:
+        yield [(b"a", b"1"), (b"n", (1, 2))], self._position
+        yield [], self._position
+
+    def digest(self) -> tuple[bytes, Position]:
+        return DIGEST, self._position
+
+    _position = Position(PartitionLogIndex(3), GlobalLogIndex(5))
+
+
+class NoNode:
+    """dispatcher.backend.Backend, as far as sessions see it."""
+
+    node_id = ME
+    cluster = SETTINGS.cluster
+    raft = SimpleNamespace(admits=True)
+    admission = SimpleNamespace(used=lambda *_: (0, 0))
+
+    def __init__(self) -> None:
+        self.clock = self.offload = Still()
+        self.watermarks = Watermarks(PARTITIONS)
+        self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
+        self.submitted: list[SubmitRequest] = []
+
+    def partition_ids(self) -> list[PartitionId]:
+        return PARTITIONS
+
+    def leader_address(self) -> str | None:
+        return None
+
+    def recovered(self, partitions: object = None) -> bool:
+        return True
+
+    def look(self) -> None:
+        pass
+
+    def lone_submit(self) -> None:
+        pass
+
+    def hurry(self, partitions: object) -> None:
+        pass
+
+    def global_commit_index(self) -> int:
+        return 5
+
+    def status(self) -> dict[str, Any]:
+        return {"node": self.node_id}
+
+    def machine(self, partition_id: PartitionId) -> FewKeys:
+        return FewKeys()
+
+    def log(self, partition_id: PartitionId) -> Any:
+        return SimpleNamespace(durable_index=0)
+
+    def subscribe_commits(self, partition_id: PartitionId, moved: object) -> Callable[[], None]:
+        return lambda: None
+
+    async def read_index(self, deadline: float) -> int:
+        return 5
+
+    async def wait_applied(self, *_: object) -> None:
+        pass
+
+    def submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None]) -> None:
+        self.submitted.append(request)
+        done(QuotaExceeded("enough", limit=1, used=1))
+
+    def _steered(self, partition: PartitionId) -> str:
+        return "running"
+
+    pause = resume = freeze = thaw = _steered

@@ -1,0 +1,202 @@
+"""Targets: what a node keeps beside its logs (identity, checkpoint, producers), and its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import google_crc32c
+
+from chaos.fuzz.disk import MemoryDisk
+from chaos.fuzz.samples import PRODUCER, batch
+from chaos.fuzz.target import Broken, Cursor, Target, counted, holds, packed
+from logboom.config import check_node, load, to_toml
+from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
+from logboom.settings import ApplySettings
+from logboom.types import GlobalLogIndex, NodeId
+from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
+from partitions.machines.log import LogMachine
+from server.data_dir import DataDir
+
+
+class NotBytes(Broken):
+    """A meta entry."""
+
+
+HERE: Final = Path("/data")
+CHECKPOINT: Final = HERE / "checkpoint"
+APPLY: Final = ApplySettings()
+KNOWN: Final = (ValueError, TypeError, AttributeError, OverflowError, NotBytes)
+"""Of a checkpoint that has the right checksum and is none of ours (four zeros have it). Goes with the mending of it."""
+
+
+def identity(data: bytes) -> None:
+    """Content of identity.json."""
+    disk = MemoryDisk()
+    disk.put(HERE / "identity.json", data)
+    try:
+        DataDir(HERE, disk=disk, node_id=NodeId("n1"), cluster_id="fuzz").close()
+    except RecursionError:
+        return  # known, and not ours to mend now: nesting without end is not reported as damage
+    except (CorruptData, IncompatibleVersion, WrongNode):
+        holds(disk.files == {HERE / "identity.json": data}, "a directory that was refused was changed")
+        return
+    found = json.loads(data)
+    holds(found["node"] == "n1" and found["cluster"] == "fuzz", "another's directory was taken")
+    holds(found["format"] == 1, "another format was taken")
+
+
+def _identity_seeds() -> list[bytes]:
+    mine: dict[str, object] = {"format": 1, "node": "n1", "cluster": "fuzz"}
+    each = [mine, {**mine, "node": "n2"}, {**mine, "format": 2}, {**mine, "extra": [1.5, None]}, {}]
+    return [*(json.dumps(one).encode() for one in each), b"", b"[]", b'"format"', json.dumps(mine).encode("utf-16")]
+
+
+# -- checkpoint of a log partition
+
+
+def checkpoint(data: bytes) -> None:
+    """First byte odd: with the right checksum."""
+    body = data[1:]
+    if data[:1] and data[0] & 1:
+        body += google_crc32c.value(body).to_bytes(4, "little")
+    with contextlib.suppress(*KNOWN):
+        _checkpoint(body)
+
+
+def _checkpoint(body: bytes) -> None:
+    disk = MemoryDisk()
+    disk.put(CHECKPOINT, body)
+    try:
+        machine = LogMachine(disk, CHECKPOINT)
+    except CorruptData:
+        return
+    digest = machine.digest()
+    for key, entry in machine.meta():
+        if type(key) is not bytes or type(entry) is not bytes:
+            raise NotBytes
+    machine._checkpoint()  # noqa: SLF001 - what ``checkpoint`` does once something was applied
+    again = LogMachine(disk, CHECKPOINT)
+    holds(again.digest() == digest, "a checkpoint does not come back")
+    holds(list(again.meta()) == list(machine.meta()), "a checkpoint does not come back")
+
+
+def _checkpoint_seeds() -> list[bytes]:
+    meta = {bytes(PRODUCER): _producer().encode()}
+    row = packed([1, 9, 12, 30, 4000, bytes(range(16)), meta])
+    whole = row + google_crc32c.value(row).to_bytes(4, "little")
+    others: list[list[Any]] = [[2, 9, 12, 30, 4000, bytes(16), {}], [1, 0, 0, 0, 0, bytes(16), {}], [1]]
+    return [b"\0" + whole, b"\0" + whole[:-1], b"\1" + row, *(b"\1" + packed(other) for other in others)]
+
+
+# -- producers
+
+
+def dedupe(data: bytes) -> None:
+    """u16 length of the first entry, it, and a second one; then batches are judged by them."""
+    cursor = Cursor(data)
+    entries = [(bytes(PRODUCER), cursor.take(cursor.number(2))), (bytes(16), cursor.rest())]
+    try:
+        known = Dedupe(APPLY, [entry for entry in entries if entry[1]])
+    except CorruptData:
+        return
+    for _, entry in entries:
+        if entry:
+            again = Producer.decode(entry)
+            holds(Producer.decode(again.encode()) == again, "a producer does not come back")
+    header = batch().header
+    for sequence in (0, 3, 1 << 40):
+        asked = header._replace(sequence=sequence)
+        decision = known.decide(asked)
+        _judged(decision, asked.record_count)
+        receipt = known.lookup(PRODUCER, asked.epoch, sequence, asked.record_count)
+        holds(receipt is None or receipt.record_count == asked.record_count, "another receipt")
+        results = known.results(asked, decision, b"\0")
+        holds(len(results) in (1, asked.record_count), "a status per record, or one for all")
+    newest = max((each.last_global for each in known._producers.values()), default=0)  # noqa: SLF001
+    decision = known.decide(header)
+    known.record(header, decision, GlobalLogIndex(newest + 1))
+    known.remember(header, GlobalLogIndex(newest + 1), b"\0")
+    for changed in known.changes().values():
+        holds(changed is None or Producer.decode(changed).encode() == changed, "a producer does not come back")
+    known.commit()
+
+
+def _judged(decision: Decision, count: int) -> None:
+    end = 0
+    for start, stop in decision.skip:
+        holds(end <= start < stop <= count, f"skips {decision.skip} of {count} records")
+        end = stop
+
+
+def _producer() -> Producer:
+    receipts = [
+        AppliedReceipt(*cast("Any", (3, 9, 1, 9, 4, b"\0"))),
+        AppliedReceipt(*cast("Any", (20, 5, 10, 14, 5, None))),
+    ]
+    return Producer(epoch=1, floor=2, ranges=[(3, 12), (20, 25)], receipts=receipts, last_global=5)
+
+
+def _dedupe_seeds() -> list[bytes]:
+    whole, empty = _producer().encode(), Producer().encode()
+    return [counted(whole, b""), counted(whole, empty), counted(empty, whole), counted(packed([1, 0, [], []]), b"")]
+
+
+# -- configuration
+
+
+def config(data: bytes) -> None:
+    """u16 length of a TOML file, it, then rows of environment variables NAME=VALUE."""
+    cursor = Cursor(data)
+    file = _scratch()
+    file.write_bytes(cursor.take(cursor.number(2)))
+    rows = cursor.rest().decode("utf-8", "surrogateescape").split("\n")
+    environment = {name: value for name, equals, value in (row.partition("=") for row in rows) if equals}
+    try:
+        settings = load(file, environment)
+    except ConfigError as error:
+        holds(type(error.path) is str, "an error that does not say where")
+        return
+    text = to_toml(settings)
+    file.write_text(text)
+    holds(load(file, {}) == settings, "settings do not come back")
+    try:
+        check_node(settings)
+    except ConfigError:
+        return
+
+
+@cache
+def _scratch() -> Path:
+    """A file in memory that has a path, and is gone with the process."""
+    return Path(f"/proc/self/fd/{os.memfd_create('config.toml')}")
+
+
+def _config_seeds() -> list[bytes]:
+    members = '[{id = "n1", peer_address = "h:1", client_address = "h:2"}]'
+    cluster = f'[cluster]\nid = "fuzz"\nmembers = {members}\npartitions = 4\nmode = "write_behind"\n'
+    files = [
+        b"",
+        cluster.encode(),
+        (cluster + '[cluster.overrides]\n"2" = {state_machine = "log"}\n[node]\nid = "n1"\ndata_dir = "/x"\n').encode(),
+        b"[raft]\nheartbeat_ms = 20\nredo_bytes_max = 0\n[net]\nclient_frame_bytes = 0x400000\n",
+        b"[raft]\nheartbeat_ms = 1e3\n[nett]\nx = 1979-05-27T07:32:00Z\n",
+    ]
+    environments = [
+        b"",
+        b"LOGBOOM_NODE__ID=n1\nLOGBOOM_CLUSTER__MEMBERS=n1=h:1@h:2,n2=h:3@h:4\nLOGBOOM_ENDPOINTS=h:1\nPATH=/bin",
+        b"LOGBOOM_CLUSTER__PARTITIONS=3\nLOGBOOM_CLUSTER__OVERRIDES__2__MODE=write_behind\nLOGBOOM_RAFT=x",
+    ]
+    return [counted(file, environment) for file in files for environment in environments]
+
+
+TARGETS = [
+    Target("identity", identity, _identity_seeds, "identity.json of a data directory"),
+    Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),
+    Target("dedupe", dedupe, _dedupe_seeds, "producers in a partition's state"),
+    Target("config", config, _config_seeds, "configuration: TOML and environment"),
+]

@@ -1,0 +1,231 @@
+"""What the runs in this folder have found, each in its smallest form."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.sim.disk import ShortWrite, SimDisk
+from logboom.errors import CorruptData
+from logboom.types import DurabilityMode, PartitionId
+from partitions.log import PartitionLog
+from ports.sync import Redo
+from raftlog import journal_codec as codec
+from raftlog.journal import Journal
+from tests.storage.partition_world import build, check_held, open_log, raw
+
+LOGS, JOURNAL, P = Path("/n/p"), Path("/n/journal"), PartitionId(3)
+COMMAND = b"\x10" + b"r" * 32
+
+
+class Killed(Exception):
+    pass
+
+
+def empty() -> SimDisk:
+    disk = SimDisk(random.Random(0))
+    disk.make_directory(Path("/n"))
+    return disk
+
+
+def kill_before(disk: SimDisk, operation: str, at: Path) -> None:
+    """The process dies when it comes to this operation."""
+
+    def hook(done: str, path: Path, size: int) -> None:
+        if done == operation and at in (path, path.parent):
+            raise Killed
+
+    disk.hook = hook
+
+
+def dies(disk: SimDisk, work: Callable[[], object]) -> None:
+    with pytest.raises(Killed):
+        work()
+    disk.hook = None
+    disk.kill()
+
+
+def lose_all(disk: SimDisk) -> None:
+    """A power loss that leaves nothing of what was not synced."""
+
+    class Never(random.Random):
+        def random(self) -> float:
+            return 1.0
+
+        def choice(self, seq):  # type: ignore[no-untyped-def]
+            return seq[0]
+
+    disk._rng = Never()
+    disk.power_loss()
+
+
+def open_journal(disk: SimDisk) -> Journal:
+    return Journal.open(disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=2048)
+
+
+def open_partition(disk: SimDisk) -> PartitionLog:
+    return open_log(disk, LOGS, P, DurabilityMode.WRITE_AHEAD)
+
+
+def flush(log: PartitionLog) -> None:
+    job = log.take()
+    assert job is not None
+    job.run()
+    job.done()
+
+
+def test_a_vote_that_a_killed_process_had_not_synced_is_synced_before_it_counts() -> None:
+    """It was read from the page cache, repeated, and lost with the power: a second vote in one term."""
+    disk = empty()
+    journal = open_journal(disk)
+    journal.setCurrentTerm(7, "n2")
+    kill_before(disk, "sync", JOURNAL)
+    dies(disk, journal.flush)
+    again = open_journal(disk)
+    assert (again.term, again.vote) == (7, "n2")
+    lose_all(disk)
+    last = open_journal(disk)
+    assert (last.term, last.vote) == (7, "n2")
+
+
+def test_a_journal_file_whose_name_was_not_synced_is_not_lost_later() -> None:
+    disk = empty()
+    kill_before(disk, "sync_directory", JOURNAL)
+    dies(disk, lambda: open_journal(disk))
+    journal = open_journal(disk)
+    journal.add(COMMAND, 2, 1)
+    journal.flush()
+    assert journal.durable_index == 2
+    lose_all(disk)
+    assert open_journal(disk).last_index == 2
+
+
+def test_a_segment_whose_name_was_not_synced_is_not_lost_later() -> None:
+    disk = empty()
+    log = open_partition(disk)
+    rng = random.Random(1)
+    batch = build(rng, P, None, 1)
+    log.append(batch)
+    kill_before(disk, "sync_directory", LOGS)
+    dies(disk, lambda: flush(log))
+    log = open_partition(disk)
+    log.append(batch)
+    flush(log)
+    assert log.is_durable(batch.last_index, batch.digest)
+    lose_all(disk)
+    assert open_partition(disk).read_batch(batch.last_index, batch.digest) == raw(batch)
+
+
+def test_a_journal_that_lost_acknowledged_entries_to_another_leader_opens() -> None:
+    """It ended "below its acknowledged floor", and the node never started again."""
+    disk = empty()
+    journal = open_journal(disk)
+    for index in range(2, 12):
+        journal.add(COMMAND, index, 1)
+    journal.flush()
+    journal.acknowledged(11)
+    journal.truncate_from(6)
+    journal.add(COMMAND, 6, 2)
+    journal.flush()
+    journal.close()
+    again = open_journal(disk)
+    assert (again.last_index, again.floor) == (6, 5)
+
+
+@pytest.mark.parametrize("kept", range(1, 32))
+def test_a_journal_file_with_part_of_its_header_is_made_anew(kept: int) -> None:
+    disk = empty()
+
+    def hook(operation: str, path: Path, size: int) -> None:
+        if operation == "write":
+            raise ShortWrite(kept)
+
+    disk.hook = hook
+    with pytest.raises(OSError, match="Input/output"):
+        open_journal(disk)
+    disk.hook = None
+    disk.kill()
+    journal = open_journal(disk)
+    journal.add(COMMAND, 2, 1)
+    journal.flush()
+    journal.close()
+    assert open_journal(disk).last_index == 2
+
+
+@pytest.mark.parametrize("kept", range(1, 64))
+def test_a_segment_with_part_of_its_header_is_made_anew(kept: int) -> None:
+    disk = empty()
+    log, batch = open_partition(disk), build(random.Random(1), P, None, 1)
+    log.append(batch)
+
+    def hook(operation: str, path: Path, size: int) -> None:
+        if operation == "write":
+            raise ShortWrite(kept)
+
+    disk.hook = hook
+    with pytest.raises(OSError, match="Input/output"):
+        flush(log)
+    disk.hook = None
+    disk.kill()
+    log = open_partition(disk)
+    log.append(batch)
+    flush(log)
+    log.close()
+    assert check_held(open_partition(disk), {batch.digest: batch}) == {batch.digest}
+
+
+def without_header(disk: SimDisk, suffix: str, size: int) -> Path:
+    """The write of the header was lost although it was synced."""
+    (path,) = [each for each in disk.paths() if each.name.endswith(suffix)]
+    for at, byte in enumerate(disk.read_file(path)[:size]):
+        disk.flip(path, at, byte)
+    return path
+
+
+def test_a_journal_file_that_lost_its_header_is_not_taken_for_a_new_one() -> None:
+    disk = empty()
+    journal = open_journal(disk)
+    journal.setCurrentTerm(7, "n2")
+    journal.flush()
+    journal.close()
+    path = without_header(disk, ".journal", codec.SEGMENT_HEADER.size)
+    before = disk.read_file(path)
+    with pytest.raises(CorruptData):
+        open_journal(disk)
+    assert disk.read_file(path) == before
+
+
+def test_a_segment_that_lost_its_header_is_not_taken_for_a_new_one() -> None:
+    disk = empty()
+    log = open_partition(disk)
+    log.append(build(random.Random(1), P, None, 1))
+    flush(log)
+    log.close()
+    path = without_header(disk, ".log", 64)
+    before = disk.read_file(path)
+    with pytest.raises(CorruptData):
+        open_partition(disk)
+    assert disk.read_file(path) == before
+
+
+def test_stripping_keeps_what_the_last_of_its_records_said() -> None:
+    """Else the floor went back when a stripped run was the last of the journal."""
+    disk = empty()
+    journal = open_journal(disk)
+    for index in range(2, 8):
+        journal.redo(Redo(bytes([index]) * 16, [b"batch"]))
+        journal.flush()
+        journal.add(COMMAND, index, 1)
+        journal.flush()
+        journal.acknowledged(index)
+    for number in range(3):
+        journal.redo(Redo(bytes([50 + number]) * 16, [b"batch"]))
+        journal.flush()
+    content = disk.read_file(next(path for path in disk.paths()))
+    records, _ = codec.scan(memoryview(content), first_sequence=1)
+    stripped, _ = codec.scan(memoryview(codec.strip(content, records)), first_sequence=1)
+    assert stripped[-1].next_sequence == records[-1].next_sequence
+    assert (stripped[-1].floor, stripped[-1].synced) == (records[-1].floor, records[-1].synced)
