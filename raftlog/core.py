@@ -155,7 +155,7 @@ class RaftLog:
 
         What the journal carries and a log lost with the power is put back first. An entry above the
         floor without its write-ahead batch was never acknowledged by us, nor any later one: cut.
-        Anything else that is missing is refetched before this node votes.
+        Anything else that is missing is refetched before this node leads or applies anything.
         """
         self._write_again()
         self._put_back()
@@ -171,7 +171,7 @@ class RaftLog:
             missing += [Wanted(route, index) for route in absent]
         self.group.flush()
         self.repair.missing(missing)
-        self.engine.may_vote = not missing
+        self.engine.may_lead = not missing
 
     def _write_again(self) -> None:
         """What was acknowledged is on the disk, unless the journal had synced it in its place."""
@@ -252,7 +252,7 @@ class RaftLog:
             if self._leading_term is not None:
                 self.feeds.pump(term=self.engine.term, settled=not self._proposals)
             if self.repair.active and self.repair.work():
-                self.engine.may_vote = True
+                self.engine.may_lead = True
                 self.events.repaired()
             if self._leading_term is None:
                 self.group.kick()
@@ -315,10 +315,10 @@ class RaftLog:
             self.engine.append(pack_routes(routes))
 
     def damaged(self, route: Route) -> None:
-        """A batch that was held cannot be read: fetch it from a peer; until it is back, cast no vote."""
+        """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""
         if self.payloads.lose(route):
             self.repair.damaged(Wanted(route, self._uncommitted_index(route)))
-            self.engine.may_vote = False
+            self.engine.may_lead = False
             self.poke()
 
     def _uncommitted_index(self, route: Route) -> int | None:
@@ -378,6 +378,10 @@ class RaftLog:
                     self.links.flush(peer)
                 return sent
         elif message["type"] == "next_node_idx" and message["success"]:
+            if self.repair.active:
+                # What is missing here does not count as held here, though the journal has its entry.
+                message = dict(message, next_node_idx=min(message["next_node_idx"], self.repair.first_index))
+                body = messages.encode(message)
             acknowledged, term = message["next_node_idx"] - 1, message["term"]
             self.group.hold(lambda: self._acknowledge(peer, body, index=acknowledged, term=term))
             return True

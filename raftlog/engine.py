@@ -127,8 +127,9 @@ class Engine(SyncObj):  # type: ignore[misc]
         self.clock = clock
         self.rng = rng
         self.settings = settings
-        self.may_vote = True
-        """False while payloads of acknowledged entries are missing here: no vote, no campaign."""
+        self.may_lead = True
+        """False while payload of the journal is missing here: no campaign, nothing applied. Votes are about the
+        journal, which is whole: whoever gets one has every entry that this node has acknowledged."""
         self._apply = apply
         self._apply_batch = apply_batch
         self._sendable = sendable
@@ -284,7 +285,7 @@ class Engine(SyncObj):  # type: ignore[misc]
     def tick(self) -> bool:
         """Everything that is due now. True: committed entries are left to apply, tick again soon."""
         now = self.clock.monotonic()
-        if not self.is_leader and self.may_vote:
+        if not self.is_leader and self.may_lead:
             self._campaign_if_due(now)
         if self.is_leader:
             self._advance_commit()
@@ -347,7 +348,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._next_look = now + self.settings.heartbeat_ms / 1000
         deadline = now - self.settings.fallback_ms / 1000
         heard = sum(self._SyncObj__lastResponseTime[n] > deadline for n in self._peers.values())
-        if heard + 1 <= (len(self._peers) + 1) / 2 or not self.may_vote:
+        if heard + 1 <= (len(self._peers) + 1) / 2 or not self.may_lead:
             self._step_down()
 
     def _step_down(self) -> None:
@@ -357,7 +358,7 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def _apply_committed(self) -> bool:
         # Only what is synced here: what apply shows must survive this node's crash.
-        end = min(self.commit_index, self.journal.durable_index) if self.may_vote else 0
+        end = min(self.commit_index, self.journal.durable_index) if self.may_lead else 0
         stop = min(end, self.applied_index + self._apply_batch)
         for index in range(self.applied_index + 1, stop + 1):
             command, _, term = self.journal.entry(index)
@@ -386,7 +387,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         elif kind == "pre_vote_ok":
             self._on_pre_vote_ok(node, term)
         elif kind == "request_vote":
-            if self.may_vote and term >= self.term and not self._leader_is_alive():
+            if term >= self.term and not self._leader_is_alive():
                 super()._SyncObj__onMessageReceived(node, message)
         elif kind == "response_vote" and term == self.term and node.id not in self._voters:
             self._voters.add(node.id)
@@ -400,11 +401,14 @@ class Engine(SyncObj):  # type: ignore[misc]
         last = self._last_entry()
         theirs = (message["last_log_term"], message["last_log_index"])
         fresh = theirs >= (last["last_log_term"], last["last_log_index"])
-        if self.is_leader or not self.may_vote:
+        if self.is_leader:
             return
         if message["term"] <= self.term:
             self._SyncObj__transport.send(node, {"type": "pre_vote_no", "term": self.term})
         elif fresh and not self._leader_is_alive():
+            # Stand back for a moment: two who run at once take each other's votes, again and again.
+            stand_back = self.settings.election_min_ms / 1000 * (0.25 + 0.25 * self.rng.random())
+            self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, self.clock.monotonic() + stand_back))
             self._SyncObj__transport.send(node, {"type": "pre_vote_ok", "term": message["term"]})
 
     def _on_pre_vote_ok(self, node: Node, term: int) -> None:

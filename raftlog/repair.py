@@ -2,8 +2,8 @@
 
 Needed only after damage or, in write-behind mode, a power loss: entries of the journal that
 were acknowledged and whose batch is gone, or turned out to be damaged when it was read. Until all
-are back the node casts no vote and applies nothing. (In normal operation the gate makes this
-unnecessary.)
+are back the node does not lead and applies nothing (docs/decisions/0009). In normal operation the
+gate makes this unnecessary.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class Repair:
     def active(self) -> bool:
         """Something is missing."""
         return bool(self._missing)
+
+    @property
+    def first_index(self) -> int:
+        """First journal entry whose payload is known to be missing; of committed ones nobody needs to be told."""
+        return min((w.raft_index for w in self._missing if w.raft_index is not None), default=1 << 62)
 
     def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""

@@ -152,7 +152,7 @@ class Oracle:
         for mark in backend.watermarks.all():
             if not mark.snapshot_index <= mark.applied_index <= mark.durable_index <= mark.log_index:
                 self._fail("I1", f"{host.name}: {mark}")
-        if raft.engine.may_vote:
+        if raft.engine.may_lead:
             for command, index, _ in raft.journal.entries[1:][-JOURNAL_LOOK:]:
                 for route in unpack_routes(command):
                     if not backend.payloads.holds(route):

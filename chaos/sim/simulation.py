@@ -252,7 +252,7 @@ class Simulation:
             )
             rows.append(
                 f"{host.name} {role} term {engine.term} commit {engine.commit_index}"
-                f"/{backend.raft.journal.last_index}{'' if engine.may_vote else ' no vote'}"
+                f"/{backend.raft.journal.last_index}{'' if engine.may_lead else ' no vote'}"
                 f"{'' if backend.recovered() else ' recovering'} [{marks}]"
             )
         return "; ".join(rows)

@@ -131,7 +131,7 @@ class Recovered:
     group: GroupSync
     payloads: PartitionPayloads
     wanted: list[Wanted]
-    may_vote: bool
+    may_lead: bool
 
     @property
     def missing(self) -> list[Route]:
@@ -153,7 +153,7 @@ def recovered(store: Store, disk: SimDisk) -> Recovered:
     payloads = PartitionPayloads({P: log}, group.dirty)
     recovery = Recovery(journal, payloads, group)
     recovery.recover()
-    return Recovered(log, journal, group, payloads, recovery.wanted, bool(recovery.engine.may_vote))
+    return Recovered(log, journal, group, payloads, recovery.wanted, bool(recovery.engine.may_lead))
 
 
 def flipped(image: Image, path: Path, offset: int, mask: int) -> SimDisk:

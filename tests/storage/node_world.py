@@ -62,7 +62,7 @@ class Recovery(RaftLog):
     def __init__(self, journal: Journal, payloads: PartitionPayloads, group: GroupSync) -> None:
         self.journal, self.payloads, self.group = journal, payloads, group
         self.put_back = 0
-        self.engine: Any = SimpleNamespace(may_vote=None)
+        self.engine: Any = SimpleNamespace(may_lead=None)
         self.wanted: list[Wanted] = []
         self.repair: Any = SimpleNamespace(missing=self.wanted.extend)
 
@@ -301,7 +301,7 @@ class NodeWorld(World):
         routes = [route for command, _, _ in entries for route in unpack_routes(command)]
         assert {r.digest for r in routes} <= found | {r.digest for r in missing}, "an entry without its batch (I2)"
         assert all(MODES[r.partition_id] is DurabilityMode.WRITE_BEHIND for r in missing), "a synced batch is gone"
-        assert parts.recovery.engine.may_vote is (not missing), "votes while something is missing"
+        assert parts.recovery.engine.may_lead is (not missing), "votes while something is missing"
         named = {r.digest for r in routes}
         assert promise.durable & named <= found, "a batch that was said to be synced is gone"
         if not missing:

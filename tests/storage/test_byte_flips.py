@@ -104,7 +104,7 @@ def check_segment(store: Store, offsets: list[int]) -> Counter[str]:
             start = recovered(store, flipped(store.image, store.file(".log"), offset, mask_of(offset)))
             assert [route.digest for route in start.missing] == [store.batches[number].digest]
             assert start.journal.last_index == 1 + len(store.batches), "acknowledged entries were cut"
-            assert not start.may_vote
+            assert not start.may_lead
     return outcomes
 
 

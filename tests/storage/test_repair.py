@@ -107,7 +107,7 @@ def test_damaged_batches_come_back_and_survive_a_power_loss(seed: int) -> None:
         disk.flip(store.file(".log"), offset_of(store, number), 1 + rng.randrange(255))
     start = recovered(store, disk)
     assert {route.digest for route in start.missing} == {store.batches[number].digest for number in chosen}
-    assert not start.may_vote
+    assert not start.may_lead
     mend(start, recovered(store, fresh(store)))
     disk.power_loss()
     check_all_there(store, disk.image())

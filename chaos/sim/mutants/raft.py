@@ -45,8 +45,8 @@ MUTANTS: Final = (
         (
             Edit(
                 ENGINE + "_SyncObj__onMessageReceived",
-                "if self.may_vote and term >= self.term and not self._leader_is_alive():",
-                "if self.may_vote and term >= self.term and not self._leader_is_alive()"
+                "if term >= self.term and not self._leader_is_alive():",
+                "if term >= self.term and not self._leader_is_alive()"
                 ' and not self._set("votedForNodeId", None):',
             ),
         ),
