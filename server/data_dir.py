@@ -71,7 +71,7 @@ class DataDir:
             found = json.loads(disk.read_file(file))
             version = found["format"]
             node, cluster = (found["node"], found["cluster"]) if version == FORMAT_VERSION else ("", "")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptData(f"{file} cannot be read: {error}", path=str(file)) from error
         if version != FORMAT_VERSION:
             raise IncompatibleVersion(

@@ -22,16 +22,12 @@ from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
 from server.data_dir import DataDir
 
-
-class NotBytes(Broken):
-    """A meta entry."""
-
-
 HERE: Final = Path("/data")
 CHECKPOINT: Final = HERE / "checkpoint"
 APPLY: Final = ApplySettings()
-KNOWN: Final = (ValueError, TypeError, AttributeError, OverflowError, NotBytes)
-"""Of a checkpoint that has the right checksum and is none of ours (four zeros have it). Goes with the mending of it."""
+KNOWN: Final = (ValueError, TypeError, AttributeError, OverflowError)
+"""From a checkpoint that has the right checksum (four zeros have it) and is none of ours; or it is used as it is.
+To be taken away with the mending of it."""
 
 
 def identity(data: bytes) -> None:
@@ -61,10 +57,10 @@ def _identity_seeds() -> list[bytes]:
 
 def checkpoint(data: bytes) -> None:
     """First byte odd: with the right checksum."""
-    body = data[1:]
-    if data[:1] and data[0] & 1:
+    body, sealed = data[1:], bool(data[:1] and data[0] & 1)
+    if sealed:
         body += google_crc32c.value(body).to_bytes(4, "little")
-    with contextlib.suppress(*KNOWN):
+    with contextlib.suppress(*KNOWN, *((Broken,) if sealed else ())):
         _checkpoint(body)
 
 
@@ -77,8 +73,7 @@ def _checkpoint(body: bytes) -> None:
         return
     digest = machine.digest()
     for key, entry in machine.meta():
-        if type(key) is not bytes or type(entry) is not bytes:
-            raise NotBytes
+        holds(type(key) is bytes and type(entry) is bytes, "meta entries are bytes")
     machine._checkpoint()  # noqa: SLF001 - what ``checkpoint`` does once something was applied
     again = LogMachine(disk, CHECKPOINT)
     holds(again.digest() == digest, "a checkpoint does not come back")

@@ -86,25 +86,30 @@ class KvFile:
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
         """See StateFile."""
+        txn = self._env.begin(write=True)
         try:
-            self._write(state, meta, position)
+            self._fill(txn, state, meta, position)
+        except BaseException:
+            txn.abort()
+            raise
+        try:
+            txn.commit()
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
             # Even if a later transaction succeeds, this one's pages may never have reached the disk.
             raise OSError(errno.EIO, f"LMDB: {error}", str(self._directory)) from error
 
-    def _write(self, state: Changes, meta: Changes, position: Position) -> None:
-        with self._env.begin(write=True) as txn:
-            for changes, db in ((state, self._state), (meta, self._meta)):
-                with txn.cursor(db=db) as cursor:
-                    # Sorted, so that neighbours share pages.
-                    cursor.putmulti((k, _seal(k, v)) for k in sorted(changes) if (v := changes[k]) is not None)
-                for key, value in changes.items():
-                    if value is None:
-                        txn.delete(key, db=db)
-            body = struct.pack("<QQ", *position)
-            txn.put(POSITION_KEY, body + struct.pack("<I", google_crc32c.value(body)), db=self._system)
+    def _fill(self, txn: lmdb.Transaction, state: Changes, meta: Changes, position: Position) -> None:
+        for changes, db in ((state, self._state), (meta, self._meta)):
+            with txn.cursor(db=db) as cursor:
+                # Sorted, so that neighbours share pages.
+                cursor.putmulti((k, _seal(k, v)) for k in sorted(changes) if (v := changes[k]) is not None)
+            for key, value in changes.items():
+                if value is None:
+                    txn.delete(key, db=db)
+        body = struct.pack("<QQ", *position)
+        txn.put(POSITION_KEY, body + struct.pack("<I", google_crc32c.value(body)), db=self._system)
 
     def close(self) -> None:
         """See StateFile."""

@@ -18,7 +18,7 @@ from blake3 import blake3
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
-from logboom.types import GlobalLogIndex, PartitionLogIndex
+from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionLogIndex
 from ports.disk import Disk
 
 CHECKPOINT_BATCHES = 4096
@@ -47,11 +47,22 @@ class LogMachine:
         body, crc = raw[:-4], raw[-4:]
         if google_crc32c.value(body).to_bytes(4, "little") != crc:
             raise CorruptData(f"{self._path}: damaged checkpoint; remove it to replay the log", path=str(self._path))
-        row: Any = msgpack.unpackb(body)
-        version, index, global_index, self._records, self._bytes, self._digest, self._meta = row
+        try:
+            row: Any = msgpack.unpackb(body)
+            version, index, global_index, records, nbytes, digest, meta = row
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+            raise CorruptData(f"{self._path}: not a checkpoint: {error}", path=str(self._path)) from error
         if version != 1:
-            raise CorruptData(f"{self._path}: checkpoint of format {version}", path=str(self._path))
+            raise CorruptData(f"{self._path}: checkpoint of another format", path=str(self._path))
+        numbers = (index, global_index, records, nbytes)
+        if (
+            any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers)
+            or not (isinstance(digest, bytes) and len(digest) == DIGEST_BYTES)
+            or not (isinstance(meta, dict) and all(isinstance(b, bytes) for entry in meta.items() for b in entry))
+        ):
+            raise CorruptData(f"{self._path}: not a checkpoint", path=str(self._path))
         self._position = Position(PartitionLogIndex(index), GlobalLogIndex(global_index))
+        self._records, self._bytes, self._digest, self._meta = records, nbytes, digest, meta
 
     def position(self) -> Position:
         """See Machine."""

@@ -128,7 +128,9 @@ class NodeWorld(World):
         self.committed = 1
         self.global_index = 0
         self.released = 0
-        self.limits = GroupLimits(inline=self.rng.choice((0, 0, 4096)), redo=900, redo_group=2000, unsettled=5000)
+        self.limits = GroupLimits(
+            inline=self.rng.choice((0, 0, 4096)), redo=1500, redo_group=3000, unsettled=self.rng.choice((1000, 3000))
+        )
 
     # -- a process
 
@@ -301,7 +303,7 @@ class NodeWorld(World):
         routes = [route for command, _, _ in entries for route in unpack_routes(command)]
         assert {r.digest for r in routes} <= found | {r.digest for r in missing}, "an entry without its batch (I2)"
         assert all(MODES[r.partition_id] is DurabilityMode.WRITE_BEHIND for r in missing), "a synced batch is gone"
-        assert parts.recovery.engine.may_lead is (not missing), "votes while something is missing"
+        assert parts.recovery.engine.may_lead is (not missing), "leads while something is missing"
         named = {r.digest for r in routes}
         assert promise.durable & named <= found, "a batch that was said to be synced is gone"
         if not missing:

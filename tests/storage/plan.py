@@ -39,10 +39,10 @@ class Plan:
 
 
 PLANS = {
-    "partition log": Plan(PartitionWorld, steps=60, seeds=3, least=500, kill_every=2),
-    "partition log, write-behind": Plan(WriteBehindWorld, steps=60, seeds=3, least=600, kill_every=2),
-    "journal": Plan(JournalWorld, steps=40, seeds=4, least=700, kill_every=5),
-    "node": Plan(NodeWorld, steps=60, seeds=1, least=4000, kill_every=9),
+    "partition log": Plan(PartitionWorld, steps=60, seeds=3, least=550, kill_every=2),
+    "partition log, write-behind": Plan(WriteBehindWorld, steps=60, seeds=3, least=750, kill_every=2),
+    "journal": Plan(JournalWorld, steps=40, seeds=4, least=800, kill_every=5),
+    "node": Plan(NodeWorld, steps=50, seeds=2, least=3000, kill_every=9),
     "identity": Plan(IdentityWorld, steps=3, seeds=1, least=9, later=2),
     "checkpoint": Plan(MachineWorld, steps=12, seeds=2, least=180, later=3),
 }

@@ -123,7 +123,7 @@ class TestMemory:
                 w.commit(2)
                 w.notify()
                 w.finish()
-                w.machine.failures = failures(1)
+                w.machine.failures = [MemoryError("injected 0")]
                 w.finish()
                 assert (w.under_way, w.worker.state) == (0, "running")
                 assert "injected 0" in w.worker.last_error
@@ -328,3 +328,30 @@ def test_whatever_fails_each_batch_is_applied_once_and_in_its_order(steps: list[
         assert seen == sorted(seen)
         assert w.worker.idle
         assert all(batch.duplicate == 0 for batches in w.progress for batch in batches)
+
+
+def test_a_full_group_is_followed_at_once() -> None:
+    """Lingering gathers; behind a full group there is nothing to gather (simulator: a replay took minutes)."""
+    with world(batches_max=2, linger_ms=100) as w:
+
+        async def story() -> None:
+            w.commit(20)
+            w.notify(urgent=False)
+            await asyncio.sleep(0.2)
+
+        w.run(story)
+        assert len(w.reported) == 20
+
+
+def test_a_checkpoint_that_meets_a_failing_disk_stops_the_node() -> None:
+    """A later one may succeed on top of pages that the disk never got."""
+    with world(HeldOffload, unsaved_bytes=1) as w:
+        error = OSError(5, "injected")
+
+        async def story() -> None:
+            w.worker._saving = True
+            w.worker._saved(None, error)
+            await asyncio.sleep(0)
+
+        w.run(story)
+        assert w.fatal == [error]

@@ -77,7 +77,7 @@ class HeldOffload:
         job, done = self.jobs.pop(which)
         try:
             result = job()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             done(None, error)
         else:
             done(result, None)

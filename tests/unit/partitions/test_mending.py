@@ -1,0 +1,102 @@
+"""A damaged batch is lost, appended once more, and read at its new place; before and after a restart."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from logboom.settings import LogSettings
+from logboom.types import DurabilityMode
+from partitions.batch import Batch, parse_batch
+from partitions.log import DamagedBatch, PartitionLog
+from tests.unit.partitions.test_storage import P, chain
+
+DIRECTORY = Path("/n1/log")
+COUNT = 9
+
+
+def open_log(disk: SimDisk) -> PartitionLog:
+    return PartitionLog.open(
+        disk=disk,
+        directory=DIRECTORY,
+        partition_id=P,
+        settings=LogSettings(segment_bytes=700),
+        mode=DurabilityMode.WRITE_AHEAD,
+    )
+
+
+def flush(log: PartitionLog) -> None:
+    job = log.take()
+    assert job is not None
+    job.run()
+    job.done()
+
+
+def commit(log: PartitionLog, batches: list[Batch]) -> None:
+    for number, batch in enumerate(batches, 1):
+        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+
+
+def read(log: PartitionLog) -> list[bytes]:
+    found = log.read_committed(after_index=0, through_index=1 << 40, max_bytes=1 << 30)
+    return [b.header.digest for b in found]
+
+
+def grown() -> tuple[SimDisk, PartitionLog, list[Batch]]:
+    disk, batches = SimDisk(random.Random(1)), chain(COUNT)
+    log = open_log(disk)
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+    commit(log, batches)
+    return disk, log, batches
+
+
+def damage(disk: SimDisk, log: PartitionLog, batch: Batch) -> None:
+    ref = log.find(batch.last_index, batch.digest)
+    assert ref is not None
+    disk.flip(DIRECTORY / log._names[ref.segment], ref.offset + 70, 0x40)
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_damaged_batch_comes_back_at_another_place(number: int) -> None:
+    disk, log, batches = grown()
+    bad = batches[number]
+    damage(disk, log, bad)
+    with pytest.raises(DamagedBatch) as caught:
+        read(log)
+    assert (caught.value.last_index, caught.value.digest) == (bad.last_index, bad.digest)
+    assert log.lose(bad.last_index, bad.digest)
+    assert not log.lose(bad.last_index, bad.digest), "lost twice"
+    assert not log.holds(bad.last_index, bad.digest)
+    copy = parse_batch(memoryview(b"".join(bytes(b) for b in bad.buffers)))
+    assert log.append(copy)
+    assert not log.append(copy), "appended twice"
+    assert not log.holds(bad.last_index, bad.digest), "held before it is written"
+    flush(log)
+    assert log.holds(bad.last_index, bad.digest)
+    assert read(log) == [b.digest for b in batches]
+    assert log.committed_index == batches[-1].last_index
+
+    disk.power_loss()
+    again = open_log(disk)
+    commit(again, batches)
+    assert read(again) == [b.digest for b in batches], "the old copy was preferred"
+
+
+def test_a_tentative_batch_can_be_lost_and_comes_back() -> None:
+    _, log, batches = grown()
+    more = chain(COUNT + 1)[-1]
+    log.append(more)
+    assert not log.lose(more.last_index, more.digest), "not written yet: memory has it whole"
+    flush(log)
+    assert log.lose(more.last_index, more.digest)
+    assert not log.holds(more.last_index, more.digest)
+    assert log.append(more)
+    flush(log)
+    commit(log, [])
+    log.commit(last_index=more.last_index, digest=more.digest, global_index=COUNT + 1, term=1)
+    assert read(log) == [*(b.digest for b in batches), more.digest]
