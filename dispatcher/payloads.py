@@ -30,10 +30,6 @@ class PartitionPayloads:
         """See Payloads."""
         return self._log(route.partition_id).holds(route.last_index, route.digest)
 
-    def may_be_refetched(self, route: Route) -> bool:
-        """See Payloads."""
-        return self._log(route.partition_id).mode is DurabilityMode.WRITE_BEHIND
-
     def receive(self, raw: memoryview) -> Route | None:
         """See Payloads."""
         batch = parse_batch(raw)

@@ -151,24 +151,20 @@ class RaftLog:
     # -- life
 
     def recover(self) -> None:
-        """Before anything else: make the journal agree with what the partition logs hold (blocking).
+        """Before anything else: find out what the journal names and the partition logs do not hold (blocking).
 
-        What the journal carries and a log lost with the power is put back first. An entry above the
-        floor without its write-ahead batch was never acknowledged by us, nor any later one: cut.
-        Anything else that is missing is refetched before this node leads or applies anything.
+        What the journal carries and a log lost with the power is put back. Anything else is refetched
+        before this node leads or applies anything: it is damaged, or, in write-behind mode, gone with the power.
+        Nothing is cut off: it may have been acknowledged (docs/decisions/0010).
         """
         self._write_again()
         self._put_back()
-        missing: list[Wanted] = []
-        for command, index, _ in self.journal.entries[1:]:
-            absent = [route for route in unpack_routes(command) if not self.payloads.holds(route)]
-            if not absent:
-                continue
-            if index > self.journal.floor and not all(map(self.payloads.may_be_refetched, absent)):
-                log.warning("journal_tail_cut", from_index=index, to_index=self.journal.last_index)
-                self.journal.truncate_from(index)
-                break
-            missing += [Wanted(route, index) for route in absent]
+        missing = [
+            Wanted(route, index)
+            for command, index, _ in self.journal.entries[1:]
+            for route in unpack_routes(command)
+            if not self.payloads.holds(route)
+        ]
         self.group.flush()
         self.repair.missing(missing)
         self.engine.may_lead = not missing

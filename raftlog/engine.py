@@ -408,7 +408,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         elif fresh and not self._leader_is_alive():
             # Stand back for a moment: two who run at once take each other's votes, again and again.
             stand_back = self.settings.election_min_ms / 1000 * (0.25 + 0.25 * self.rng.random())
-            self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, self.clock.monotonic() + stand_back))
+            earliest = self.clock.monotonic() + stand_back
+            self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, earliest))
             self._SyncObj__transport.send(node, {"type": "pre_vote_ok", "term": message["term"]})
 
     def _on_pre_vote_ok(self, node: Node, term: int) -> None:

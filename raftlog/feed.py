@@ -115,9 +115,9 @@ class Feeds:
                 return
             feed.reading = False
             if raws is None:
-                if not isinstance(error, CorruptData):
+                if not isinstance(error, CorruptData | OSError):
                     raise error or RuntimeError("reading payload failed")
-                # Our own copy is damaged: the follower gets it when we have got it back.
+                # Tried again with the next turn. A copy that is damaged goes to the follower when we have it back.
                 log.error("catch_up_read_failed", peer=peer, error=str(error))
                 if isinstance(error, DamagedPayload):
                     self._damaged(error.route)

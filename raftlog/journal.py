@@ -11,7 +11,7 @@ however many partitions it touches. They count only until those logs are synced 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -307,7 +307,7 @@ class Journal:
         return None if found is None else found[1]
 
     @property
-    def carried(self) -> Set[bytes]:
+    def carried(self) -> KeysView[bytes]:
         """Digests of the batches that were not settled when the journal was opened."""
         return self._redo.keys()
 

@@ -4,6 +4,10 @@ Everything that changed since the last group is written and synced together, off
 messages that depend on it wait in the outbox until the group is done. While one group is
 on its way to the disk, the next one collects: load makes groups larger, not slower.
 
+Partition logs first, side by side, the journal after them: an entry that is found in the journal
+had its batch on the disk. If the batch is not there, it is damaged, never just late
+(docs/decisions/0010).
+
 Small shares of partition logs ride in the journal: one sync for all of them. From time to
 time those logs are synced, one with each group, and the journal forgets what it carried.
 """
@@ -67,6 +71,8 @@ class GroupSync:
         self._held: list[Send] = []
         self._releasing: list[Send] = []
         self._jobs: list[SyncJob] = []
+        self._afterwards: list[SyncJob] = []
+        """The group's second half: the journal, and what it carries."""
         self._running = 0
         self._started: float | None = None
         self._broken = False
@@ -118,7 +124,10 @@ class GroupSync:
             self._run_inline([*alone, *carried[:1]], carried[1:])
             return
         shares = [alone[k :: self._parallel] for k in range(min(self._parallel, len(alone)))]
-        shares += [carried] if carried else []
+        self._afterwards = carried if shares else []
+        self._start(shares or [carried])
+
+    def _start(self, shares: Sequence[Sequence[SyncJob]]) -> None:
         self._running = len(shares)
         for share in shares:
             self._offload.submit(lambda share=share: _run(share), self._share_done)  # type: ignore[misc]
@@ -152,7 +161,7 @@ class GroupSync:
         jobs = [job for target in self._dirty.values() if (job := target.take()) is not None]
         self._dirty.clear()
         own = self._journal.take()
-        for job in [*jobs, own] if own is not None else jobs:
+        for job in [*jobs, own] if own is not None else jobs:  # the journal last, as ever
             job.run()
             job.done()
 
@@ -211,6 +220,10 @@ class GroupSync:
         invariant(self._running > 0, "a group sync ended twice")
         self._running -= 1
         if self._running or self._broken:
+            return
+        if self._afterwards:
+            share, self._afterwards = self._afterwards, []
+            self._start([share])
             return
         for job in self._jobs:
             job.done()

@@ -25,10 +25,6 @@ class Payloads(Protocol):
         """The batch with that digest ends at that index here: appended, synced with the next group at the latest."""
         ...
 
-    def may_be_refetched(self, route: Route) -> bool:
-        """Write-behind: the batch may be missing after a power loss though its entry was acknowledged."""
-        ...
-
     def receive(self, raw: memoryview) -> Route | None:
         """Check and append a batch as tentative.
 

@@ -88,10 +88,16 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "cut-below-floor",
-        "At a start the journal's tail is cut although it was acknowledged (I8).",
+        "tail-cut",
+        "At a start the journal is cut off where payload is missing, although it may have been acknowledged (I8).",
         ("AcknowledgedKept",),
-        (Edit(CORE + "recover", "if index > self.journal.floor and not all(", "if not all("),),
+        (
+            Edit(
+                CORE + "recover",
+                "self.repair.missing(missing)",
+                "(missing and self.journal.truncate_from(missing[0].raft_index or 2), missing.clear())",
+            ),
+        ),
     ),
     Mutant(
         "put-back-skipped",

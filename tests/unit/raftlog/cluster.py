@@ -63,9 +63,6 @@ class Store:
     def holds(self, route: Route) -> bool:
         return (route.partition_id, route.last_index, route.digest) in self.batches
 
-    def may_be_refetched(self, route: Route) -> bool:
-        return False
-
     def write_again(self, proven: object, doubtful: object) -> None:
         """This disk never drops pages."""
 
