@@ -10,10 +10,13 @@ IN := . scripts/env.sh;
 WORKERS ?= 2
 CHAOS_SECONDS ?= 60
 SEED ?=
+SEEDS ?= 200
+FIRST_SEED ?= 1
+SIM_SECONDS ?= 28800
 FUZZ_SECONDS ?= 20
 TARGET ?=
 
-.PHONY: help setup fmt lint type unit test demo bench chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench sim sim-long chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +54,12 @@ bench: setup ## logboom and etcd side by side on this disk
 
 chaos: setup ## kill and stop real nodes under load for CHAOS_SECONDS, then check; SEED=n repeats a run
 	@$(IN) python -m chaos.nemesis --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+sim: setup ## SEEDS seeds of a minute each in the simulator: whole clusters, virtual time, faults of every kind
+	@$(IN) logboom chaos sim --seed $(FIRST_SEED) --seeds $(SEEDS) --workers $(WORKERS) $(ARGS)
+
+sim-long: setup ## fresh seeds for SIM_SECONDS (8 hours); the summary goes to .chaos/sim-long.txt
+	@mkdir -p .chaos; $(IN) logboom chaos sim --for $(SIM_SECONDS) --workers $(WORKERS) --summary .chaos/sim-long.txt $(ARGS)
 
 chaos-long: setup ## an hour of the same, a new seed every five minutes
 	@$(IN) for run in $$(seq 12); do python -m chaos.nemesis --seconds 300 $(ARGS); done

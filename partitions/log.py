@@ -413,7 +413,8 @@ class PartitionLog:
         Not the whole segment at once: what is reserved has to be looked through at the next start.
         """
         if end > self._allocated:
-            self._allocated = -(-end // ALLOCATION_BYTES) * ALLOCATION_BYTES
+            step = min(ALLOCATION_BYTES, self._settings.segment_bytes)
+            self._allocated = -(-end // step) * step
             self._tail_file().allocate(self._allocated)
 
     def _tail_file(self) -> File:

@@ -31,6 +31,7 @@ from raftlog.links import Links
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
 from raftlog.reads import ReadRounds
+from raftlog.recovery import recover
 from raftlog.repair import Repair, Wanted
 
 log = structlog.get_logger(__name__)
@@ -151,43 +152,11 @@ class RaftLog:
     # -- life
 
     def recover(self) -> None:
-        """Before anything else: find out what the journal names and the partition logs do not hold (blocking).
-
-        What the journal carries and a log lost with the power is put back. Anything else is refetched
-        before this node leads or applies anything: it is damaged, or, in write-behind mode, gone with the power.
-        Nothing is cut off: it may have been acknowledged (docs/decisions/0010).
-        """
-        self._write_again()
-        self._put_back()
-        missing = [
-            Wanted(route, index)
-            for command, index, _ in self.journal.entries[1:]
-            for route in unpack_routes(command)
-            if not self.payloads.holds(route)
-        ]
-        self.group.flush()
-        self.repair.missing(missing)
-        self.engine.may_lead = not missing
-
-    def _write_again(self) -> None:
-        """What was acknowledged is on the disk, unless the journal had synced it in its place."""
-        acknowledged = (
-            route
-            for command, index, _ in self.journal.entries[1:]
-            if index <= self.journal.floor
-            for route in unpack_routes(command)
-        )
-        self.payloads.write_again(acknowledged, self.journal.carried)
-
-    def _put_back(self) -> None:
-        for command, _, _ in self.journal.entries[1:]:
-            for route in unpack_routes(command):
-                carried = None if self.payloads.holds(route) else self.journal.find_redo(route.digest)
-                self.put_back += carried is not None and self.payloads.receive(carried) is not None
-        if self.put_back:
-            log.info("batches_put_back", batches=self.put_back)
-        self.group.flush()  # opening a log has synced the rest of it: the journal is needed for none any more
-        self.journal.forget_redo()
+        """Before anything else; see raftlog.recovery (blocking)."""
+        found = recover(self.journal, self.payloads, self.group)
+        self.put_back = found.put_back
+        self.repair.missing(found.missing)
+        self.engine.may_lead = not found.missing
 
     async def start(self, peer_address: str) -> str:
         """Listen for peers and begin to tick; returns the bound address."""

@@ -34,6 +34,7 @@ class DataDir:
 
     def _claim(self, disk: Disk, identity: Mapping[str, object]) -> None:
         if disk.exists(self.path / IDENTITY):
+            disk.sync_directory(self.path)  # a process that was killed may have made the name and not synced it
             return
         try:
             disk.replace_file(self.path / IDENTITY, json.dumps(identity).encode() + b"\n")

@@ -21,6 +21,8 @@ RESTART_S: Final = (0.05, 2.0)
 SKEW_MS: Final = 3_600_000
 TAIL_BYTES: Final = 4096
 """Bit rot comes near the end of a file, where what counts is."""
+JOURNAL_TAIL_BYTES: Final = 4096
+"""Damage to the last group alone looks like a torn tail."""
 
 
 class Nemesis:
@@ -140,25 +142,28 @@ class Nemesis:
 
     # -- network
 
-    async def _cut(self, lines: Sequence[tuple[str, str]], duration: float) -> None:
+    async def _cut(self, lines: Sequence[tuple[str, str]], duration: float, rng: random.Random) -> None:
+        """What is cut at once comes back one after the other: for a moment everybody sees something else."""
         for src, dst in lines:
             self._network.cut(src, dst)
         await asyncio.sleep(duration)
-        for src, dst in lines:
+        lag = rng.choice([0.0, 0.0, 0.1, 0.4])
+        for src, dst in rng.sample(lines, len(lines)):
             self._network.heal(src, dst)
+            await asyncio.sleep(rng.random() * lag)
 
     async def _cut_pair(self, host: Host, duration: float, rng: random.Random) -> None:
         other = rng.choice(self._others(host))
-        await self._cut([(host.name, other.name), (other.name, host.name)], duration)
+        await self._cut([(host.name, other.name), (other.name, host.name)], duration, rng)
 
     async def _isolate(self, host: Host, duration: float, rng: random.Random) -> None:
         lines = [(a, b) for other in self._others(host) for a, b in _both(host, other)]
-        await self._cut(lines, duration)
+        await self._cut(lines, duration, rng)
 
     async def _one_way(self, host: Host, duration: float, rng: random.Random) -> None:
         out = rng.random() < 0.5
         others = [h for h in self._others(host) if rng.random() < 0.7]
-        await self._cut([(host.name, o.name) if out else (o.name, host.name) for o in others], duration)
+        await self._cut([(host.name, o.name) if out else (o.name, host.name) for o in others], duration, rng)
 
     async def _ring(self, host: Host, duration: float, rng: random.Random) -> None:
         """Everybody reaches only its neighbours; with three nodes: two who do not reach each other."""
@@ -171,7 +176,19 @@ class Nemesis:
             for j, b in enumerate(order)
             if i < j and (j - i not in (1, size - 1) or (size == 3 and (i, j) == (0, 2)))
         ]
-        await self._cut([line for a, b in pairs for line in _both(a, b)], duration)
+        await self._cut([line for a, b in pairs for line in _both(a, b)], duration, rng)
+
+    async def _left_behind(self, host: Host, duration: float, rng: random.Random) -> None:
+        """One hears nothing for a while. When it is back the leader goes: whoever leads next needs its vote."""
+        behind = rng.choice([h for h in self._others(host) if not _leads(h)])
+        lines = [line for other in self._others(behind) for line in _both(behind, other)]
+        gone = asyncio.ensure_future(self._cut(lines, duration, rng))
+        await asyncio.sleep(duration * rng.uniform(0.7, 1.0))
+        leader = self._target(LEADER, rng)
+        if leader is not behind:
+            power = rng.random() < 0.5 and self._power_may_fail(leader)
+            await self._down([leader], rng.uniform(*RESTART_S), power=power)
+        await gone
 
     async def _slow_link(self, host: Host, duration: float, rng: random.Random) -> None:
         lines = [line for other in self._others(host) for line in _both(host, other) if rng.random() < 0.7]
@@ -260,6 +277,21 @@ class Nemesis:
         await asyncio.sleep(duration)
         self._restart(victim)
 
+    async def _rot_journal(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A victim's journal, far from its end: what is behind it proves the damage, and the node must not start."""
+        victim = rng.choice(self._victims())
+        victim.kill(power=False)
+        directory = victim.path("journal")
+        for path in rng.sample([p for p in victim.disk.paths() if p.parent == directory and p.suffix == ".journal"], 1):
+            content = victim.disk.stable(path).rstrip(b"\0")
+            if len(content) > 2 * JOURNAL_TAIL_BYTES:
+                self.damaged.add(victim.name)
+                offset = rng.randrange(64, len(content) - JOURNAL_TAIL_BYTES)
+                victim.disk.flip(path, offset, 1 << rng.randrange(8))
+                self._note(f"  {path} at {offset} of {len(content)}")
+        await asyncio.sleep(duration)
+        self._restart(victim)
+
     async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""
         victim = rng.choice(self._victims())
@@ -319,6 +351,10 @@ class Nemesis:
                 for worker in host.node.pipeline.workers.values():
                     if worker.state == "paused":
                         self._loop.run_as(host.process, worker.resume)
+
+
+def _leads(host: Host) -> bool:
+    return host.node is not None and host.node.pipeline.raft.engine.is_leader
 
 
 def _both(a: Host, b: Host) -> list[tuple[str, str]]:

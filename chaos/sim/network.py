@@ -222,7 +222,7 @@ class SimNetwork:
             if server is None and not ((here, host) in self.cuts or (host, here) in self.cuts):
                 raise ConnectionRefusedError(111, f"Connection refused: {host}:{port}")
             await self.loop.create_future()  # silence, until the caller has had enough
-        assert server is not None  # noqa: S101 - for the type checker
+        assert server is not None
         there, back = _Way(here, host), _Way(host, here)
         protocol = factory()
         ours = SimTransport(self, protocol, owner, there, back, (host, port))

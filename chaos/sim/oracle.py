@@ -10,6 +10,7 @@ from chaos.sim.host import Host
 from chaos.sim.witness import Witness
 from dispatcher.backend import Backend
 from logboom.types import NodeId
+from partitions.worker import ApplyWorker
 from raftlog import messages
 from raftlog.engine import LEADER
 from raftlog.entry import Route, unpack_routes
@@ -34,6 +35,7 @@ class Oracle:
         self._ends: dict[int, list[tuple[int, int]]] = {}
         """Per partition: (global index, last index) of its committed batches, ascending."""
         self._digests: dict[tuple[int, int], tuple[str, bytes]] = {}
+        self._producers: dict[tuple[int, int], tuple[str, int]] = {}
         self._global = 0
         self.witness = Witness(hosts, fail)
         self.elections = 0
@@ -163,6 +165,8 @@ class Oracle:
         limits = backend.settings.admission
         if not 0 <= operations <= limits.node_ops or not 0 <= size <= limits.node_bytes:
             self._fail("I10", f"{host.name}: {operations} operations and {size} bytes admitted")
+        if operations and not len(backend.pending):
+            self._fail("I10", f"{host.name}: {operations} operations admitted with nothing under way")
         for partition, machine in backend.machines.items():
             digest, position = machine.digest()
             at = partition, position.applied_index
@@ -170,9 +174,20 @@ class Oracle:
             if first[1] != digest:
                 story = f"partition {partition} at {position}: {host.name} differs from {first[0]}"
                 self._fail("I6", story)
+            if self.checks % len(backend.machines) == partition:
+                self._check_producers(host, backend.workers[partition])
             ends = self._ends.get(partition, [])
             if position.applied_index > (ends[-1][1] if ends else 0):
                 self._fail("I7", f"{host.name}: partition {partition} applied {position}, not committed")
+
+    def _check_producers(self, host: Host, worker: ApplyWorker) -> None:
+        """What decides over repetitions is a part of the state."""
+        partition, index = worker.log.partition_id, worker.applied_index
+        known = worker.dedupe._producers  # noqa: SLF001 - an observer
+        memory = hash(tuple((producer, known[producer].encode()) for producer in sorted(known)))
+        first = self._producers.setdefault((partition, index), (host.name, memory))
+        if first[1] != memory:
+            self._fail("I5", f"partition {partition} at {index}: {host.name} knows other producers than {first[0]}")
 
     def idle(self) -> None:
         """After the load: every budget is whole again, nobody waits any more."""

@@ -51,6 +51,8 @@ KINDS: Final[dict[str, float]] = {
     "clock_jump": 1,
     "client_dies": 0.7,
     "pause_partition": 0.7,
+    "left_behind": 1.5,
+    "rot_journal": 0.2,
 }
 """Faults and how often each comes where it is switched on."""
 
@@ -180,7 +182,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
             election_min_ms=election,
             election_max_ms=2 * election,
             fallback_ms=3 * election,
-            commit_linger_ms=rng.choice([1, 2, 10]),
+            commit_linger_ms=rng.choice([1, 2, 100]),
             entry_bytes_max=rng.choice([256, 64 * KIB]),
             message_bytes_max=rng.choice([1 * KIB, 1024 * KIB]),
             journal_segment_bytes=rng.choice([16 * KIB, 64 * KIB, 1024 * KIB]),

@@ -8,18 +8,20 @@ when it is made: whoever breaks one is seen even if nobody suffers.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from chaos.sim.host import Host
+from chaos.sim.what_if import forgotten
 from dispatcher.backend import Backend
 from logboom.errors import LogboomError
 from logboom.types import DurabilityMode, NodeId
 from partitions.log import PartitionLog
+from partitions.worker import ApplyWorker
 from raftlog import messages
 from raftlog.entry import Route, unpack_routes
-from raftlog.journal import JournalJob
 from raftlog.journal_codec import ENTRY, INDEX
 from raftlog.reads import Done
 
@@ -43,13 +45,12 @@ class Witness:
         """The terms of the leaders that committed them: never less than the one before."""
         self._journals: dict[str, Any] = {}
         """Every host's last one, of a dead process too: what it held then, its disk holds."""
-        self._floors: dict[str, int] = {}
-        """What a journal says on the disk of what was acknowledged; it learns that one write later."""
         self._routes: dict[tuple[int, int], Route] = {}
         """Of committed batches, by partition and last index: as many as the highest global index."""
         self._units: dict[bytes, tuple[Route, ...]] = {}
         """By digest: everything that was proposed as one request."""
-        self._acknowledgements = 0
+        self._acknowledgements: Counter[str] = Counter()
+        self._turn = 0
 
     # -- a node's life
 
@@ -58,18 +59,15 @@ class Witness:
         raft = backend.raft
         before, journal = self._journals.get(host.name), raft.journal
         if before is not None:
-            floor = min(before.last_index, self._floors[host.name] if host.name in self.damaged else before.floor)
+            floor = min(before.last_index, before.floor)
             if raft.engine.term_at(floor) != before.entry(floor)[2]:
                 story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
                 self._fail("AcknowledgedKept", story)
         self._journals[host.name] = journal
-        self._floors[host.name] = 1
-        send, propose, written = raft._send_now, raft.propose, journal.written  # noqa: SLF001 - an observer
+        self._acknowledgements[host.name] = 0
+        send, propose = raft._send_now, raft.propose  # noqa: SLF001 - an observer
+        receive = backend.payloads.receive
         read, engine, advance = raft.read_index, raft.engine, raft.engine._advance_commit  # noqa: SLF001 - an observer
-
-        def observed(job: JournalJob) -> None:
-            self._floors[host.name] = job.floor
-            written(job)
 
         def send_now(peer: NodeId, body: bytes) -> None:
             self._on_message(host, backend, messages.decode(memoryview(body)), peer)
@@ -99,9 +97,16 @@ class Witness:
             if engine.commit_index > known:
                 self._counted(host, engine)
 
+        def received(raw: memoryview) -> Route | None:
+            found = receive(raw)
+            for command, index, _ in raft.journal.entries[engine.commit_index :] if found and engine.may_lead else ():
+                if not all(map(backend.payloads.holds, unpack_routes(command))):
+                    self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")
+            return found
+
+        backend.payloads.receive = received  # type: ignore[method-assign]
         engine._advance_commit = advance_commit  # type: ignore[method-assign]  # noqa: SLF001 - an observer
         raft.propose = proposed  # type: ignore[method-assign]
-        journal.written = observed  # type: ignore[method-assign]
 
     def committed(self, host: Host, index: int, routes: Sequence[Route]) -> None:
         """An entry is handed up: with all of its requests, and synced here."""
@@ -110,9 +115,11 @@ class Witness:
             if not set(unit) <= set(routes):
                 self._fail("Atomic", f"{host.name}: entry {index} has {routes}, one request is {unit}")
             self._routes[route.partition_id, route.last_index] = route
-        journal = self._journals[host.name]
-        if index % EVERY == 0 and not self._in_journal(host, _entry(journal, index)):
-            self._fail("AppliedDurable", f"{host.name}: entry {index} is handed up and not on its disk")
+        if index % EVERY == 0 and host.node is not None:
+            if not self._in_journal(host, _entry(self._journals[host.name], index)):
+                self._fail("AppliedDurable", f"{host.name}: entry {index} is handed up and not on its disk")
+            for route in routes:
+                self._check_applied(host, host.node.pipeline.workers[route.partition_id])
 
     # -- the commit index
 
@@ -152,8 +159,8 @@ class Witness:
             if not self._in_journal(host, INDEX.pack(message["term"]) + voted_for.encode()):
                 self._fail("VoteDurable", f"{host.name}: {kind} of term {message['term']}, vote not on its disk")
         elif kind == "next_node_idx" and message["success"]:
-            self._acknowledgements += 1
-            if self._acknowledgements % EVERY == 0:
+            self._acknowledgements[host.name] += 1
+            if self._acknowledgements[host.name] % EVERY == 1:
                 self._check_acknowledged(host, backend, message["next_node_idx"] - 1)
 
     def _check_acknowledged(self, host: Host, backend: Backend, index: int) -> None:
@@ -168,19 +175,31 @@ class Witness:
                 self._fail("AckDurable", f"{host.name} acknowledges entry {index}, {route} is not on its disk")
 
     def checkpoint(self) -> None:
-        """What is applied anywhere is on the disk there; written behind, on the disks of a majority."""
-        for host in self._hosts:
-            backend = host.node.pipeline if host.node is not None else None
-            for partition, worker in backend.workers.items() if backend is not None else ():
-                route = self._routes.get((partition, worker.applied_index))
-                if route is None or host.name in self.damaged:
-                    continue
-                head, where = _head(worker.log, route), f"{partition}/{worker.applied_index}"
-                if not self._has_batch(host, head):
-                    self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
-                on = [h.name for h in self._hosts if self._has_batch(h, head)]
-                if 2 * len(on) <= len(self._hosts) and worker.log.mode is DurabilityMode.WRITE_BEHIND:
-                    self._fail("AppliedStable", f"{host.name} has applied {where}, on the disks of {on} alone")
+        """What is applied is on disks; and one node is asked what it would know after a power loss."""
+        running = [host for host in self._hosts if host.node is not None and host.name not in self.damaged]
+        for host in running:
+            for worker in host.node.pipeline.workers.values() if host.node is not None else ():
+                self._check_applied(host, worker)
+        self._turn += 1
+        for host in running[self._turn % len(running) :][:1] if running else ():
+            if host.node is not None and host.node.pipeline.raft.engine.may_lead:
+                lost = forgotten(host, host.node.pipeline)
+                if lost:
+                    self._fail("AckDurable", f"{host.name} would not find {lost}")
+
+    def _check_applied(self, host: Host, worker: ApplyWorker) -> None:
+        """On the disk there; written behind, on the disks of a majority."""
+        log, index = worker.log, worker.applied_index
+        route = self._routes.get((log.partition_id, index))
+        if route is None or host.name in self.damaged:
+            return
+        head, where = _head(log, route), f"{log.partition_id}/{index}"
+        if not self._has_batch(host, head):
+            self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
+        if log.mode is DurabilityMode.WRITE_BEHIND:
+            on = [each.name for each in self._hosts if self._has_batch(each, head)]
+            if 2 * len(on) <= len(self._hosts):
+                self._fail("AppliedStable", f"{host.name} has applied {where}, on the disks of {on} alone")
 
     def _has_batch(self, host: Host, head: _Head) -> bool:
         if host.name in self.damaged:

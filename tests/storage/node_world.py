@@ -136,8 +136,9 @@ class NodeWorld(World):
 
     def open(self) -> None:
         self.parts = Parts(self.disk, self.limits)
-        self.told = self._version_of(self.parts.found, self.told)
-        del self.versions[self.told + 1 :]
+        self._version_of(self.parts.found, self.told)
+        # Later versions stay in the list: until this process has synced what it found, they may be on the disk.
+        self.versions.append(self.parts.found)
         self._note_change()
         self.told = len(self.versions) - 1
         self._fetch(self.parts.recovery.missing)

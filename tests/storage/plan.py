@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pytest
 import structlog
 
 import partitions.log
@@ -46,12 +45,6 @@ PLANS = {
     "identity": Plan(IdentityWorld, steps=3, seeds=1, least=9, later=2),
     "checkpoint": Plan(MachineWorld, steps=12, seeds=2, least=180, later=3),
 }
-
-
-UNSYNCED_CLAIM = pytest.mark.xfail(
-    strict=True,
-    reason="server/data_dir.py: when identity.json is there already, its name may not have been synced yet",
-)
 
 
 @contextmanager

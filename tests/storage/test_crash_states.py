@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.storage.plan import PLANS, UNSYNCED_CLAIM, Plan
+from tests.storage.plan import PLANS, Plan
 from tests.storage.world import Explored
 
 LEAST = 5_000
@@ -27,9 +27,7 @@ def test_power_loss_at_every_operation(name: str) -> None:
     assert len(found.states) >= plan.least
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=UNSYNCED_CLAIM if n == "identity" else ()) for n in sorted(PLANS)]
-)
+@pytest.mark.parametrize("name", sorted(PLANS))
 def test_kill_at_every_operation_and_power_loss_later(name: str) -> None:
     """What the next process finds in the page cache need not be on the disk."""
     plan: Plan = PLANS[name]

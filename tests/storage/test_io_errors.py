@@ -8,7 +8,7 @@ import pytest
 
 from chaos.sim.crash_states import CrashModel
 from chaos.sim.disk import SimDisk
-from tests.storage.plan import PLANS, UNSYNCED_CLAIM
+from tests.storage.plan import PLANS
 from tests.storage.world import FAULTS, Failed, fail_everywhere
 
 STATES = 4
@@ -41,16 +41,8 @@ def live_on(failed: Failed) -> None:
         world.step()
 
 
-def cases() -> list[object]:
-    found: list[object] = []
-    for name in sorted(PLANS):
-        for fault in sorted(FAULTS):
-            unsynced = name == "identity" and fault in ("EIO", "ENOSPC")
-            found.append(pytest.param(name, fault, marks=UNSYNCED_CLAIM if unsynced else ()))
-    return found
-
-
-@pytest.mark.parametrize(("name", "fault"), cases())
+@pytest.mark.parametrize("name", sorted(PLANS))
+@pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_a_failing_call_is_reported_and_costs_nothing_that_was_promised(name: str, fault: str) -> None:
     plan = PLANS[name]
     calls = 0

@@ -48,7 +48,11 @@ MUTANTS: Final = (
         "A barrier is answered one global index too early (BarrierSound).",
         ("BarrierSound",),
         (
-            Edit("dispatcher.barriers:Barriers.add", "self.frontier(p, level) < target", "self.frontier(p, level) < target - 1"),
+            Edit(
+                "dispatcher.barriers:Barriers.add",
+                "self.frontier(p, level) < target",
+                "self.frontier(p, level) < target - 1",
+            ),
             Edit(
                 "dispatcher.barriers:Barriers._wake",
                 "reached = self.frontier(partition_id, level)",

@@ -46,8 +46,7 @@ MUTANTS: Final = (
             Edit(
                 ENGINE + "_SyncObj__onMessageReceived",
                 "if term >= self.term and not self._leader_is_alive():",
-                "if term >= self.term and not self._leader_is_alive()"
-                ' and not self._set("votedForNodeId", None):',
+                'if term >= self.term and not self._leader_is_alive() and not self._set("votedForNodeId", None):',
             ),
         ),
     ),
@@ -192,8 +191,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "raftlog.gate:pass_through",
-                "entries = message.get(\"entries\")",
-                "return Passed(message, None)\n    entries = message.get(\"entries\")",
+                'entries = message.get("entries")',
+                'return Passed(message, None)\n    entries = message.get("entries")',
             ),
         ),
     ),

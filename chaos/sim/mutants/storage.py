@@ -94,8 +94,8 @@ MUTANTS: Final = (
         (
             Edit(
                 CORE + "recover",
-                "self.repair.missing(missing)",
-                "(missing and self.journal.truncate_from(missing[0].raft_index or 2), missing.clear())",
+                "self.repair.missing(found.missing)",
+                "(found.missing and self.journal.truncate_from(found.missing[0].raft_index or 2), found.missing.clear())",
             ),
         ),
     ),
@@ -103,7 +103,7 @@ MUTANTS: Final = (
         "put-back-skipped",
         "Batches that only the journal had synced are not put back at a start.",
         ("Liveness",),
-        (Edit(CORE + "_put_back", "self.journal.find_redo(route.digest)", "None"),),
+        (Edit("raftlog.recovery:_put_back", "journal.find_redo(route.digest)", "None"),),
     ),
     Mutant(
         "settled-too-early",
@@ -127,13 +127,25 @@ MUTANTS: Final = (
         "tentative-overwritten",
         "A batch that takes an index anew replaces the tentative one of the older term.",
         ("InvariantViolated", "I2"),
-        (Edit(LOG + "_hold", "self._held.setdefault(ref.last_index, []).insert(0, ref)", "self._held[ref.last_index] = [ref]"),),
+        (
+            Edit(
+                LOG + "_hold",
+                "self._held.setdefault(ref.last_index, []).insert(0, ref)",
+                "self._held[ref.last_index] = [ref]",
+            ),
+        ),
     ),
     Mutant(
         "first-batch-wins",
         "An index that holds a tentative batch takes no other.",
         ("Liveness",),
-        (Edit(LOG + "append", "if self.holds(batch.last_index, header.digest) or (", "if batch.last_index in self._held or ("),),
+        (
+            Edit(
+                LOG + "append",
+                "if self.holds(batch.last_index, header.digest) or (",
+                "if batch.last_index in self._held or (",
+            ),
+        ),
     ),
     Mutant(
         "applied-before-synced",
@@ -153,7 +165,9 @@ MUTANTS: Final = (
         ("I6", "I8", "ReadYourWrites"),
         (
             Edit(KV + "checkpoint", "self._saving = state", "late, self._saving = self._saving, state"),
-            Edit(KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(late, meta, position)"),
+            Edit(
+                KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(late, meta, position)"
+            ),
             Edit(KV + "checkpoint", "with self._lock:\n        self._saving = {}\n", "with self._lock:\n"),
         ),
     ),

@@ -1,0 +1,58 @@
+"""What would be left of a node if its power failed now, and took with it everything that is not synced?"""
+
+from __future__ import annotations
+
+import random
+
+from chaos.sim.disk import SimDisk
+from chaos.sim.host import Host
+from chaos.sim.inode import Image
+from dispatcher.backend import Backend
+from logboom.types import DurabilityMode
+from partitions.log import PartitionLog
+from raftlog.entry import unpack_routes
+from raftlog.journal import Journal
+
+
+def after_loss(disk: SimDisk) -> Image:
+    """The disk then."""
+    files: dict[str, tuple[bytes, int]] = {}
+    directories = disk._directories  # noqa: SLF001 - a part of the disk that only this needs
+    for path, directory in directories.items():
+        names = dict(directory.files)
+        for operation in reversed(directory.pending):
+            for name, before, _ in operation:
+                names.pop(name, None)
+                if before is not None:
+                    names[name] = before
+        for name, inode in names.items():
+            stable = inode.stable()
+            files[f"{path.rstrip('/')}/{name}"] = stable, len(stable)
+    return Image(tuple(directories), files)
+
+
+def forgotten(host: Host, backend: Backend) -> str:
+    """Something that the node has acknowledged, and would not find again. Empty: nothing."""
+    disk = SimDisk.of(after_loss(host.disk), random.Random(0))
+    settings, live = backend.settings, backend.raft.journal
+    journal = Journal.open(disk=disk, directory=host.path("journal"), cluster_id=settings.cluster.id)
+    logs = {
+        partition: PartitionLog.open(
+            disk=disk,
+            directory=host.path("partitions", str(partition)),
+            partition_id=partition,
+            settings=settings.log,
+            mode=log.mode,
+        )
+        for partition, log in backend.logs.items()
+        if log.mode is DurabilityMode.WRITE_AHEAD
+    }
+    for command, index, term in live.entries[1 : live.floor]:
+        if index > journal.last_index or journal.entry(index) != (command, index, term):
+            return f"entry {index}, of {live.floor} acknowledged"
+        for route in unpack_routes(command):
+            log = logs.get(route.partition_id)
+            held = log is None or log.holds(route.last_index, route.digest)
+            if not held and journal.find_redo(route.digest) is None:
+                return f"the batch of entry {index}, {route}"
+    return ""
