@@ -203,9 +203,7 @@ class SimClient:
         node, heard = self._addresses[address], self._seen.heard
         floors = {p: heard[node, p] for p in self._kv + self._logs if (node, p) in heard}
         for m in await self.client.watermarks(node=address, timeout=1.0):
-            sample = Sample(
-                node, m.partition_id, m.log_index, m.durable_index, m.applied_index, m.applied_global_index
-            )
+            sample = Sample(node, m.partition_id, m.log_index, m.durable_index, m.applied_index, m.applied_global_index)
             floor = floors.get(m.partition_id, sample)
             self._seen.problems += [("I7", problem) for problem in monotonic([floor, sample])]
             heard[node, m.partition_id] = max(heard.get((node, m.partition_id), sample), sample)

@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Final, NoReturn
 
@@ -134,9 +134,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # -- running
 
-    def run_until_complete(self, future: Generator[Any, None, Any] | Coroutine[Any, Any, Any] | Any) -> Any:
+    def run_until_complete(self, future: Any) -> Any:
         """Run until ``future`` is done. Raises StandsStill if that cannot happen."""
-        main = asyncio.ensure_future(future, loop=self)
+        main: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
         self._running = True
         asyncio._set_running_loop(self)  # noqa: SLF001 - what loops do
         try:
@@ -150,10 +150,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _run(self, main: asyncio.Future[Any]) -> None:
         ready, timers = self._ready, self._timers
         while not main.done() and not self.halted:
-            if ready:
-                handle = ready.popleft()
-            else:
-                handle = self._next(timers)
+            handle = ready.popleft() if ready else self._next(timers)
             if handle.dropped:
                 continue
             owner = handle.owner
@@ -205,15 +202,19 @@ class SimLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = _Handle(self.now, callback, args, context, self.current)
         self._ready.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         return self._at(self.now + delay, callback, args, context, self.current)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         return self._at(when, callback, args, context, self.current)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -244,16 +245,18 @@ class SimLoop(asyncio.AbstractEventLoop):
     def set_exception_handler(self, handler: Any) -> None:
         """There is one for all: ``on_error``."""
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, host, port)
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return self.network.bind(protocol_factory, host, port)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("a thread in the simulation")
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> NoReturn:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> NoReturn:
         raise RuntimeError("a thread in the simulation")
 
     async def shutdown_asyncgens(self) -> None:

@@ -6,6 +6,7 @@ import itertools
 import random
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from chaos.sim.parameters import draw
@@ -43,8 +44,8 @@ def many(*, first: int | None, seeds: int | None, budget_s: float | None, second
     """``seeds`` from ``first`` on (None: fresh ones), or as many as begin within ``budget_s``."""
     start = first if first is not None else random.SystemRandom().randrange(1 << 40)
     end = time.monotonic() + budget_s if budget_s is not None else None
-    chosen = itertools.count(start) if seeds is None else range(start, start + seeds)
-    chosen = itertools.takewhile(lambda _: end is None or time.monotonic() < end, chosen)
+    numbers: Iterable[int] = itertools.count(start) if seeds is None else range(start, start + seeds)
+    chosen = itertools.takewhile(lambda _: end is None or time.monotonic() < end, numbers)
     summary = Summary(seconds)
     told = time.monotonic()
     for ran in run_many(chosen, seconds=seconds, workers=workers):

@@ -116,7 +116,7 @@ class Nemesis:
         power = rng.random() < 0.7 and self._power_may_fail(host)
         died = self._loop.create_future()
 
-        def hook(operation: str, path: Path, size: int) -> None:
+        def hook(operation: str, _path: Path, _size: int) -> None:
             nonlocal left
             left -= operation != "read"
             if left <= 0 and self._loop.current is host.process:
@@ -246,7 +246,7 @@ class Nemesis:
         await self._hooked(host, hook, duration)
 
     async def _disk_full(self, host: Host, duration: float, rng: random.Random) -> None:
-        def hook(operation: str, path: Path, size: int) -> None:
+        def hook(operation: str, path: Path, _size: int) -> None:
             if operation in ("write", "allocate", "create"):
                 self.faulty.add(host.name)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -298,7 +298,7 @@ class Nemesis:
         lost = rng.random() < 0.5
         done = False
 
-        def fault(path: Path, offset: int, size: int) -> WriteFate | None:
+        def fault(path: Path, offset: int, _size: int) -> WriteFate | None:
             nonlocal done
             if done or path.suffix != ".log":
                 return None
@@ -359,4 +359,3 @@ def _leads(host: Host) -> bool:
 
 def _both(a: Host, b: Host) -> list[tuple[str, str]]:
     return [(a.name, b.name), (b.name, a.name)]
-

@@ -361,5 +361,3 @@ class SimNetwork:
                 self.reset_seen_by_other(end)
             else:
                 self.loop.run_as(None, self._reset_arrives, end.out, delay=5 * RETRANSMIT_S)
-
-

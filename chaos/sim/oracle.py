@@ -1,4 +1,4 @@
-"""What must be true all the time, seen from outside and above: the nodes' insides and everything they ever committed."""
+"""What must be true all the time, seen from above: the nodes' insides, and everything they ever committed."""
 
 from __future__ import annotations
 

@@ -142,13 +142,14 @@ class Summary:
         """For people."""
         operations = self.operations
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.faults.most_common())
+        rate = self.simulated_s / max(self.cpu_s, 1e-9)
+        speed = f"{rate:.1f} per second and core (slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})"
+        outcomes = f"{operations['ok']:,} ok, {operations['fail']:,} refused, {operations['info']:,} unknown"
         return [
-            f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: "
-            f"{self.simulated_s / max(self.cpu_s, 1e-9):.1f} per second and core "
-            f"(slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})",
+            f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: {speed}",
             f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
-            f"{sum(operations.values()):,} operations: {operations['ok']:,} ok, {operations['fail']:,} refused, "
-            f"{operations['info']:,} unknown; {self.commits:,} commits, {self.elections:,} elections",
+            f"{sum(operations.values()):,} operations: {outcomes}",
+            f"{self.commits:,} commits, {self.elections:,} elections",
             *[replay_line(outcome, seconds=self.seconds) for outcome in self.failures],
             f"{len(self.failures)} failed" if self.failures else "all invariants held",
         ]

@@ -63,7 +63,7 @@ class Simulation:
         self.outcome = Outcome(parameters.seed)
         self._until = until
         self._rng = random.Random(parameters.seed ^ 0x5EED)
-        self.loop = SimLoop()
+        self.loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
         self.network = SimNetwork(self.loop, self._fork(), parameters.network)
         self.hosts = [self._host(k) for k in range(parameters.nodes)]
         self.seen = Seen(History(lambda: int(self.loop.now * 1e9)))
@@ -92,7 +92,7 @@ class Simulation:
             settings=settings,
             slowest_s=self.parameters.slowest_s,
             ended=self._node_ended,
-            started=lambda host: self.oracle.started(host),
+            started=self._node_started,
         )
 
     # -- failing
@@ -110,6 +110,9 @@ class Simulation:
             self.fail("InvariantViolated", f"{process.name}: {error}")
         else:
             self.fail("NothingUnhandled", f"{process}: {context.get('message')}: {error!r}; {self._standing()}")
+
+    def _node_started(self, host: Host) -> None:
+        self.oracle.started(host)
 
     def _node_ended(self, host: Host, error: BaseException) -> None:
         self.timeline.note(f"{host.name} stops itself: {error!r}")
@@ -285,7 +288,7 @@ class Simulation:
         await done
 
     async def _clients_done(self) -> None:
-        while any(process.alive for _, process in self._clients):
+        while any(process.alive for _, process in self._clients):  # noqa: ASYNC110 - the dead wake nobody
             await asyncio.sleep(0.1)
 
     async def _converge(self, hosts: Sequence[Host]) -> None:
@@ -321,9 +324,7 @@ class Simulation:
         self._report("PrefixAgreement", None, exactly_once.agreement(logs))
         self._report("LinearizableRead", None, linearizable.registers(of_kind(operations, "get", "put", "cas")))
 
-    def _check_host(
-        self, host: Host, adds: Sequence[Operation], logs: dict[str, list[tuple[int, int, bytes]]]
-    ) -> None:
+    def _check_host(self, host: Host, adds: Sequence[Operation], logs: dict[str, list[tuple[int, int, bytes]]]) -> None:
         operations = self.seen.history.operations
         if host.node is not None and host.may_run:
             state: dict[str, int] = {}
@@ -361,4 +362,3 @@ class Simulation:
             where = "" if host is None else f"{host.name}: "
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             self.fail(invariant, f"{where}{problems[0]}{more}")
-
