@@ -25,8 +25,10 @@ from raftlog.entry import Route, unpack_routes
 from raftlog.journal_codec import ENTRY, INDEX
 from raftlog.reads import Done
 
-EVERY: Final = 5
-"""One acknowledgement in so many is looked up on the disk."""
+EVERY: Final = 8
+"""One acknowledgement, or entry, in so many is looked up on the disk."""
+LOOK: Final = 8
+"""Uncommitted entries that are looked at when a batch arrives."""
 
 Fail = Callable[[str, str], None]
 
@@ -63,6 +65,12 @@ class Witness:
             if raft.engine.term_at(floor) != before.entry(floor)[2]:
                 story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
                 self._fail("AcknowledgedKept", story)
+            for command, index, _ in journal.entries[1:floor] if host.name not in self.damaged else ():
+                for route in unpack_routes(command):
+                    ahead = backend.logs[route.partition_id].mode is DurabilityMode.WRITE_AHEAD
+                    if ahead and not backend.payloads.holds(route):
+                        story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
+                        self._fail("AcknowledgedKept", story)
         self._journals[host.name] = journal
         self._acknowledgements[host.name] = 0
         send, propose = raft._send_now, raft.propose  # noqa: SLF001 - an observer
@@ -99,7 +107,8 @@ class Witness:
 
         def received(raw: memoryview) -> Route | None:
             found = receive(raw)
-            for command, index, _ in raft.journal.entries[engine.commit_index :] if found and engine.may_lead else ():
+            following = slice(engine.commit_index, engine.commit_index + LOOK)
+            for command, index, _ in raft.journal.entries[following] if found and engine.may_lead else ():
                 if not all(map(backend.payloads.holds, unpack_routes(command))):
                     self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")
             return found
@@ -181,7 +190,7 @@ class Witness:
             for worker in host.node.pipeline.workers.values() if host.node is not None else ():
                 self._check_applied(host, worker)
         self._turn += 1
-        for host in running[self._turn % len(running) :][:1] if running else ():
+        for host in running[self._turn % len(running) :][: self._turn % 2] if running else ():
             if host.node is not None and host.node.pipeline.raft.engine.may_lead:
                 lost = forgotten(host, host.node.pipeline)
                 if lost:
@@ -213,9 +222,10 @@ class Witness:
     def _survives(self, host: Host, directory: Path, suffix: str, part: bytes) -> bool:
         if not host.disk.exists(directory):
             return False
-        paths = [directory / name for name in reversed(host.disk.list(directory)) if name.endswith(suffix)]
-        found = next((path for path in paths if host.disk.shows(path, part)), None)
-        return found is not None and host.disk.survives(found, part)
+        for name in reversed(host.disk.list(directory)):
+            if name.endswith(suffix) and host.disk.shows(directory / name, part):
+                return host.disk.survives(directory / name, part)
+        return False
 
 
 class _Head(NamedTuple):

@@ -39,7 +39,7 @@ MUTANTS: Final = (
             Edit(
                 "dispatcher.pending:Pending.lost",
                 'UnknownOutcome("leadership was lost before the request was committed; send it again")',
-                'UnknownOutcome("leadership was lost before the request was committed", outcome="not_applied")',
+                'DeadlineExceeded("leadership was lost before the request was committed", outcome="not_applied")',
             ),
         ),
     ),
@@ -66,9 +66,9 @@ MUTANTS: Final = (
         ("BarrierSound", "ReadYourWrites"),
         (
             Edit(
-                "dispatcher.watermarks:Watermarks.committed",
-                "self._commit = GlobalLogIndex(global_commit_index)",
-                "self._commit = GlobalLogIndex(global_commit_index + 1)",
+                "dispatcher.watermarks:Watermarks.of",
+                "applied_global_index=self._commit)",
+                "applied_global_index=GlobalLogIndex(self._commit + 1))",
             ),
         ),
     ),

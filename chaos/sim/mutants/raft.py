@@ -9,6 +9,10 @@ from chaos.sim.mutants.edit import Edit, Mutant
 ENGINE: Final = "raftlog.engine:Engine."
 CORE: Final = "raftlog.core:RaftLog."
 CHECKED_ACK: Final = 'invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")'
+STOCK: Final = "return SyncObj._SyncObj__onMessageReceived(self, node, message)"
+STOCK_REPLY: Final = f"""self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
+    {STOCK}
+    if message["term"] > self.term:"""
 
 MUTANTS: Final = (
     Mutant(
@@ -113,7 +117,7 @@ MUTANTS: Final = (
     Mutant(
         "stock-append",
         "As stock PySyncObj: everything behind the previous entry is cut off, conflict or not.",
-        (),
+        ("InvariantViolated", "AckDurable", "CommitOnQuorum", "LeaderComplete"),
         (
             Edit(
                 ENGINE + "_on_append",
@@ -123,17 +127,12 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "stock-replies",
-        "As stock PySyncObj: replies carry no term, and one about the past rewinds what is under way.",
-        (),
+        "stock-pysyncobj",
+        "Stock PySyncObj handles append_entries and replies: it cuts without a conflict, rewinds, and knows no terms.",
+        ("InvariantViolated", "AckDurable", "CommitOnQuorum", "LeaderComplete", "CommitTrue", "Liveness"),
         (
-            Edit(
-                ENGINE + "_on_reply",
-                'if message["term"] > self.term:',
-                'self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])\n'
-                "    return SyncObj._SyncObj__onMessageReceived(self, node, message)\n"
-                '    if message["term"] > self.term:',
-            ),
+            Edit(ENGINE + "_on_append", "self._heard_leader = self.clock.monotonic()", STOCK),
+            Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', STOCK_REPLY),
         ),
     ),
     Mutant(

@@ -100,9 +100,22 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "tail-cut-at-start",
+        "At a start the journal is cut before the first batch that is missing, acknowledged or not (I8).",
+        ("AcknowledgedKept",),
+        (
+            Edit(
+                "raftlog.recovery:recover",
+                "return Recovered(put_back, missing)",
+                "if missing:\n        journal.truncate_from(missing[0].raft_index)\n    group.flush()\n"
+                "    return Recovered(put_back, [])",
+            ),
+        ),
+    ),
+    Mutant(
         "put-back-skipped",
         "Batches that only the journal had synced are not put back at a start.",
-        ("Liveness",),
+        ("AcknowledgedKept", "Liveness"),
         (Edit("raftlog.recovery:_put_back", "journal.find_redo(route.digest)", "None"),),
     ),
     Mutant(

@@ -1,0 +1,135 @@
+"""What the simulator found to stand still for ever: each piece by itself."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from logboom.settings import RaftSettings
+from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Kind
+from raftlog import gate
+from raftlog.engine import Engine
+from raftlog.entry import Route, pack_routes
+from raftlog.journal import Journal
+from raftlog.repair import Repair, Wanted
+from tests.unit.raftlog.world import MemoryDisk
+
+OURS, THEIRS = NodeId("n1"), NodeId("n2")
+
+
+def route(index: int) -> Route:
+    return Route(PartitionId(0), Term(1), PartitionLogIndex(index), index.to_bytes(16, "little"))
+
+
+def journal_of(entries: int) -> Journal:
+    journal = Journal.open(disk=MemoryDisk(), directory=Path("/j"), cluster_id="c")
+    for index in range(2, entries + 2):
+        journal.add(pack_routes([route(index)]), index, 1)
+    journal.flush()
+    return journal
+
+
+def append_entries(first: int, last: int) -> dict[str, Any]:
+    entries = [(pack_routes([route(index)]), index, 1) for index in range(first, last + 1)]
+    message: dict[str, Any] = {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 7}
+    return message | {"entries": entries, "prevLogIdx": first - 1, "prevLogTerm": 1}
+
+
+def test_a_message_whose_first_payload_is_missing_still_asks_for_the_entry_before() -> None:
+    """Cut down to a bare heartbeat, nobody ever said that the entries before it were not here either."""
+    message, missing = gate.pass_through(append_entries(10, 12), lambda _: False)
+    assert (missing, message["entries"], message["prevLogIdx"]) == (10, [], 9)
+
+
+class Wire:
+    def __init__(self, journal: Journal, held: set[int]) -> None:
+        self.sent: list[tuple[NodeId, Kind]] = []
+        self.now = 0.0
+        payloads = SimpleNamespace(holds=lambda each: each.last_index in held)
+        self.repair = Repair(
+            peers=[THEIRS],
+            links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]
+            payloads=payloads,  # type: ignore[arg-type]
+            journal=journal,
+            offload=SimpleNamespace(),  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
+            damaged=lambda _: None,
+        )
+
+    def send(self, peer: NodeId, kind: Kind, *_: object) -> bool:
+        self.sent.append((peer, kind))
+        return True
+
+
+def test_payload_of_an_entry_that_a_new_leader_replaced_is_given_up() -> None:
+    """Perhaps nobody has it any more; the node must not stay out of elections for its sake."""
+    journal = journal_of(5)
+    wire = Wire(journal, held={2, 3, 4})
+    wire.repair.missing([Wanted(route(5), 5), Wanted(route(6), 6)])
+    assert not wire.repair.work()
+    assert wire.sent == [(THEIRS, Kind.FETCH)]
+    assert wire.repair.first_index == 5
+    journal.truncate_from(5)
+    journal.add(pack_routes([route(50)]), 5, 2)
+    assert wire.repair.work(), "still waiting for batches of entries that are gone"
+
+
+def test_payload_of_a_committed_entry_is_never_given_up() -> None:
+    wire = Wire(journal_of(5), held=set())
+    wire.repair.missing([Wanted(route(99), None)])
+    for _ in range(10):
+        wire.now += 1
+        assert not wire.repair.work()
+    assert len(wire.sent) == 10
+
+
+class Voter:
+    """An engine with one peer, far from its own deadline or past it."""
+
+    def __init__(self, *, now: float) -> None:
+        self.now = now
+        self.sent: list[dict[str, Any]] = []
+        self.engine = Engine(
+            node_id=OURS,
+            peers=[THEIRS, NodeId("n3")],
+            journal=journal_of(3),
+            settings=RaftSettings(),
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
+            rng=random.Random(1),
+            send=lambda peer, message: bool(self.sent.append(message)) or True,
+            apply=lambda *_: None,
+            sendable=lambda _: 1 << 62,
+        )
+        for peer in (THEIRS, NodeId("n3")):
+            self.engine.connected(peer, up=True)
+
+    def asked(self, kind: str, **more: Any) -> None:
+        last = {"last_log_index": 4, "last_log_term": 1}
+        self.engine.receive(THEIRS, {"type": kind, "term": 1} | last | more)
+
+
+def test_who_grants_a_pre_vote_stands_back() -> None:
+    """Else two whose time has come at once run at once, take each other's votes, and again."""
+    voter = Voter(now=1000.0)
+    voter.now += 10  # its own deadline is over
+    voter.asked("pre_vote", term=2)
+    assert [m["type"] for m in voter.sent] == ["pre_vote_ok"]
+    voter.engine.tick()
+    assert [m["type"] for m in voter.sent] == ["pre_vote_ok"], "it stands for election in the same moment"
+    voter.now += RaftSettings().election_min_ms / 1000
+    voter.engine.tick()
+    assert voter.sent[-1]["type"] == "pre_vote"
+
+
+def test_a_node_without_its_payload_votes_and_does_not_stand() -> None:
+    voter = Voter(now=1000.0)
+    voter.engine.may_lead = False
+    voter.now += 10
+    voter.engine.tick()
+    assert voter.sent == []
+    voter.asked("pre_vote", term=2)
+    voter.asked("request_vote")
+    assert [m["type"] for m in voter.sent] == ["pre_vote_ok", "response_vote"]
