@@ -151,10 +151,8 @@ class SimClient:
         address = self._rng.choice(list(self._addresses))
         stranger = Client([address], rng=random.Random(self._rng.getrandbits(64)), timeout=TIMEOUT_S / 3)
         op = self._invoke("put", key, value, partition)
-        try:
-            await self._put(op, Put(key.encode(), value.encode()), stranger)
-        finally:
-            await stranger.close()
+        await self._put(op, Put(key.encode(), value.encode()), stranger)
+        await stranger.close()
         asked = [self._invoke("get", key, None, partition) for _ in self._addresses]
         await asyncio.gather(*[self._get(op, node) for op, node in zip(asked, self._addresses, strict=True)])
 

@@ -6,10 +6,12 @@ Python cannot remove again: it sleeps between runs.
 
 from __future__ import annotations
 
+import _thread
 import os
 import random
 import secrets
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 FORBIDDEN_EVENTS: Final = (
-    "_thread.start_new_thread",
     "os.",
     "shutil.",
     "socket.",
@@ -28,10 +29,16 @@ FORBIDDEN_EVENTS: Final = (
 ALLOWED_EVENTS: Final = frozenset(("os.listdir", "os.putenv", "os.unsetenv", "os.add_dll_directory"))
 """Of the import system."""
 CODE: Final = (".py", ".pyc", ".so", ".zip", ".pth", ".dist-info/METADATA")
-CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
+CLOCKS: Final = (
+    "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
+    "process_time", "process_time_ns", "clock_gettime", "clock_gettime_ns", "sleep",
+)  # fmt: skip
+THREADS: Final = ((_thread, ("start_new_thread",)), (threading, ("_start_new_thread",)))
+"""Python 3.11 has no audit event for them."""
 DICE: Final = (
     (random, ("random", "randrange", "randint", "choice", "choices", "shuffle", "uniform", "sample", "randbytes")),
-    (os, ("urandom",)),
+    (random, ("getrandbits", "expovariate", "gauss", "normalvariate", "triangular", "seed", "_urandom")),
+    (os, ("urandom", "getrandom")),
     (uuid, ("uuid1", "uuid4")),
     (secrets, ("token_bytes", "token_hex", "randbits", "randbelow", "choice")),
 )
@@ -68,14 +75,14 @@ def real_world_forbidden() -> Iterator[None]:
     if not _state["installed"]:
         _state["installed"] = True
         sys.addaudithook(_watch)
-    modules = [(time, CLOCKS), *DICE]
+    modules = [(time, CLOCKS), *THREADS, *DICE]
     saved = [(module, name, getattr(module, name)) for module, names in modules for name in names]
     for module, name, _ in saved:
         setattr(module, name, _refusal(f"{module.__name__}.{name}"))
-    _state["on"] = True
+    outer, _state["on"] = _state["on"], True
     try:
         yield
     finally:
-        _state["on"] = False
+        _state["on"] = outer
         for module, name, original in saved:
             setattr(module, name, original)

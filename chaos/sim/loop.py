@@ -130,7 +130,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """As SIGCONT: everything that was due meanwhile happens at once, in order."""
         process.stopped = False
         backlog, process._backlog = process._backlog, []  # noqa: SLF001 - its own module
-        self._ready.extend(backlog)
+        self._ready.extendleft(reversed(backlog))  # before whatever came a moment ago
 
     # -- running
 
@@ -238,6 +238,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._running:
+            return  # tasks that a run left behind are collected: it is over, whatever they say
         if self.on_error is None:
             raise RuntimeError(context.get("message", "an error")) from context.get("exception")
         self.on_error(self.current, context)

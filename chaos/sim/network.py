@@ -40,7 +40,9 @@ class NetworkProfile:
 class _Way:
     """One direction of a connection."""
 
-    __slots__ = ("arrives", "dst", "fin", "flight", "held", "receiver", "sender", "src", "unsent", "unsent_bytes")
+    __slots__ = (
+        "arrives", "dst", "fin", "flight", "flying", "held", "receiver", "sender", "src", "unsent", "unsent_bytes",
+    )  # fmt: skip
 
     def __init__(self, src: str, dst: str) -> None:
         self.src, self.dst = src, dst
@@ -48,6 +50,8 @@ class _Way:
         self.receiver: SimTransport | None = None
         self.arrives = 0.0
         self.flight = 0
+        self.flying: deque[bytes | None] = deque()
+        """Sent. Whenever something arrives it is the first of these: a late one is not overtaken."""
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
         self.held: deque[bytes | None] = deque()
@@ -132,6 +136,10 @@ class SimTransport(asyncio.Transport):
         """Bytes, or None: the other end has closed."""
         if self.gone:
             return
+        if self._closing:  # what is still unsent may go out, nobody here listens any more
+            if data is None:
+                self.lose(None)
+            return
         if not self._reading or self.into.held:
             self.into.held.append(data)
             return
@@ -199,7 +207,10 @@ class SimNetwork:
         """(from, to): seconds more."""
         self.lossy: dict[tuple[str, str], float] = {}
         """(from, to): share of writes that need another packet."""
-        self._stuck: list[tuple[_Way, bytes | None]] = []
+        self._stuck: list[_Way] = []
+        """Once for everything that should have arrived on it."""
+        self._unaccepted: dict[_Way, Process | None] = {}
+        """Ways back from a listener's process that does not know of them yet."""
         self.bytes = 0
         loop.network = self
 
@@ -228,15 +239,17 @@ class SimNetwork:
         ours = SimTransport(self, protocol, owner, there, back, (host, port))
         # An accepting process that does not run (stopped) still has a kernel that accepts.
         self.ends[ours] = None
+        self._unaccepted[back] = server.owner
         self.loop.run_as(server.owner, self._accept, server, back, there, here)
         protocol.connection_made(ours)
         return ours, protocol
 
     def _accept(self, server: SimServer, out: _Way, into: _Way, peer: str) -> None:
+        self._unaccepted.pop(out, None)
         protocol = server.factory()
         theirs = SimTransport(self, protocol, server.owner, out, into, (peer, 1))
         self.ends[theirs] = None
-        if out.receiver is None or out.receiver.gone:
+        if out.receiver is None or (out.receiver.gone and not into.fin):
             self.loop.run_as(server.owner, theirs.lose, None)
         protocol.connection_made(theirs)
         theirs._read_held()  # noqa: SLF001 - its own module
@@ -258,15 +271,18 @@ class SimNetwork:
         self._send(way, data)
 
     def finish(self, way: _Way) -> None:
-        """Everything is sent: now the end."""
+        """Everything is sent: now the end. Who closes has heard it all."""
         self._send(way, None)
+        if way.sender is not None:
+            way.sender.lose(None)
 
     def _send(self, way: _Way, data: bytes | None) -> None:
         size = 0 if data is None else len(data)
         way.flight += size
         delay = self._delay(way.src, way.dst) + size / self.profile.bytes_per_s
         way.arrives = max(self.loop.now + delay, way.arrives + 1e-7)
-        self.loop.run_as(None, self._arrive, way, data, delay=way.arrives - self.loop.now)
+        way.flying.append(data)
+        self.loop.run_as(None, self._arrive, way, delay=way.arrives - self.loop.now)
 
     def _delay(self, src: str, dst: str) -> float:
         profile, rng = self.profile, self.rng
@@ -280,10 +296,11 @@ class SimNetwork:
                 again *= 2
         return delay
 
-    def _arrive(self, way: _Way, data: bytes | None) -> None:
-        if (way.src, way.dst) in self.cuts or self._stuck_before(way):
-            self._stuck.append((way, data))
+    def _arrive(self, way: _Way) -> None:
+        if (way.src, way.dst) in self.cuts:
+            self._stuck.append(way)
             return
+        data = way.flying.popleft()
         receiver = way.receiver
         if receiver is None:  # not accepted yet
             way.held.append(data)
@@ -294,9 +311,6 @@ class SimNetwork:
         if receiver.owner is not None and not receiver.owner.alive:
             return
         self.loop.run_as(receiver.owner, receiver.arrive, data)
-
-    def _stuck_before(self, way: _Way) -> bool:
-        return any(each is way for each, _ in self._stuck)
 
     def consumed(self, way: _Way, size: int) -> None:
         way.flight -= size
@@ -321,10 +335,10 @@ class SimNetwork:
         """The line works again (None: all lines); what was sent meanwhile arrives."""
         self.cuts = {c for c in self.cuts if (src is not None and c[0] != src) or (dst is not None and c[1] != dst)}
         stuck, self._stuck = self._stuck, []
-        for way, data in stuck:
+        for way in stuck:
             delay = self._delay(way.src, way.dst) if (way.src, way.dst) not in self.cuts else 0.0
             way.arrives = max(self.loop.now + delay, way.arrives + 1e-7)
-            self.loop.run_as(None, self._arrive, way, data, delay=way.arrives - self.loop.now)
+            self.loop.run_as(None, self._arrive, way, delay=way.arrives - self.loop.now)
 
     def reset(self, a: str, b: str, *, both_know: bool) -> int:
         """Break the connections between two hosts; else only ``a`` knows, and ``b`` finds out by itself."""
@@ -337,10 +351,10 @@ class SimNetwork:
 
     def reset_seen_by_other(self, end: SimTransport) -> None:
         """The other end hears of it after what is on its way."""
-        other = end.out.receiver
-        if other is None or other.gone:
-            return
-        way = end.out
+        if end.out.receiver is not None and not end.out.receiver.gone:
+            self._send_reset(end.out)
+
+    def _send_reset(self, way: _Way) -> None:
         way.arrives = max(self.loop.now + self._delay(way.src, way.dst), way.arrives + 1e-7)
         self.loop.run_as(None, self._reset_arrives, way, delay=way.arrives - self.loop.now)
 
@@ -354,10 +368,17 @@ class SimNetwork:
     def process_ended(self, process: Process, *, silently: bool) -> None:
         """Its ports and connections are gone. ``silently``: with its host; the others find out late."""
         self.listeners = {a: s for a, s in self.listeners.items() if s.owner is not process}
+        ways = [way for way, owner in self._unaccepted.items() if owner is process]
+        for way in ways:
+            del self._unaccepted[way]
         for end in [end for end in self.ends if end.owner is process]:
             self.forget(end)
             end.gone = True
+            end.out.unsent.clear()  # it was in the memory of the process
+            end.out.unsent_bytes = 0
+            ways.append(end.out)
+        for way in ways:
             if not silently:
-                self.reset_seen_by_other(end)
+                self._send_reset(way)
             else:
-                self.loop.run_as(None, self._reset_arrives, end.out, delay=5 * RETRANSMIT_S)
+                self.loop.run_as(None, self._reset_arrives, way, delay=5 * RETRANSMIT_S)

@@ -117,7 +117,7 @@ class Parameters:
 def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     """Everything that the seed decides."""
     rng = random.Random(seed)
-    nodes = 3 if rng.random() < 0.75 else 5
+    nodes = 3 if rng.random() < 0.8 else 5
     cluster = _cluster(rng, nodes)
     behind = any(cluster.partition(p).mode is DurabilityMode.WRITE_BEHIND for p in range(cluster.partitions))
     victims = frozenset(rng.sample(range(nodes), (nodes - 1) // 2))
@@ -136,8 +136,8 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         ),
         slowest_s=rng.choice([0.001, 0.005, 0.03]),
         clients=rng.randint(2, 4),
-        think_s=rng.choice([0.2, 0.4, 0.8]),
-        batch_max=rng.choice([1, 5, 40]),
+        think_s=rng.choice([0.25, 0.5, 1.0]),
+        batch_max=rng.choice([1, 5, 25]),
         faults=_schedule(rng, kinds, nodes, seconds),
         victims=victims,
         kinds=kinds,
@@ -165,7 +165,7 @@ def _cluster(rng: random.Random, nodes: int) -> ClusterSettings:
 
 
 def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
-    heartbeat = rng.choice([30, 60, 100, 150])
+    heartbeat = rng.choice([30, 100, 100, 150])
     election = heartbeat * rng.randint(4, 8)
     apply = ApplySettings(
         batch_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),

@@ -7,8 +7,10 @@ import multiprocessing
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -40,16 +42,30 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
+@contextmanager
+def _leftovers_unseen() -> Iterator[None]:
+    """Coroutines of processes that were killed in the middle are thrown away at the end; Python would say so of each."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
 def run(parameters: Parameters, *, timeline: Timeline | None = None, until: float | None = None) -> Ran:
     """One run, here."""
-    gc.collect()
     gc.disable()  # a run is short, and collecting would take a fifth of it
-    started = time.process_time()
     try:
-        outcome = Simulation(parameters, timeline=timeline or Timeline(), until=until).play()
+        with _leftovers_unseen():
+            started = time.process_time()
+            outcome = Simulation(parameters, timeline=timeline or Timeline(), until=until).play()
+            cpu_s = time.process_time() - started
     finally:
         gc.enable()
-    return Ran(outcome, time.process_time() - started)
+    return Ran(outcome, cpu_s)
 
 
 def run_seed(job: tuple[int, float]) -> Ran:

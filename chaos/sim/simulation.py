@@ -24,7 +24,7 @@ from logboom import Add, Client, Record
 from logboom.errors import CorruptData, LogboomError
 from ports.invariant import InvariantViolated
 
-CHECKPOINT_S: Final = 3.0
+CHECKPOINT_S: Final = 5.0
 LIVE_WITHIN_S: Final = 30.0
 RESTART_S: Final = 0.3
 WATCHER: Final = "watcher"

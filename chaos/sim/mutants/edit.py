@@ -32,7 +32,7 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug. ``broken`` says what does not hold any more, ``noticed_by`` which invariants may be the first to say."""
+    """One bug: what does not hold any more, and which invariants may be the first to notice; others do not count."""
 
     name: str
     broken: str
@@ -71,8 +71,8 @@ def _patched(target: str, edits: Sequence[Edit]) -> tuple[FunctionType, CodeType
         if source.count(edit.old) != 1:
             raise Stale(f"{target}: {edit.old!r} is there {source.count(edit.old)} times")
         source = source.replace(edit.old, edit.new)
-    # A method that calls super() finds __class__ around it, here as there.
-    around = "def around(__class__):\n" + textwrap.indent(source, "    ")
+    # A method that calls super() finds __class__ around it, here as there; its own name stays that of a global.
+    around = f"def around(__class__):\n    global {function.__name__}\n{textwrap.indent(source, '    ')}"
     code: Any = compile(around, f"<{target}, mutated>", "exec", dont_inherit=True)
     for name in ("around", function.__name__):
         code = next(each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == name)

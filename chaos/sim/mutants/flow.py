@@ -22,7 +22,7 @@ MUTANTS: Final = (
     Mutant(
         "dedupe-by-attempt",
         "Every attempt of a request has sequence numbers of its own (I5).",
-        ("I8", "I5"),
+        ("I8",),
         (
             Edit(
                 "logboom.client.submits:Submitter.deliver",
@@ -81,13 +81,13 @@ MUTANTS: Final = (
     Mutant(
         "shown-before-recovered",
         "A restarted node shows its watermarks at once (I7).",
-        ("I7",),
+        ("I7", "BarrierSound", "ReadYourWrites"),
         (Edit("dispatcher.backend:Backend.recovered", "return ", "return True or "),),
     ),
     Mutant(
         "at-least-not-awaited",
         "A read at an index is answered with whatever is there (ReadYourWrites).",
-        ("ReadYourWrites", "LinearizableRead"),
+        ("ReadYourWrites",),
         (Edit("dispatcher.reads:make_fresh", "await backend.wait_applied(partition_id, target, deadline)", "return"),),
     ),
     Mutant(

@@ -18,13 +18,13 @@ MUTANTS: Final = (
     Mutant(
         "acknowledge-before-sync",
         "The outbox lets everything out at once: a follower's reply leaves before its group sync (I3).",
-        ("InvariantViolated",),
+        ("VoteDurable", "AckDurable", "InvariantViolated"),
         (Edit("raftlog.outbox:GroupSync.hold", "self._held.append(send)", "send()"),),
     ),
     Mutant(
         "acknowledge-before-sync-unchecked",
         "The same, and nothing in the node looks: what was acknowledged is gone after a power loss (I3, I8).",
-        ("I3",),
+        ("VoteDurable", "AckDurable"),
         (
             Edit("raftlog.outbox:GroupSync.hold", "self._held.append(send)", "send()"),
             Edit(CORE + "_acknowledge", CHECKED_ACK, "index = min(index, self.journal.durable_index)"),
@@ -33,7 +33,7 @@ MUTANTS: Final = (
     Mutant(
         "votes-before-sync",
         "Votes leave before they are synced: after a power loss the node votes again (VoteOnce).",
-        ("VoteOnce",),
+        ("VoteDurable", "VoteOnce"),
         (
             Edit(
                 CORE + "_send_raft",
@@ -57,13 +57,13 @@ MUTANTS: Final = (
     Mutant(
         "vote-not-persisted",
         "The journal keeps the term and not the vote: a restarted node votes again (VoteOnce).",
-        ("VoteOnce", "OneLeaderPerTerm"),
+        ("VoteDurable", "VoteOnce", "OneLeaderPerTerm"),
         (Edit("raftlog.journal:Journal.setCurrentTerm", '+ (vote or "").encode()', '+ b""'),),
     ),
     Mutant(
         "term-not-persisted",
         "Neither term nor vote are kept: a restarted node lives through old terms again (TermMonotonic).",
-        ("VoteOnce", "OneLeaderPerTerm", "TermMonotonic"),
+        ("VoteDurable", "VoteOnce", "OneLeaderPerTerm", "TermMonotonic"),
         (
             Edit(
                 "raftlog.journal:Journal.setCurrentTerm",
@@ -75,7 +75,7 @@ MUTANTS: Final = (
     Mutant(
         "elected-alone",
         "A candidate leads as soon as it stands (OneLeaderPerTerm).",
-        ("OneLeaderPerTerm",),
+        ("OneLeaderPerTerm", "LeaderComplete"),
         (Edit(ENGINE + "_campaign_if_due", "if not self._peers:", "if True:"),),
     ),
     Mutant(
@@ -93,7 +93,7 @@ MUTANTS: Final = (
     Mutant(
         "commits-older-terms",
         "A leader commits entries of older terms by counting them (Raft, figure 8).",
-        ("CommitOnQuorum",),
+        ("CommitOwnTerm", "CommitOnQuorum"),
         (
             Edit(
                 ENGINE + "_advance_commit",
@@ -105,7 +105,7 @@ MUTANTS: Final = (
     Mutant(
         "commit-beyond-agreement",
         "A follower believes its leader's commit index up to the end of its own log, whether that agrees or not.",
-        ("PrefixAgreement",),
+        ("CommitTrue", "PrefixAgreement"),
         (
             Edit(
                 ENGINE + "_on_append",
@@ -117,7 +117,7 @@ MUTANTS: Final = (
     Mutant(
         "stock-append",
         "As stock PySyncObj: everything behind the previous entry is cut off, conflict or not.",
-        ("InvariantViolated", "AckDurable", "CommitOnQuorum", "LeaderComplete"),
+        ("InvariantViolated", "AckDurable", "CommitOnQuorum", "LeaderComplete", "CommitTrue"),
         (
             Edit(
                 ENGINE + "_on_append",
@@ -138,7 +138,7 @@ MUTANTS: Final = (
     Mutant(
         "reply-term-unchecked",
         "Replies of any term count, as entries and as proof of leadership.",
-        ("LinearizableRead",),
+        ("LinearizableRead", "CommitOnQuorum"),
         (
             Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', "if False:"),
             Edit(
@@ -163,7 +163,7 @@ MUTANTS: Final = (
     Mutant(
         "wrong-tail",
         "A new leader admits at once, and continues from the committed tail (I4).",
-        ("InvariantViolated",),
+        ("InvariantViolated", "OffsetsDenseUnique"),
         (
             Edit(
                 ENGINE + "leads_committed_term",
@@ -186,7 +186,7 @@ MUTANTS: Final = (
     Mutant(
         "gate-open",
         "The gate lets entries pass whose payload is not here (I2).",
-        ("InvariantViolated", "I2"),
+        ("InvariantViolated", "AckDurable", "I2"),
         (
             Edit(
                 "raftlog.gate:pass_through",

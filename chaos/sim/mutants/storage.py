@@ -15,7 +15,7 @@ MUTANTS: Final = (
     Mutant(
         "unchecked-digest",
         "Batches are taken and read back without a look at checksum and digest (I4).",
-        ("I6", "NoPhantom"),
+        ("NoServeCorrupt", "NoSelfStop", "I5", "I6", "I8", "NoPhantom"),
         (
             Edit("partitions.batch:parse_header", "if google_crc32c.value(checked) != crc:", "if False:"),
             Edit(
@@ -30,7 +30,7 @@ MUTANTS: Final = (
     Mutant(
         "unchecked-index",
         "The index of a sealed segment is believed without a look at its digest (I4).",
-        (),
+        ("InvariantViolated", "NoServeCorrupt", "I6"),
         (
             Edit(
                 "partitions.segment:parse_index",
@@ -42,7 +42,7 @@ MUTANTS: Final = (
     Mutant(
         "unchecked-journal",
         "Journal records are read without a look at their checksum: a torn one counts.",
-        (),
+        ("NoSelfStop", "InvariantViolated", "PrefixAgreement", "CommitTrue", "AcknowledgedKept"),
         (
             Edit(
                 "raftlog.journal_codec:record_at",
@@ -54,25 +54,25 @@ MUTANTS: Final = (
     Mutant(
         "journal-name-not-synced",
         "A new journal file's name is not synced: with the power goes the file (I8).",
-        (),
+        ("VoteDurable", "AckDurable", "AcknowledgedKept"),
         (Edit(JOURNAL + "_new_segment", "self.disk.sync_directory(self.directory)", "pass"),),
     ),
     Mutant(
         "log-name-not-synced",
         "A new segment's name is not synced: with the power goes the file (I8).",
-        (),
+        ("AckDurable", "AcknowledgedKept"),
         (Edit(LOG + "_roll", "self._disk.sync_directory(self._directory)", "pass"),),
     ),
     Mutant(
         "found-journal-not-synced",
         "What a killed process had written counts as held after the start, and is not synced.",
-        (),
+        ("AckDurable", "VoteDurable", "AcknowledgedKept"),
         (Edit(JOURNAL + "open", "journal._write_again(journal._tail)", "pass"),),
     ),
     Mutant(
         "sync-error-ignored",
         "A failed group sync counts as one that succeeded (I8).",
-        (),
+        ("AckDurable", "VoteDurable", "AcknowledgedKept"),
         (Edit("raftlog.outbox:GroupSync._share_done", "if error is not None:", "if False:"),),
     ),
     Mutant(
@@ -89,18 +89,6 @@ MUTANTS: Final = (
     ),
     Mutant(
         "tail-cut",
-        "At a start the journal is cut off where payload is missing, although it may have been acknowledged (I8).",
-        ("AcknowledgedKept",),
-        (
-            Edit(
-                CORE + "recover",
-                "self.repair.missing(found.missing)",
-                "(found.missing and self.journal.truncate_from(found.missing[0].raft_index or 2), found.missing.clear())",
-            ),
-        ),
-    ),
-    Mutant(
-        "tail-cut-at-start",
         "At a start the journal is cut before the first batch that is missing, acknowledged or not (I8).",
         ("AcknowledgedKept",),
         (
@@ -121,7 +109,7 @@ MUTANTS: Final = (
     Mutant(
         "settled-too-early",
         "The journal forgets the batches that it carries before their logs are synced.",
-        ("Liveness",),
+        ("AckDurable", "AcknowledgedKept"),
         (
             Edit(
                 "raftlog.outbox:GroupSync._settle_next",
@@ -133,13 +121,13 @@ MUTANTS: Final = (
     Mutant(
         "not-carried",
         "Batches count as carried by the journal, and are not written to it (I3).",
-        ("Liveness",),
+        ("AckDurable", "AcknowledgedKept"),
         (Edit("raftlog.outbox:GroupSync._take", "self._journal.redo(batch)", "pass"),),
     ),
     Mutant(
         "tentative-overwritten",
         "A batch that takes an index anew replaces the tentative one of the older term.",
-        ("InvariantViolated", "I2"),
+        ("I2",),
         (
             Edit(
                 LOG + "_hold",
@@ -175,7 +163,7 @@ MUTANTS: Final = (
     Mutant(
         "position-before-state",
         "A checkpoint saves its position, and the state up to there only with the next one (I6, I8).",
-        ("I6", "I8", "ReadYourWrites"),
+        ("I6", "I8", "ReadYourWrites", "LinearizableRead"),
         (
             Edit(KV + "checkpoint", "self._saving = state", "late, self._saving = self._saving, state"),
             Edit(
@@ -187,7 +175,7 @@ MUTANTS: Final = (
     Mutant(
         "dedupe-not-saved",
         "What producers have done is not part of a checkpoint: after a crash it is forgotten (I5, I6).",
-        (),
+        ("I5", "I6", "I8"),
         (Edit(KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(state, {}, position)"),),
     ),
 )

@@ -1,0 +1,477 @@
+"""The simulated event loop: virtual time, and who may run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop, StandsStill
+
+Errors = list[tuple[Process | None, dict[str, Any]]]
+
+
+@pytest.fixture
+def errors() -> Errors:
+    return []
+
+
+@pytest.fixture
+def loop(errors: Errors) -> Iterator[SimLoop]:
+    made = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
+    made.on_error = lambda process, context: errors.append((process, context))
+    yield made
+    # Tests that expect none would miss those that come when a task is collected.
+    before = len(errors)
+    gc.collect()
+    assert errors[before:] == []
+
+
+async def sleep_then(told: list[Any], seconds: float, what: Any) -> None:
+    await asyncio.sleep(seconds)
+    told.append(what)
+
+
+class TestTime:
+    def test_jumps_over_what_nobody_waits_for(self, loop: SimLoop) -> None:
+        loop.run_until_complete(asyncio.sleep(86_400.0))
+        assert loop.time() == EPOCH_S + 86_400.0
+        assert loop.events < 10
+
+    def test_does_not_move_while_something_is_ready(self, loop: SimLoop) -> None:
+        async def busy() -> float:
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            return loop.time()
+
+        assert loop.run_until_complete(busy()) == EPOCH_S
+
+    def test_timers_come_in_the_order_of_their_times(self, loop: SimLoop) -> None:
+        told: list[float] = []
+        delays = [random.Random(3).random() for _ in range(200)]
+        for delay in delays:
+            loop.call_later(delay, told.append, delay)
+        loop.run_until_complete(asyncio.sleep(1.0))
+        assert told == sorted(delays)
+
+    def test_calls_at_one_time_come_in_the_order_they_were_made(self, loop: SimLoop) -> None:
+        told: list[int] = []
+        for number in range(50):
+            if number % 3 == 0:
+                loop.call_later(1.0, told.append, number)
+            elif number % 3 == 1:
+                loop.call_at(EPOCH_S + 1.0, told.append, number)
+            else:
+                loop.run_as(None, told.append, number, delay=1.0)
+        loop.run_until_complete(asyncio.sleep(1.5))
+        assert told == list(range(50))
+
+    def test_calls_without_delay_come_in_the_order_they_were_made(self, loop: SimLoop) -> None:
+        told: list[int] = []
+        calls = [loop.call_soon, lambda *c: loop.call_later(0, *c), lambda *c: loop.call_later(-1.0, *c)]
+        for number in range(30):
+            calls[number % 3](told.append, number)
+        loop.run_until_complete(asyncio.sleep(0.1))
+        assert told == list(range(30))
+
+    def test_what_follows_from_an_event_comes_before_the_next_timer(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        loop.call_later(1.0, lambda: loop.call_soon(told.append, "consequence"))
+        loop.call_later(1.0, told.append, "next timer")
+        loop.run_until_complete(asyncio.sleep(2.0))
+        assert told == ["consequence", "next timer"]
+
+    def test_timeouts_of_asyncio_work(self, loop: SimLoop) -> None:
+        async def hang() -> None:
+            async with asyncio.timeout(2.5):
+                await loop.create_future()
+
+        with pytest.raises(TimeoutError):
+            loop.run_until_complete(hang())
+        assert loop.time() == EPOCH_S + 2.5
+
+    def test_an_instant_is_over_when_time_moves_on(self, loop: SimLoop) -> None:
+        seen: list[tuple[float, int]] = []
+        done: list[int] = []
+        loop.after_instant = lambda: seen.append((loop.now - EPOCH_S, len(done)))
+        for delay in (1.0, 1.0, 1.0, 2.0):
+            loop.call_later(delay, done.append, 1)
+        loop.run_until_complete(asyncio.sleep(3.0))
+        assert seen == [(0.0, 0), (1.0, 3), (2.0, 4)]
+
+    def test_halting_ends_the_run_after_the_event_that_runs(self, loop: SimLoop) -> None:
+        told: list[str] = []
+
+        def halt() -> None:
+            loop.halted = True
+            told.append("to its end")
+
+        loop.call_later(1.0, halt)
+        loop.call_later(1.0, told.append, "no more")
+        assert loop.run_until_complete(asyncio.sleep(5.0)) is None
+        assert (told, loop.time()) == (["to its end"], EPOCH_S + 1.0)
+
+    def test_what_can_never_end_is_an_error_at_once(self, loop: SimLoop) -> None:
+        future = loop.create_future()
+        loop.call_later(7.0, lambda: None)
+        with pytest.raises(StandsStill):
+            loop.run_until_complete(future)
+        assert loop.time() == EPOCH_S + 7.0
+
+
+class TestCancelledTimers:
+    def test_never_run(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        handles = [loop.call_later(1.0, told.append, "timer"), loop.call_soon(told.append, "ready")]
+        for handle in handles:
+            handle.cancel()
+        loop.run_until_complete(asyncio.sleep(2.0))
+        assert told == []
+        assert all(handle.cancelled() for handle in handles)
+
+    def test_may_be_cancelled_by_an_event_of_the_same_time(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        handles: list[Any] = []
+        loop.call_later(1.0, lambda: [handle.cancel() for handle in handles])
+        handles.append(loop.call_later(1.0, told.append, "timer"))
+        loop.run_until_complete(asyncio.sleep(2.0))
+        assert told == []
+
+    def test_do_not_move_time(self, loop: SimLoop) -> None:
+        loop.call_later(9.0, lambda: None).cancel()
+        with pytest.raises(StandsStill):
+            loop.run_until_complete(loop.create_future())
+        assert loop.time() == EPOCH_S
+
+    def test_of_a_stopped_process_stay_cancelled(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+        handle = loop.run_as(process, told.append, "timer", delay=1.0)
+        loop.stop_process(process)
+        loop.call_later(2.0, handle.cancel)
+        loop.call_later(3.0, loop.continue_process, process)
+        loop.run_until_complete(asyncio.sleep(4.0))
+        assert told == []
+
+
+class TestOwnership:
+    def test_is_inherited_by_everything_that_is_scheduled(self, loop: SimLoop) -> None:
+        owners: dict[str, Process | None] = {}
+
+        def note(name: str) -> None:
+            owners[name] = loop.current
+
+        async def inner() -> None:
+            await asyncio.sleep(1.0)
+            note("task of a task")
+
+        async def work() -> None:
+            note("task")
+            loop.call_soon(note, "call_soon")
+            loop.call_later(1.0, note, "call_later")
+            loop.call_at(EPOCH_S + 1.0, note, "call_at")
+            await asyncio.gather(inner())
+            await asyncio.sleep(1.0)
+            note("after a sleep")
+
+        process = loop.process("n1")
+        loop.spawn(process, work())
+        loop.run_until_complete(asyncio.sleep(3.0))
+        assert owners == dict.fromkeys(
+            ("task", "call_soon", "call_later", "call_at", "task of a task", "after a sleep"), process
+        )
+
+    def test_does_not_pass_over_to_others(self, loop: SimLoop) -> None:
+        process = loop.process("n1")
+        owners = []
+
+        async def story() -> None:
+            loop.run_as(process, lambda: None)
+            await asyncio.sleep(0)
+            owners.append(loop.current)
+
+        loop.run_until_complete(story())
+        assert owners == [None]
+
+    def test_numbers_tell_two_incarnations_apart(self, loop: SimLoop) -> None:
+        first, second = loop.process("n1"), loop.process("n1")
+        assert first.name == second.name
+        assert first.number != second.number
+
+
+class TestDeath:
+    def test_nothing_of_the_dead_runs(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(2.0)
+                told.append("task")
+            finally:
+                told.append("finally")
+
+        loop.spawn(process, work())
+        loop.run_as(process, told.append, "timer", delay=2.0)
+        loop.call_later(1.0, loop.kill, process)
+        loop.call_later(1.5, loop.run_as, process, told.append, "new call")
+        loop.run_until_complete(asyncio.sleep(5.0))
+        assert told == []
+
+    def test_what_was_ready_does_not_run_either(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+
+        def event() -> None:
+            loop.run_as(process, told.append, "ready")
+            loop.kill(process)
+
+        loop.call_later(1.0, event)
+        loop.run_until_complete(asyncio.sleep(2.0))
+        assert told == []
+
+    def test_others_go_on(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        first, second = loop.process("n1"), loop.process("n2")
+        loop.spawn(first, sleep_then(told, 2.0, "first"))
+        loop.spawn(second, sleep_then(told, 2.0, "second"))
+        loop.call_later(1.0, loop.kill, first)
+        loop.run_until_complete(asyncio.sleep(3.0))
+        assert told == ["second"]
+
+    def test_a_next_incarnation_runs(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        loop.kill(loop.process("n1"))
+        loop.run_as(loop.process("n1"), told.append, "alive")
+        loop.run_until_complete(asyncio.sleep(1.0))
+        assert told == ["alive"]
+
+    def test_of_a_stopped_process_leaves_nothing_to_go_on_with(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+        loop.stop_process(process)
+        loop.run_as(process, told.append, "before")
+        loop.call_later(1.0, loop.kill, process)
+        loop.call_later(2.0, loop.continue_process, process)
+        loop.run_until_complete(asyncio.sleep(3.0))
+        assert told == []
+
+    def test_on_the_spot_in_a_callback(self, loop: SimLoop, errors: Errors) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+
+        def die() -> None:
+            told.append("before")
+            loop.kill(process)
+            raise ProcessDied
+
+        loop.run_as(process, die)
+        loop.run_as(process, told.append, "after")
+        loop.run_until_complete(asyncio.sleep(1.0))
+        assert (told, errors) == (["before"], [])
+
+    def test_on_the_spot_in_a_task(self, loop: SimLoop, errors: Errors) -> None:
+        """Production code catches Exception in many places: it must not survive its own death."""
+        told: list[str] = []
+        process = loop.process("n1")
+
+        def write_fails() -> None:
+            loop.kill(process)
+            raise ProcessDied
+
+        async def die() -> None:
+            try:
+                write_fails()
+            except Exception:  # noqa: BLE001 - what is shown
+                told.append("caught")
+
+        async def parent() -> None:
+            await asyncio.gather(die(), return_exceptions=True)
+            told.append("parent")
+
+        loop.spawn(process, parent())
+        loop.run_until_complete(asyncio.sleep(1.0))
+        assert (told, errors) == ([], [])
+
+
+class TestStopped:
+    def test_waits_and_then_runs_everything_in_order(self, loop: SimLoop) -> None:
+        told: list[tuple[int, float]] = []
+        process = loop.process("n1")
+        for number in range(20):
+            loop.run_as(process, lambda n=number: told.append((n, loop.now - EPOCH_S)), delay=number * 0.1)
+        loop.call_later(0.45, loop.stop_process, process)
+        loop.call_later(1.25, loop.continue_process, process)
+        loop.run_until_complete(asyncio.sleep(3.0))
+        assert [number for number, _ in told] == list(range(20))
+        assert [round(at, 3) for number, at in told if 5 <= number <= 12] == [1.25] * 8
+        assert [round(at, 3) for number, at in told if number > 12] == pytest.approx([n * 0.1 for n in range(13, 20)])
+
+    def test_what_comes_in_the_moment_it_goes_on_comes_last(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+        loop.stop_process(process)
+        loop.run_as(process, told.append, "first")
+
+        def go_on() -> None:
+            loop.run_as(process, told.append, "second")
+            loop.continue_process(process)
+            loop.run_as(process, told.append, "third")
+
+        loop.call_later(1.0, go_on)
+        loop.run_until_complete(asyncio.sleep(2.0))
+        assert told == ["first", "second", "third"]
+
+    def test_the_world_goes_on_meanwhile(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        stopped, other = loop.process("n1"), loop.process("n2")
+        loop.spawn(stopped, sleep_then(told, 1.0, "stopped"))
+        loop.spawn(other, sleep_then(told, 2.0, "other"))
+        loop.call_later(0.5, loop.stop_process, stopped)
+        loop.call_later(3.0, loop.continue_process, stopped)
+        loop.run_until_complete(asyncio.sleep(4.0))
+        assert told == ["other", "stopped"]
+
+    def test_may_be_stopped_again(self, loop: SimLoop) -> None:
+        told: list[str] = []
+        process = loop.process("n1")
+        loop.stop_process(process)
+        loop.run_as(process, told.append, "work")
+        loop.call_later(1.0, loop.continue_process, process)
+        loop.call_later(1.0, loop.stop_process, process)
+        loop.run_as(process, told.append, "more", delay=2.0)
+        loop.call_later(3.0, loop.continue_process, process)
+        loop.run_until_complete(asyncio.sleep(4.0))
+        assert told == ["work", "more"]
+
+
+class TestErrors:
+    @pytest.mark.parametrize("owned", [True, False])
+    def test_of_callbacks_go_to_on_error_with_their_process(self, loop: SimLoop, errors: Errors, owned: bool) -> None:
+        process = loop.process("n1") if owned else None
+        told: list[str] = []
+        loop.run_as(process, lambda: 1 // 0)
+        loop.run_as(process, told.append, "goes on")
+        loop.run_until_complete(asyncio.sleep(1.0))
+        ((where, context),) = errors
+        assert where is process
+        assert isinstance(context["exception"], ZeroDivisionError)
+        assert told == ["goes on"]
+
+    def test_of_spawned_tasks_go_to_on_error_with_their_process(self, loop: SimLoop, errors: Errors) -> None:
+        async def fail() -> None:
+            await asyncio.sleep(1.0)
+            raise LookupError
+
+        process = loop.process("n1")
+        loop.spawn(process, fail())
+        loop.run_until_complete(asyncio.sleep(2.0))
+        ((where, context),) = errors
+        assert where is process
+        assert isinstance(context["exception"], LookupError)
+
+    def test_of_tasks_that_nobody_awaits_go_to_on_error(self, loop: SimLoop, errors: Errors) -> None:
+        async def fail() -> None:
+            raise LookupError
+
+        async def forget() -> None:
+            asyncio.ensure_future(fail())  # noqa: RUF006 - what is shown
+            await asyncio.sleep(1.0)
+
+        process = loop.process("n1")
+        loop.spawn(process, forget())
+        loop.run_until_complete(asyncio.sleep(2.0))
+        gc.collect()
+        assert [type(context["exception"]) for _, context in errors] == [LookupError]
+
+    def test_of_the_main_coroutine_are_raised(self, loop: SimLoop, errors: Errors) -> None:
+        async def fail() -> None:
+            await asyncio.sleep(1.0)
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            loop.run_until_complete(fail())
+        assert errors == []
+
+    def test_without_on_error_end_the_run(self) -> None:
+        loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
+
+        async def story() -> None:
+            loop.call_soon(lambda: 1 // 0)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+        main = loop.create_task(story())
+        with pytest.raises(RuntimeError, match="in <function"):
+            loop.run_until_complete(main)
+        loop.run_until_complete(main)
+
+    def test_what_is_collected_after_a_run_says_nothing(self, errors: Errors) -> None:
+        """A run that was halted leaves tasks behind; it is over, and has failed or not."""
+        loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
+        loop.on_error = lambda process, context: errors.append((process, context))
+        process = loop.process("n1")
+        loop.spawn(process, asyncio.sleep(10.0))
+        loop.call_later(1.0, setattr, loop, "halted", True)
+        loop.run_until_complete(asyncio.sleep(5.0))
+        del loop, process
+        gc.collect()
+        assert errors == []
+
+
+class TestRealWorld:
+    def test_there_are_no_threads(self, loop: SimLoop) -> None:
+        async def story() -> None:
+            with pytest.raises(RuntimeError, match="thread"):
+                await asyncio.to_thread(lambda: None)
+            with pytest.raises(RuntimeError, match="thread"):
+                await loop.run_in_executor(None, lambda: None)
+            with pytest.raises(RuntimeError, match="thread"):
+                loop.call_soon_threadsafe(lambda: None)
+
+        loop.run_until_complete(story())
+
+    @pytest.mark.parametrize("name", ["add_reader", "sock_connect", "subprocess_exec", "getaddrinfo"])
+    def test_there_are_no_files_sockets_or_children(self, loop: SimLoop, name: str) -> None:
+        async def story() -> None:
+            arguments = {"subprocess_exec": (asyncio.SubprocessProtocol,), "getaddrinfo": ("localhost", 1)}
+            answer = getattr(loop, name)(*arguments.get(name, (None, None)))
+            if asyncio.iscoroutine(answer):
+                await answer
+
+        with pytest.raises(NotImplementedError):
+            loop.run_until_complete(story())
+
+    def test_it_is_the_running_loop_only_while_it_runs(self, loop: SimLoop) -> None:
+        async def which() -> Any:
+            return asyncio.get_running_loop()
+
+        assert loop.run_until_complete(which()) is loop
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        assert not loop.is_running()
+
+
+class TestTrace:
+    """The hash that says whether two runs are the same."""
+
+    @staticmethod
+    def of(delays: list[float], names: list[str]) -> int:
+        loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
+        for delay, name in zip(delays, names, strict=True):
+            loop.run_as(loop.process(name), lambda: None, delay=delay)
+        loop.run_until_complete(asyncio.sleep(5.0))
+        return loop.trace
+
+    def test_is_the_same_for_the_same_events(self) -> None:
+        assert self.of([1.0, 2.0], ["a", "b"]) == self.of([1.0, 2.0], ["a", "b"])
+
+    def test_tells_times_apart(self) -> None:
+        assert self.of([1.0, 2.0], ["a", "b"]) != self.of([1.0, 2.0000001], ["a", "b"])
+
+    def test_tells_apart_who_ran_first(self) -> None:
+        assert self.of([1.0, 2.0], ["a", "b"]) != self.of([2.0, 1.0], ["a", "b"])
