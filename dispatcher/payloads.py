@@ -10,7 +10,8 @@ import structlog
 from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, PartitionId
 from partitions.batch import parse_batch
-from partitions.log import ChainBroken, DamagedBatch, PartitionLog
+from partitions.log import ChainBroken, PartitionLog
+from partitions.reading import DamagedBatch
 from raftlog.entry import Route
 from raftlog.payloads import DamagedPayload
 

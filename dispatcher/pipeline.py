@@ -28,7 +28,8 @@ from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, P
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
-from partitions.log import DamagedBatch, PartitionLog
+from partitions.log import PartitionLog
+from partitions.reading import DamagedBatch
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import invariant

@@ -8,7 +8,7 @@ from typing import Any, Final
 from logboom.errors import CorruptData, LogboomError, Unavailable
 from logboom.types import MIB, PartitionId
 from logboom.wire import FLAG_MORE, Kind
-from partitions.log import CommittedBatch, DamagedBatch
+from partitions.reading import CommittedBatch, DamagedBatch
 
 READ_BYTES: Final = 1 * MIB
 Send = Callable[[Kind, dict[str, Any], list[Any], int], None]

@@ -15,7 +15,8 @@ from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position, Results, Sealed
 from logboom.types import GlobalLogIndex, PartitionLogIndex, ProducerId
 from partitions.dedupe import Decision, Dedupe
-from partitions.log import CommittedBatch, PartitionLog
+from partitions.log import PartitionLog
+from partitions.reading import CommittedBatch
 from ports.invariant import invariant
 
 

@@ -10,29 +10,17 @@ other threads. What they share is append-only arrays and immutable tuples.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from logboom.errors import CorruptData, LogboomError
-from logboom.records import RecordBlock
 from logboom.settings import LogSettings
-from logboom.types import (
-    DIGEST_BYTES,
-    MIB,
-    NO_DIGEST,
-    DurabilityMode,
-    GlobalLogIndex,
-    PartitionId,
-    PartitionLogIndex,
-    Term,
-)
-from partitions.batch import HEADER_BYTES, Batch, BatchHeader, parse_batch, parse_header
-from partitions.files import OpenFiles
+from logboom.types import MIB, NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.batch import Batch, BatchHeader
+from partitions.committed import Committed
+from partitions.reading import CommittedBatch, LogReader
 from partitions.segment import (
     SEGMENT_HEADER_BYTES,
     BatchRef,
@@ -56,28 +44,6 @@ class ChainBroken(LogboomError):
 
     code = "chain_broken"
     retryable = True
-
-
-class DamagedBatch(CorruptData):
-    """The bytes of one batch are not what its digest says. Another node may have it: see ``PartitionLog.lose``."""
-
-    def __init__(self, message: str, *, last_index: PartitionLogIndex, digest: bytes, path: str, offset: int) -> None:
-        super().__init__(message, path=path, offset=offset)
-        self.last_index = last_index
-        self.digest = digest
-
-
-class CommittedBatch(NamedTuple):
-    """A committed batch, read back and checked. ``records`` is None when only headers were asked for."""
-
-    header: BatchHeader
-    global_index: GlobalLogIndex
-    records: RecordBlock | None
-
-    @property
-    def last_index(self) -> PartitionLogIndex:
-        """See BatchHeader."""
-        return self.header.last_index
 
 
 @dataclass(slots=True)
@@ -139,20 +105,17 @@ class PartitionLog:
         self._directory = directory
         self._settings = settings
         self._names: dict[int, str] = {}
-        self._files = OpenFiles(self._open_for_reading, files_max=settings.open_files_max)
+        self._committed = Committed()
+        self._reader = LogReader(
+            self._committed,
+            path_of=self._path,
+            open_file=self._open_for_reading,
+            files_max=settings.open_files_max,
+        )
         self._held: dict[int, list[BatchRef]] = {}
         """Not yet committed, by last index."""
         self._prune_above = HELD_PRUNE
         self._head = NO_DIGEST
-        # Committed batches, column by column: position k is the k-th committed batch.
-        self._last = array("Q")
-        self._global = array("Q")
-        self._segment = array("I")
-        self._offset = array("Q")
-        self._length = array("I")
-        self._digests = bytearray()
-        self._lost: dict[tuple[int, bytes], int] = {}
-        """Committed batches whose bytes are damaged, by last index and digest: their position."""
         self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
         # Appending
         self._order = 0
@@ -248,12 +211,10 @@ class PartitionLog:
         for ref in self._held.get(last_index, ()):
             if ref.digest == digest:
                 return ref
-        if self._lost and (last_index, digest) in self._lost:
-            return None
-        position = bisect_left(self._last, last_index)
-        if position < len(self._last) and self._last[position] == last_index and self._digest(position) == digest:
-            return self._ref(position)
-        return None
+        ref = self._committed.find(last_index, digest)
+        if ref is None or last_index <= self.durable_index:
+            return ref
+        return ref._replace(order=self._order)
 
     def is_durable(self, last_index: int, digest: bytes) -> bool:
         """Held and on stable storage."""
@@ -271,39 +232,13 @@ class PartitionLog:
         if last_index in self._held:
             self._held[last_index] = [each for each in self._held[last_index] if each.digest != digest]
         else:
-            self._lost[last_index, digest] = bisect_left(self._last, last_index)
+            self._committed.lose(last_index, digest)
         return True
-
-    def _mend(self, refs: Sequence[BatchRef]) -> None:
-        """What was lost is written anew: read it there from now on."""
-        for ref in refs:
-            position = self._lost.pop((ref.last_index, ref.digest), None)
-            if position is not None:
-                # Length last: a reader in another thread that sees halves of both finds no batch, and tries again.
-                self._segment[position], self._offset[position] = ref.segment, ref.offset
-                self._length[position] = ref.length
 
     def _hold(self, ref: BatchRef) -> None:
         # The newest copy first: it was appended because an older one is damaged.
         self._held.setdefault(ref.last_index, []).insert(0, ref)
         self.highest_index = max(self.highest_index, ref.last_index)
-
-    def _digest(self, position: int) -> bytes:
-        return bytes(self._digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES])
-
-    def _ref(self, position: int) -> BatchRef:
-        previous = position - 1
-        return BatchRef(
-            PartitionLogIndex(self._last[previous] + 1 if position else 1),
-            PartitionLogIndex(self._last[position]),
-            self._digest(position),
-            self._digest(previous) if position else NO_DIGEST,
-            Term(0),
-            self._segment[position],
-            self._offset[position],
-            self._length[position],
-            0 if self._last[position] <= self.durable_index else self._order,
-        )
 
     # -- appending (on the loop)
 
@@ -312,7 +247,7 @@ class PartitionLog:
         header = batch.header
         if header.partition_id != self.partition_id:
             raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
-        lost = bool(self._lost) and (batch.last_index, header.digest) in self._lost
+        lost = self._committed.is_lost(batch.last_index, header.digest)
         if self.holds(batch.last_index, header.digest) or (
             lost and (batch.last_index, header.digest) in self._unwritten
         ):
@@ -433,8 +368,7 @@ class PartitionLog:
         for write in job.writes:
             for ref in write.refs:
                 self._unwritten.pop((ref.last_index, ref.digest), None)
-            if self._lost:
-                self._mend(write.refs)
+            self._committed.mend(write.refs)
         self._advance_durable()
 
     # -- committing (on the loop)
@@ -452,12 +386,7 @@ class PartitionLog:
             self.committed_index,
         )
         del self._held[last_index]
-        self._global.append(global_index)
-        self._segment.append(ref.segment)
-        self._offset.append(ref.offset)
-        self._length.append(ref.length)
-        self._digests += digest
-        self._last.append(last_index)  # last: readers on other threads go by its length
+        self._committed.append(ref, global_index)
         self._head = digest
         self.committed_index = PartitionLogIndex(last_index)
         self.committed_global_index = GlobalLogIndex(global_index)
@@ -488,61 +417,13 @@ class PartitionLog:
         Reads only what has been written. Every batch is checked against the digest that the
         parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
         """
-        batches: list[CommittedBatch] = []
-        position = bisect_left(self._last, after_index + 1)
-        room = max_bytes
-        while position < len(self._last) and len(batches) < max_batches:
-            if (self._last[position - 1] + 1 if position else 1) > through_index:
-                break
-            run = self._run_from(position, through_index, room, max_batches - len(batches))
-            batches += self._read_run(position, run, headers_only=headers_only)
-            position += run
-            room -= sum(self._length[position - run : position])
-            if room <= 0:
-                break
-        return batches
-
-    def _run_from(self, position: int, through_index: int, room: int, most: int) -> int:
-        """How many batches from here lie back to back in one segment and fit."""
-        segment, end = self._segment[position], self._offset[position]
-        count = 0
-        while position + count < len(self._last) and count < most:
-            at = position + count
-            before = self._last[at - 1] if at else 0
-            if self._segment[at] != segment or self._offset[at] != end or before >= through_index:
-                break
-            if count and room < self._length[at]:
-                break
-            end += self._length[at]
-            room -= self._length[at]
-            count += 1
-        return count
-
-    def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
-        refs = [self._ref(p) for p in range(position, position + count)]
-        batches = []
-        if headers_only and sum(r.length for r in refs) > 4096 * count:
-            with self._files.use(refs[0].segment) as file:
-                raws = [file.read(offset=r.offset, length=HEADER_BYTES) for r in refs]
-            views = [memoryview(raw) for raw in raws]
-        else:
-            length = refs[-1].offset + refs[-1].length - refs[0].offset
-            with self._files.use(refs[0].segment) as file:
-                raw = file.read(offset=refs[0].offset, length=length)
-            start = refs[0].offset
-            view = memoryview(raw)
-            views = [view[r.offset - start : r.offset - start + r.length] for r in refs]
-        for offset, (ref, view) in enumerate(zip(refs, views, strict=True)):
-            try:
-                batch = None if headers_only else parse_batch(view)
-                header = parse_header(view) if batch is None else batch.header
-                records = None if batch is None else batch.records()
-            except CorruptData as error:
-                raise self._corrupt(ref, str(error)) from error
-            if header.digest != ref.digest:
-                raise self._corrupt(ref, "is not the batch that the parent log committed")
-            batches.append(CommittedBatch(header, GlobalLogIndex(self._global[position + offset]), records))
-        return batches
+        return self._reader.read_committed(
+            after_index=after_index,
+            through_index=through_index,
+            max_bytes=max_bytes,
+            max_batches=max_batches,
+            headers_only=headers_only,
+        )
 
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
         """A held batch, raw, written or not. Raises CorruptData. Blocking."""
@@ -552,32 +433,17 @@ class PartitionLog:
         ref = self.find(last_index, digest)
         if ref is None:
             raise CorruptData(f"partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
-        with self._files.use(ref.segment) as file:
-            raw = file.read(offset=ref.offset, length=ref.length)
-        try:
-            found = parse_batch(raw)
-        except CorruptData as error:
-            raise self._corrupt(ref, str(error)) from error
-        if found.digest != digest:
-            raise self._corrupt(ref, "is another batch")
-        return raw
+        return self._reader.read(ref)
 
-    def _corrupt(self, ref: BatchRef, why: str) -> DamagedBatch:
-        path = self._directory / self._names[ref.segment]
-        return DamagedBatch(
-            f"{path} at {ref.offset}: {why}",
-            last_index=ref.last_index,
-            digest=ref.digest,
-            path=str(path),
-            offset=ref.offset,
-        )
+    def _path(self, segment: int) -> Path:
+        return self._directory / self._names[segment]
 
     def _open_for_reading(self, segment: int) -> File:
-        return self._disk.open(self._directory / self._names[segment], readonly=True)
+        return self._disk.open(self._path(segment), readonly=True)
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""
-        self._files.close()
+        self._reader.close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -17,7 +17,8 @@ from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
 from partitions.dedupe import Dedupe
-from partitions.log import DamagedBatch, PartitionLog
+from partitions.log import PartitionLog
+from partitions.reading import DamagedBatch
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload

@@ -44,7 +44,7 @@ def commit() -> str:
 
 @contextmanager
 def _leftovers_unseen() -> Iterator[None]:
-    """Coroutines of processes that were killed in the middle are thrown away at the end; Python would say so of each."""
+    """Coroutines of killed processes are thrown away at the end; Python would say so of each."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():

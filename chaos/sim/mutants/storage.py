@@ -23,8 +23,8 @@ MUTANTS: Final = (
                 "if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:",
                 "if False:",
             ),
-            Edit(LOG + "_read_run", "if header.digest != ref.digest:", "if False:"),
-            Edit(LOG + "read_batch", "if found.digest != digest:", "if False:"),
+            Edit("partitions.reading:LogReader._read_run", "if header.digest != ref.digest:", "if False:"),
+            Edit("partitions.reading:LogReader.read", "if found.digest != ref.digest:", "if False:"),
         ),
     ),
     Mutant(

@@ -11,7 +11,8 @@ from chaos.sim.disk import SimDisk
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
 from partitions.batch import Batch, parse_batch
-from partitions.log import DamagedBatch, PartitionLog
+from partitions.log import PartitionLog
+from partitions.reading import DamagedBatch
 from tests.unit.partitions.test_storage import P, chain
 
 DIRECTORY = Path("/n1/log")

@@ -1,0 +1,126 @@
+"""Reading batches back, in any thread. Everything is checked against the digest that the parent log committed (I4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from logboom.errors import CorruptData
+from logboom.records import RecordBlock
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
+from partitions.committed import Committed
+from partitions.files import OpenFiles
+from partitions.segment import BatchRef
+from ports.disk import File
+
+HEADERS_APART_BYTES = 4096
+"""With batches larger than this on average, headers are read one by one rather than with everything between them."""
+
+
+class DamagedBatch(CorruptData):
+    """The bytes of one batch are not what its digest says. Another node may have it: see ``PartitionLog.lose``."""
+
+    def __init__(self, message: str, *, last_index: PartitionLogIndex, digest: bytes, path: str, offset: int) -> None:
+        super().__init__(message, path=path, offset=offset)
+        self.last_index = last_index
+        self.digest = digest
+
+
+class CommittedBatch(NamedTuple):
+    """A committed batch, read back and checked. ``records`` is None when only headers were asked for."""
+
+    header: BatchHeader
+    global_index: GlobalLogIndex
+    records: RecordBlock | None
+
+    @property
+    def last_index(self) -> PartitionLogIndex:
+        """See BatchHeader."""
+        return self.header.last_index
+
+
+class LogReader:
+    """Of one partition's log; blocking."""
+
+    def __init__(
+        self,
+        committed: Committed,
+        *,
+        path_of: Callable[[int], Path],
+        open_file: Callable[[int], File],
+        files_max: int,
+    ) -> None:
+        self._committed = committed
+        self._path_of = path_of
+        self._files = OpenFiles(open_file, files_max=files_max)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._files.close()
+
+    def read_committed(
+        self, *, after_index: int, through_index: int, max_bytes: int, max_batches: int, headers_only: bool
+    ) -> list[CommittedBatch]:
+        """See PartitionLog."""
+        batches: list[CommittedBatch] = []
+        committed = self._committed
+        position = committed.first_after(after_index)
+        room = max_bytes
+        while position < len(committed) and len(batches) < max_batches:
+            if committed.first_index(position) > through_index:
+                break
+            most = max_batches - len(batches)
+            run = committed.run_from(position, through_index=through_index, room=room, most=most)
+            batches += self._read_run(position, run, headers_only=headers_only)
+            position += run
+            room -= committed.nbytes(position - run, position)
+            if room <= 0:
+                break
+        return batches
+
+    def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
+        refs = [self._committed.ref(p) for p in range(position, position + count)]
+        batches = []
+        for number, (ref, view) in enumerate(zip(refs, self._views(refs, headers_only=headers_only), strict=True)):
+            try:
+                batch = None if headers_only else parse_batch(view)
+                header = parse_header(view) if batch is None else batch.header
+                records = None if batch is None else batch.records()
+            except CorruptData as error:
+                raise self._damaged(ref, str(error)) from error
+            if header.digest != ref.digest:
+                raise self._damaged(ref, "is not the batch that the parent log committed")
+            batches.append(CommittedBatch(header, self._committed.global_index(position + number), records))
+        return batches
+
+    def _views(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:
+        start, end = refs[0].offset, refs[-1].offset + refs[-1].length
+        with self._files.use(refs[0].segment) as file:
+            if headers_only and end - start > HEADERS_APART_BYTES * len(refs):
+                return [memoryview(file.read(offset=r.offset, length=HEADER_BYTES)) for r in refs]
+            whole = memoryview(file.read(offset=start, length=end - start))
+        return [whole[r.offset - start : r.offset - start + r.length] for r in refs]
+
+    def read(self, ref: BatchRef) -> bytes:
+        """One batch, raw. Raises DamagedBatch."""
+        with self._files.use(ref.segment) as file:
+            raw = file.read(offset=ref.offset, length=ref.length)
+        try:
+            found = parse_batch(raw)
+        except CorruptData as error:
+            raise self._damaged(ref, str(error)) from error
+        if found.digest != ref.digest:
+            raise self._damaged(ref, "is another batch")
+        return raw
+
+    def _damaged(self, ref: BatchRef, why: str) -> DamagedBatch:
+        path = self._path_of(ref.segment)
+        return DamagedBatch(
+            f"{path} at {ref.offset}: {why}",
+            last_index=ref.last_index,
+            digest=ref.digest,
+            path=str(path),
+            offset=ref.offset,
+        )
