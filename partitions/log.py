@@ -211,10 +211,10 @@ class PartitionLog:
         for ref in self._held.get(last_index, ()):
             if ref.digest == digest:
                 return ref
-        ref = self._committed.find(last_index, digest)
-        if ref is None or last_index <= self.durable_index:
-            return ref
-        return ref._replace(order=self._order)
+        known = self._committed.find(last_index, digest)
+        if known is None or last_index <= self.durable_index:
+            return known
+        return known._replace(order=self._order)
 
     def is_durable(self, last_index: int, digest: bytes) -> bool:
         """Held and on stable storage."""

@@ -37,11 +37,6 @@ ROOT: Final = Path(__file__).parents[3]
 SECONDS: Final = 8.0
 SEEDS: Final = (2, 3, 17)
 
-# Coroutines of dead processes are left where they were, and collected some day.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:coroutine:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
 PRINT_OUTCOMES: Final = """
 import sys
 from chaos.sim.parameters import draw
@@ -49,12 +44,6 @@ from chaos.sim.runner import run
 for seed in sys.argv[2:]:
     print(run(draw(int(seed), seconds=float(sys.argv[1]))).outcome)
 """
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 def outcome_of(seed: int, *, seconds: float = SECONDS, **more: Any) -> Outcome:

@@ -43,6 +43,13 @@ def journal_on(disk: SimDisk) -> Journal:
     return Journal.open(disk=disk, directory=DIRECTORY, cluster_id="c", segment_bytes=2048)
 
 
+def write_on(journal: Journal) -> None:
+    for group in range(100):
+        journal.setCurrentTerm(group + 1, "n2")
+        journal.add(b"\x10" + b"r" * 64, journal.last_index + 1, group + 1)
+        journal.flush()
+
+
 @pytest.mark.parametrize("groups", [0, 1, 2, 9, 12])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_journal_found_after_a_failed_sync_survives_the_next_power_loss(groups: int, seed: int) -> None:
@@ -51,10 +58,7 @@ def test_a_journal_found_after_a_failed_sync_survives_the_next_power_loss(groups
     journal = journal_on(disk)
     disk.hook = failing_syncs(groups + 1 if groups > 9 else groups)
     with pytest.raises(OSError, match=str(errno.EIO)):
-        for group in range(100):
-            journal.setCurrentTerm(group + 1, "n2")
-            journal.add(b"\x10" + b"r" * 64, journal.last_index + 1, group + 1)
-            journal.flush()
+        write_on(journal)
     disk.hook = None
     disk.kill()
     again = journal_on(disk)
@@ -79,6 +83,12 @@ def flush(log: PartitionLog) -> None:
     job.done()
 
 
+def append_each(log: PartitionLog, batches: list[Batch]) -> None:
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+
+
 def chain(count: int) -> list[Batch]:
     batches: list[Batch] = []
     for number in range(count):
@@ -94,9 +104,7 @@ def test_a_log_found_after_a_failed_sync_survives_the_next_power_loss(synced: in
     log = log_on(disk)
     disk.hook = failing_syncs(synced + 1)
     with pytest.raises(OSError, match=str(errno.EIO)):
-        for batch in batches:
-            log.append(batch)
-            flush(log)
+        append_each(log, batches)
     disk.hook = None
     disk.kill()
     again = log_on(disk)
