@@ -7,8 +7,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from chaos.sim.loop import EPOCH_S, Process, SimLoop
 from chaos.sim.network import NetworkProfile, SimNetwork, SimTransport
+from logboom.cli import main
+
+Errors = list[tuple[Process | None, dict[str, Any]]]
+"""What a loop's ``on_error`` was told."""
 
 PATIENCE_S = 600.0
 """Simulated: whoever has not come to an end by then never will."""
@@ -67,7 +73,7 @@ class World:
         self.loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
         self.network = SimNetwork(self.loop, random.Random(seed), profile)
         self.processes: dict[str, Process] = {}
-        self.errors: list[tuple[Process | None, dict[str, Any]]] = []
+        self.errors: Errors = []
         self.loop.on_error = lambda process, context: self.errors.append((process, context))
         self.accepted: list[End] = []
 
@@ -145,3 +151,11 @@ def transport_of(end: End) -> SimTransport:
     """The simulated one."""
     assert isinstance(end.transport, SimTransport)
     return end.transport
+
+
+def chaos_sim(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """``logboom chaos sim``: exit status, standard output and error."""
+    with pytest.raises(SystemExit) as stop:
+        main(["chaos", "sim", *args])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err

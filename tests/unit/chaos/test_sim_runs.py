@@ -10,28 +10,24 @@ import shlex
 import subprocess
 import sys
 import types
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 import structlog
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from chaos.sim import main as sim_main
 from chaos.sim import runner
-from chaos.sim.parameters import FOLLOWER, KINDS, LEADER, Fault, Parameters, draw
-from chaos.sim.runner import Ran, Summary, minimise, replay_line, run, run_many
-from chaos.sim.simulation import Failure, Outcome
+from chaos.sim.parameters import FOLLOWER, KINDS, LEADER, draw
+from chaos.sim.runner import Ran, replay_line, run, run_many
+from chaos.sim.simulation import Outcome
 from chaos.sim.timeline import Timeline
 from logboom import config
-from logboom.cli import main
 from logboom.cli.chaos import sim as sim_command
 from raftlog.outbox import GroupSync
+from tests.unit.chaos.sim_world import chaos_sim
 
 ROOT: Final = Path(__file__).parents[3]
 SECONDS: Final = 8.0
@@ -49,13 +45,6 @@ for seed in sys.argv[2:]:
 def outcome_of(seed: int, *, seconds: float = SECONDS, **more: Any) -> Outcome:
     print(f"seed {seed}")
     return run(draw(seed, seconds=seconds), **more).outcome
-
-
-def logboom(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["chaos", "sim", *args])
-    out, err = capsys.readouterr()
-    return int(stop.value.code or 0), out, err
 
 
 @pytest.fixture
@@ -192,7 +181,7 @@ def test_a_failure_is_one_line_with_all_that_it_takes_to_see_it_again(
     broken: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runner, "commit", lambda: "1234abc")
-    status, out, err = logboom(capsys, "--seed", "3", "--seconds", "8")
+    status, out, err = chaos_sim(capsys, "--seed", "3", "--seconds", "8")
     assert (status, out) == (1, "")
     (line,) = [line for line in err.splitlines() if "FAILED" in line]
     found = re.fullmatch(r"FAILED (\w+) seed=3 commit=1234abc at=(\d+\.\d+)s: (.+) \| replay: logboom (.+)", line)
@@ -208,7 +197,7 @@ def test_a_failure_is_one_line_with_all_that_it_takes_to_see_it_again(
 
 
 def test_of_many_seeds_those_that_failed_are_named(broken: None, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = logboom(capsys, "--seed", "2", "--seeds", "2", "--seconds", "4", "--workers", "1")
+    status, out, err = chaos_sim(capsys, "--seed", "2", "--seeds", "2", "--seconds", "4", "--workers", "1")
     assert status == 1
     for text in (out, err):
         assert re.findall(r"^FAILED \w+ seed=(\d+)", text, re.MULTILINE) == ["2", "3"]
@@ -228,7 +217,7 @@ def test_the_commit_is_named() -> None:
 
 def test_until_stops_there(capsys: pytest.CaptureFixture[str]) -> None:
     # Before anybody has acknowledged anything.
-    status, out, err = logboom(capsys, "--seed", "3", "--seconds", "8", "--until", "0.05")
+    status, out, err = chaos_sim(capsys, "--seed", "3", "--seconds", "8", "--until", "0.05")
     assert (status, out) == (0, "")
     assert " 0.1 simulated seconds in " in err
 
@@ -256,7 +245,7 @@ def test_a_run_that_was_stopped_does_not_fail_afterwards() -> None:
 
 
 def test_a_trace_is_a_timeline(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = logboom(capsys, "--seed", "2", "--seconds", "8", "--trace")
+    status, out, err = chaos_sim(capsys, "--seed", "2", "--seconds", "8", "--trace")
     lines = [re.fullmatch(r" *(\d+\.\d{4}) +(\S+)  (.+)", line) for line in out.splitlines()]
     assert status == 0
     assert "all invariants held" in err
@@ -271,7 +260,7 @@ def test_a_trace_is_a_timeline(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_trace_ends_with_the_failure(broken: None, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = logboom(capsys, "--seed", "3", "--seconds", "8", "--trace")
+    _, out, _ = chaos_sim(capsys, "--seed", "3", "--seconds", "8", "--trace")
     assert re.search(r"  FAILED \w+: .+\n\Z", out)
 
 
@@ -279,78 +268,6 @@ def test_without_a_trace_nothing_is_kept() -> None:
     timeline = Timeline()
     outcome_of(3, seconds=2.0, timeline=timeline)
     assert timeline.lines == []
-
-
-# -- the smallest schedule
-
-
-class FakeRuns:
-    """Instead of simulations: ``broken_by`` a schedule's indices (a fault's ``dice`` is its index)."""
-
-    def __init__(self, broken_by: Any) -> None:
-        self.broken_by = broken_by
-        self.count = 0
-
-    def __call__(self, parameters: Parameters, **_: Any) -> Ran:
-        self.count += 1
-        invariant = self.broken_by([fault.dice for fault in parameters.faults], parameters.faults)
-        failure = Failure(invariant, "a story", 1.5) if invariant else None
-        return Ran(Outcome(parameters.seed, failure=failure), 0.01)
-
-
-def schedule(kinds: list[str]) -> Parameters:
-    faults = tuple(Fault(1.0 + at, kind, 0, 0.5, at) for at, kind in enumerate(kinds))
-    return replace(draw(1), faults=faults)
-
-
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(size=st.integers(1, 40), data=st.data())
-def test_minimising_finds_exactly_the_faults_it_takes(monkeypatch: pytest.MonkeyPatch, size: int, data: Any) -> None:
-    needed = data.draw(st.sets(st.integers(0, size - 1), max_size=3))
-    fake = FakeRuns(lambda dice, _: "I8" if needed <= set(dice) else "")
-    monkeypatch.setattr(runner, "run", fake)
-    found = minimise(schedule(["kill"] * size), "I8", lambda _: None)
-    assert [fault.dice for fault in found] == sorted(needed)
-    assert fake.count <= 4 * size + 10
-
-
-def test_minimising_a_failure_of_one_kind_of_fault_leaves_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = random.Random(4).choices(["kill", "stop", "reset", "power"], k=40)
-    fake = FakeRuns(lambda _, faults: "I8" if any(fault.kind == "power" for fault in faults) else "")
-    monkeypatch.setattr(runner, "run", fake)
-    said: list[str] = []
-    (fault,) = minimise(schedule(kinds), "I8", said.append)
-    assert fault.kind == "power"
-    counts = [int(line.split()[0]) for line in said]
-    assert counts == sorted(set(counts), reverse=True)
-    assert counts[-1] == 1
-
-
-def test_minimising_does_not_run_after_another_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeRuns(lambda dice, _: "I8" if 3 in dice else "Liveness")
-    monkeypatch.setattr(runner, "run", fake)
-    (fault,) = minimise(schedule(["kill"] * 10), "I8", lambda _: None)
-    assert fault.dice == 3
-
-
-def test_the_smallest_schedule_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = draw(9, seconds=60.0)
-    kind = drawn.faults[len(drawn.faults) // 2].kind
-    fake = FakeRuns(lambda _, faults: "I8" if any(fault.kind == kind for fault in faults) else "")
-    for module in (runner, sim_main):
-        monkeypatch.setattr(module, "run", fake)
-    status, out, err = logboom(capsys, "--seed", "9", "--minimise")
-    assert status == 1
-    assert re.fullmatch(rf" *\d+\.\d{{3}}  {kind} +node +-?\d for \d+\.\d\d s\n", out)
-    assert "1 faults are enough" in err
-
-
-def test_a_run_that_holds_is_not_minimised(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    fake = FakeRuns(lambda *_: "")
-    for module in (runner, sim_main):
-        monkeypatch.setattr(module, "run", fake)
-    assert logboom(capsys, "--seed", "9", "--minimise")[:2] == (0, "")
-    assert fake.count == 1
 
 
 # -- the command line
@@ -376,7 +293,7 @@ def test_a_run_that_holds_is_not_minimised(monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], args: list[str], says: str) -> None:
-    status, out, err = logboom(capsys, *args)
+    status, out, err = chaos_sim(capsys, *args)
     assert (status, out) == (2, "")
     assert says in err
     assert err.count("\n") == 1
@@ -384,7 +301,7 @@ def test_usage_errors_are_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]
 
 def test_many_seeds_are_summed_up_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "summary.txt"
-    status, out, _ = logboom(
+    status, out, _ = chaos_sim(
         capsys, "--seed", "5", "--seeds", "3", "--seconds", "2", "--workers", "2", "--summary", str(file)
     )
     assert status == 0
@@ -405,7 +322,7 @@ def test_for_begins_no_seed_after_its_time(monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.setattr(sim_main, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(sim_main, "run_many", fake)
-    status, out, _ = logboom(capsys, "--for", "10", "--seed", "40")
+    status, out, _ = chaos_sim(capsys, "--for", "10", "--seed", "40")
     assert (status, played) == (0, [40, 41, 42])
     assert out.startswith("3 seeds, ")
 
@@ -419,51 +336,3 @@ def test_processes_play_the_same_runs() -> None:
     shared = {ran.outcome.seed: ran.outcome for ran in run_many(range(5, 9), seconds=1.5, workers=2)}
     assert list(alone) == [5, 6, 7, 8]
     assert shared == alone
-
-
-def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "commit", lambda: "1234abc")
-    rng = random.Random(6)
-    rans = []
-    for seed in range(20):
-        outcome = Outcome(
-            seed,
-            simulated_s=rng.uniform(60, 90),
-            operations=Counter(ok=rng.randrange(2_000), fail=rng.randrange(50), info=rng.randrange(5)),
-            faults=Counter(rng.choices(["kill", "power", "stop"], k=rng.randrange(20))),
-            elections=rng.randrange(9),
-            commits=rng.randrange(3_000),
-            failure=Failure("I8", f"story {seed}", 3.25) if seed in (4, 11) else None,
-        )
-        rans.append(Ran(outcome, rng.uniform(2, 9)))
-    summary = Summary(60.0)
-    for ran in rans:
-        summary.add(ran)
-    outcomes = [ran.outcome for ran in rans]
-    speeds = {ran.outcome.simulated_s / ran.cpu_s: ran.outcome.seed for ran in rans}
-    assert summary.seeds == 20
-    assert summary.simulated_s == pytest.approx(sum(outcome.simulated_s for outcome in outcomes))
-    assert summary.cpu_s == pytest.approx(sum(ran.cpu_s for ran in rans))
-    assert summary.slowest == (min(speeds), speeds[min(speeds)])
-    assert [outcome.seed for outcome in summary.failures] == [4, 11]
-
-    def total(of: str, key: str) -> int:
-        return sum(getattr(outcome, of)[key] for outcome in outcomes)
-
-    seeds, faults, operations, commits, *rest = summary.lines()
-    assert seeds.startswith(f"20 seeds, {summary.simulated_s:,.0f} simulated seconds in {summary.cpu_s:,.0f} s of CPU")
-    assert seeds.endswith(f"(slowest {min(speeds):.1f}, seed {speeds[min(speeds)]})")
-    assert faults.startswith(f"{sum(total('faults', kind) for kind in ('kill', 'power', 'stop'))} faults of 3 kinds: ")
-    for kind in ("kill", "power", "stop"):
-        assert f"{kind} {total('faults', kind)}" in faults
-    for kind, word in (("ok", "ok"), ("fail", "refused"), ("info", "unknown")):
-        assert f"{total('operations', kind):,} {word}" in operations
-    elections = sum(outcome.elections for outcome in outcomes)
-    assert commits == f"{sum(outcome.commits for outcome in outcomes):,} commits, {elections} elections"
-    assert rest == [replay_line(outcomes[4], seconds=60.0), replay_line(outcomes[11], seconds=60.0), "2 failed"]
-
-
-def test_a_summary_of_nothing_says_so() -> None:
-    lines = Summary(60.0).lines()
-    assert lines[0].startswith("0 seeds, 0 simulated seconds")
-    assert lines[-1] == "all invariants held"
