@@ -44,10 +44,16 @@ DICE: Final = (
 )
 
 _state = {"on": False, "installed": False}
+_refused: list[str] = []
 
 
 class Forbidden(AssertionError):
     """The code under simulation reached for the real world."""
+
+
+def _refuse(what: str) -> Forbidden:
+    _refused.append(what)
+    return Forbidden(what)
 
 
 def _watch(event: str, args: tuple[Any, ...]) -> None:
@@ -57,21 +63,21 @@ def _watch(event: str, args: tuple[Any, ...]) -> None:
         path = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""
         if path.endswith(CODE):
             return  # the import system, and the engine that checks PySyncObj's sources
-        raise Forbidden(f"open({args[0]!r}) in the simulation")
+        raise _refuse(f"open({args[0]!r}) in the simulation")
     if event.startswith(FORBIDDEN_EVENTS) and event not in ALLOWED_EVENTS:
-        raise Forbidden(f"{event}{args!r} in the simulation")
+        raise _refuse(f"{event}{args!r} in the simulation")
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise Forbidden(f"{name} in the simulation")
+        raise _refuse(f"{name} in the simulation")
 
     return refuse
 
 
 @contextmanager
-def real_world_forbidden() -> Iterator[None]:
-    """While this lasts, whoever touches the real world gets Forbidden."""
+def real_world_forbidden() -> Iterator[list[str]]:
+    """While this lasts, whoever touches the real world gets Forbidden, and it is told in the list that this gives."""
     if not _state["installed"]:
         _state["installed"] = True
         sys.addaudithook(_watch)
@@ -80,8 +86,9 @@ def real_world_forbidden() -> Iterator[None]:
     for module, name, _ in saved:
         setattr(module, name, _refusal(f"{module.__name__}.{name}"))
     outer, _state["on"] = _state["on"], True
+    _refused.clear()
     try:
-        yield
+        yield _refused
     finally:
         _state["on"] = outer
         for module, name, original in saved:

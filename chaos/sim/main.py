@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TextIO
 
 from chaos.sim.parameters import draw
 from chaos.sim.runner import Summary, minimise, replay_line, run, run_many, say
@@ -68,7 +68,7 @@ def sim(
     trace: bool,
     shrink: bool,
     workers: int,
-    summary_file: str | None,
+    summary_file: TextIO | None,
 ) -> int:
     """The exit status."""
     if seed is not None and seeds is None and budget_s is None:
@@ -77,5 +77,5 @@ def sim(
     text = "\n".join(summary.lines()) + "\n"
     sys.stdout.write(text)
     if summary_file is not None:
-        Path(summary_file).write_text(text)
+        summary_file.write(text)
     return 1 if summary.failures else 0

@@ -21,6 +21,7 @@ RESTART_S: Final = (0.05, 2.0)
 SKEW_MS: Final = 3_600_000
 TAIL_BYTES: Final = 4096
 """Bit rot comes near the end of a file, where what counts is."""
+HALF_BACK_S, HALF_BACK_LOOKS = 3.0, 100
 JOURNAL_TAIL_BYTES: Final = 4096
 """Damage to the last group alone looks like a torn tail."""
 
@@ -122,8 +123,8 @@ class Nemesis:
             if left <= 0 and self._loop.current is host.process:
                 host.disk.hook = None
                 host.kill(power=power)
-                if not died.done():
-                    died.set_result(None)
+                if not died.done():  # in our own name: what a dead process does wakes nobody
+                    self._loop.run_as(None, died.set_result, None)
                 raise ProcessDied
 
         host.disk.hook = hook
@@ -189,6 +190,23 @@ class Nemesis:
             power = rng.random() < 0.5 and self._power_may_fail(leader)
             await self._down([leader], rng.uniform(*RESTART_S), power=power)
         await gone
+
+    async def _half_back(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A leader is alone until there is another; then it reaches everybody but the new one."""
+        old = self._target(LEADER, rng)
+        others = self._others(old)
+        for other in others:
+            for src, dst in _both(old, other):
+                self._network.cut(src, dst)
+        for _ in range(HALF_BACK_LOOKS):
+            await asyncio.sleep(HALF_BACK_S / HALF_BACK_LOOKS)
+            if any(map(_leads, others)):
+                break
+        for other in sorted(others, key=_leads):
+            if _leads(other):
+                await asyncio.sleep(duration)
+            for src, dst in _both(old, other):
+                self._network.heal(src, dst)
 
     async def _slow_link(self, host: Host, duration: float, rng: random.Random) -> None:
         lines = [line for other in self._others(host) for line in _both(host, other) if rng.random() < 0.7]

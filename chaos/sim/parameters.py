@@ -53,6 +53,7 @@ KINDS: Final[dict[str, float]] = {
     "pause_partition": 0.7,
     "left_behind": 1.5,
     "rot_journal": 0.2,
+    "half_back": 1.5,
 }
 """Faults and how often each comes where it is switched on."""
 
@@ -170,7 +171,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
     apply = ApplySettings(
         batch_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),
         batches_max=rng.choice([1, 3, 1024]),
-        linger_ms=rng.choice([0, 20, 100]),
+        linger_ms=rng.choice([1, 20, 100]),
         unsaved_bytes=rng.choice([1 * KIB, 64 * KIB, 16384 * KIB]),
         unsaved_ms=rng.choice([100, 1_000, 5_000]),
         producer_receipts=rng.choice([2, 16]),

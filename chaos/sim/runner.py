@@ -88,7 +88,7 @@ def replay_line(outcome: Outcome, *, seconds: float) -> str:
     failure = outcome.failure
     if failure is None:
         return ""
-    command = f"logboom chaos sim --seed {outcome.seed} --seconds {seconds:g} --trace"
+    command = f"logboom chaos sim --seed {outcome.seed} --seconds {seconds!r} --trace"
     return (
         f"FAILED {failure.invariant} seed={outcome.seed} commit={commit()} at={failure.at:.3f}s: "
         f"{failure.story} | replay: {command}"

@@ -160,13 +160,15 @@ class Simulation:
         self.loop.on_error = self._on_error
         self.loop.after_instant = self._instant
         self.timeline.attach(self.loop, self.fail)
-        with real_world_forbidden(), self.timeline.logging():
+        with real_world_forbidden() as refused, self.timeline.logging():
             try:
                 self.loop.run_until_complete(self._story())
-                if self.outcome.failure is None:
+                if self.outcome.failure is None and not self.loop.halted:
                     self._check_history()
             except StandsStill as error:
                 self.fail("Liveness", str(error))
+        if refused:  # also what a broad ``except`` has swallowed
+            self.fail("NoRealWorld", "; ".join(refused[:3]))
         outcome = self.outcome
         outcome.simulated_s = self.loop.now - EPOCH_S
         outcome.events = self.loop.events
@@ -281,8 +283,7 @@ class Simulation:
                         self.fail("LinearizableRead", f"{name} was applied and is not read")
                 for address in addresses:
                     await client.barrier(last, node=address)
-            if not done.done():
-                done.set_result(None)
+            self.loop.run_as(None, done.set_result, None)  # what follows is not the watcher's
 
         self.loop.spawn(process, serve())
         await done

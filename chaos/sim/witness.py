@@ -71,6 +71,8 @@ class Witness:
                     if ahead and not backend.payloads.holds(route):
                         story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
                         self._fail("AcknowledgedKept", story)
+        if journal.durable_index > 1 and not self._in_journal(host, _entry(journal, journal.durable_index)):
+            self._fail("AckDurable", f"{host.name} starts with entry {journal.durable_index}, which is not on its disk")
         self._journals[host.name] = journal
         self._acknowledgements[host.name] = 0
         send, propose = raft._send_now, raft.propose  # noqa: SLF001 - an observer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 import click
 
@@ -19,12 +20,20 @@ def chaos() -> None:
 @click.option("--seed", type=click.IntRange(0), help="Play this one (with --seeds: the first).")
 @click.option("--seeds", type=click.IntRange(1), help="So many, from --seed on, or fresh ones.")
 @click.option("--for", "budget_s", type=click.FloatRange(1), help="Fresh seeds for so many real seconds.")
-@click.option("--seconds", default=60.0, show_default=True, help="Simulated seconds of faults per seed.")
-@click.option("--until", type=float, help="Stop one seed at this simulated second.")
+@click.option(
+    "--seconds",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(1, 86_400),
+    help="Simulated, of faults, per seed.",
+)
+@click.option("--until", type=click.FloatRange(0), help="Stop one seed at this simulated second.")
 @click.option("--trace", is_flag=True, help="Print one seed's timeline.")
 @click.option("--minimise", "shrink", is_flag=True, help="Find the fewest faults that still make one seed fail.")
 @click.option("--workers", default=os.cpu_count() or 1, show_default="one per core", type=click.IntRange(1))
-@click.option("--summary", "summary_file", type=click.Path(), help="Write the summary of many seeds here, too.")
+@click.option(
+    "--summary", "summary_file", type=click.File("w", lazy=False), help="Write the summary of many seeds here, too."
+)
 def sim(
     seed: int | None,
     seeds: int | None,
@@ -34,7 +43,7 @@ def sim(
     trace: bool,
     shrink: bool,
     workers: int,
-    summary_file: str | None,
+    summary_file: TextIO | None,
 ) -> None:
     """Play seeds in the simulator: the production code, a bad day each. Exit status 1 if an invariant broke."""
     if (until is not None or trace or shrink) and (seeds is not None or budget_s is not None or seed is None):

@@ -15,7 +15,7 @@ MUTANTS: Final = (
     Mutant(
         "unchecked-digest",
         "Batches are taken and read back without a look at checksum and digest (I4).",
-        ("NoServeCorrupt", "NoSelfStop", "I5", "I6", "I8", "NoPhantom"),
+        ("NoServeCorrupt", "InvariantViolated", "NoSelfStop", "I5", "I6", "I8", "NoPhantom"),
         (
             Edit("partitions.batch:parse_header", "if google_crc32c.value(checked) != crc:", "if False:"),
             Edit(
@@ -151,7 +151,7 @@ MUTANTS: Final = (
     Mutant(
         "applied-before-synced",
         "A partition applies and shows what is not synced here (I1, I7).",
-        ("AppliedDurable",),
+        ("AppliedDurable", "AppliedStable"),
         (
             Edit(
                 LOG + "_advance_durable",

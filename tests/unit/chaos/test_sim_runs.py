@@ -122,7 +122,6 @@ def test_drawing_is_a_pure_function() -> None:
         assert random.getstate() == state
 
 
-@pytest.mark.xfail(strict=False, reason="apply.linger_ms is drawn as 0, which logboom.config refuses")
 def test_all_settings_that_are_drawn_are_valid() -> None:
     for seed in range(301):
         parameters = draw(seed)
@@ -229,9 +228,6 @@ def test_until_stops_at_the_first_event_from_there_on(until: float) -> None:
     assert stopped.events < whole.events
 
 
-@pytest.mark.xfail(
-    strict=False, reason="Simulation.play checks the history of a run that was stopped in the middle of everything"
-)
 def test_a_run_that_was_stopped_in_the_middle_has_not_failed() -> None:
     failures = [outcome_of(seed, until=3.3).failure for seed in range(19, 24)]
     assert failures == [None] * 5
