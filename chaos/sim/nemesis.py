@@ -21,6 +21,8 @@ RESTART_S: Final = (0.05, 2.0)
 SKEW_MS: Final = 3_600_000
 TAIL_BYTES: Final = 4096
 """Bit rot comes near the end of a file, where what counts is."""
+CUT_SHARE: Final = 0.2
+"""Of the damage: everything from there on is gone."""
 HALF_BACK_S, HALF_BACK_LOOKS = 3.0, 100
 JOURNAL_TAIL_BYTES: Final = 4096
 """Damage to the last group alone looks like a torn tail."""
@@ -57,7 +59,11 @@ class Nemesis:
         started = self._loop.now
         for fault in faults:
             await asyncio.sleep(max(0.0, started + fault.at - self._loop.now))
-            asyncio.ensure_future(self._inject(fault))  # noqa: RUF006 - the loop is ours and keeps it
+            asyncio.ensure_future(self._inject(fault)).add_done_callback(self._injected)
+
+    def _injected(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler({"message": "a fault failed", "exception": task.exception()})
 
     async def _inject(self, fault: Fault) -> None:
         rng = random.Random(fault.dice)
@@ -181,7 +187,7 @@ class Nemesis:
 
     async def _left_behind(self, host: Host, duration: float, rng: random.Random) -> None:
         """One hears nothing for a while. When it is back the leader goes: whoever leads next needs its vote."""
-        behind = rng.choice([h for h in self._others(host) if not _leads(h)])
+        behind = rng.choice([h for h in self._others(host) if not _leads(h)] or self._others(host))
         lines = [line for other in self._others(behind) for line in _both(behind, other)]
         gone = asyncio.ensure_future(self._cut(lines, duration, rng))
         await asyncio.sleep(duration * rng.uniform(0.7, 1.0))
@@ -290,7 +296,10 @@ class Nemesis:
                 if len(content) > 64 and rng.random() < 0.7:
                     self.damaged.add(victim.name)
                     offset = rng.randrange(max(64, len(content) - TAIL_BYTES), len(content))
-                    victim.disk.flip(path, offset, 1 << rng.randrange(8))
+                    if rng.random() < CUT_SHARE:
+                        victim.disk.cut(path, offset)
+                    else:
+                        victim.disk.flip(path, offset, 1 << rng.randrange(8))
                     self._note(f"  {path} at {offset} of {len(content)}")
         await asyncio.sleep(duration)
         self._restart(victim)

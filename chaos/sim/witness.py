@@ -101,6 +101,7 @@ class Witness:
 
         raft._send_now = send_now  # type: ignore[method-assign]  # noqa: SLF001 - an observer
         raft.read_index = read_index  # type: ignore[method-assign]
+
         def advance_commit() -> None:
             known = engine.commit_index
             advance()

@@ -102,4 +102,10 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "stable-on-one",
+        "Write-behind: a batch counts as stable once any node has synced it.",
+        ("AppliedStable",),
+        (Edit("dispatcher.stability:Stability.__init__", "self._position = len(members) // 2", "self._position = 0"),),
+    ),
 )

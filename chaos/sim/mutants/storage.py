@@ -70,6 +70,15 @@ MUTANTS: Final = (
         (Edit(JOURNAL + "open", "journal._write_again(journal._tail)", "pass"),),
     ),
     Mutant(
+        "found-log-not-synced",
+        "What a killed process had written to a partition's log counts as held after the start, and is not synced.",
+        ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
+        (
+            Edit(LOG + "_reopen_tail", "file.sync()", "pass"),
+            Edit("raftlog.recovery:recover", "_write_again(journal, payloads)", "pass"),
+        ),
+    ),
+    Mutant(
         "sync-error-ignored",
         "A failed group sync counts as one that succeeded (I8).",
         ("AckDurable", "VoteDurable", "AcknowledgedKept"),
@@ -115,6 +124,18 @@ MUTANTS: Final = (
                 "raftlog.outbox:GroupSync._settle_next",
                 "list(self._behind.values())",
                 "[]",
+            ),
+        ),
+    ),
+    Mutant(
+        "stripped-too-early",
+        "Full journal files lose the batches that they carry, needed or not.",
+        ("AckDurable", "AcknowledgedKept"),
+        (
+            Edit(
+                JOURNAL + "strip",
+                "while self._sealed and self._sealed[0].last_sequence <= through:",
+                "while self._sealed:",
             ),
         ),
     ),
