@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from logboom.client import Client
 from logboom.errors import InvalidRequest
@@ -107,12 +107,18 @@ class SyncClient:
         iterator = _wait(asyncio.run_coroutine_threadsafe(begin(), loop))
 
         turn = asyncio.Lock()  # an interrupted step has ended before the iterator is closed
+        steps: set[asyncio.Task[Any]] = set()
 
         async def step() -> Any:
+            steps.add(cast("asyncio.Task[Any]", asyncio.current_task()))
             async with turn:
-                return await anext(iterator, _END)
+                item = await anext(iterator, _END)
+            steps.clear()
+            return item
 
         async def end() -> None:
+            for task in steps:
+                task.cancel()  # Ctrl-C may have come before anybody waited for it
             async with turn:
                 await _aclose(iterator)
 

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 FORBIDDEN_EVENTS: Final = (
     "os.",
@@ -43,7 +43,8 @@ DICE: Final = (
     (secrets, ("token_bytes", "token_hex", "randbits", "randbelow", "choice")),
 )
 
-_state = {"on": False, "installed": False}
+_state = {"on": 0, "installed": 0}
+"""``on``: the thread that simulates; others of this process are none of our business."""
 _refused: list[str] = []
 
 
@@ -57,7 +58,7 @@ def _refuse(what: str) -> Forbidden:
 
 
 def _watch(event: str, args: tuple[Any, ...]) -> None:
-    if not _state["on"]:
+    if _state["on"] != threading.get_ident():
         return
     if event == "open":
         path = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""
@@ -68,8 +69,10 @@ def _watch(event: str, args: tuple[Any, ...]) -> None:
         raise _refuse(f"{event}{args!r} in the simulation")
 
 
-def _refusal(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
+def _refusal(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse(*args: Any, **more: Any) -> Any:
+        if _state["on"] != threading.get_ident():
+            return original(*args, **more)
         raise _refuse(f"{name} in the simulation")
 
     return refuse
@@ -79,13 +82,13 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 def real_world_forbidden() -> Iterator[list[str]]:
     """While this lasts, whoever touches the real world gets Forbidden, and it is told in the list that this gives."""
     if not _state["installed"]:
-        _state["installed"] = True
+        _state["installed"] = 1
         sys.addaudithook(_watch)
     modules = [(time, CLOCKS), *THREADS, *DICE]
     saved = [(module, name, getattr(module, name)) for module, names in modules for name in names]
-    for module, name, _ in saved:
-        setattr(module, name, _refusal(f"{module.__name__}.{name}"))
-    outer, _state["on"] = _state["on"], True
+    for module, name, original in saved:
+        setattr(module, name, _refusal(f"{module.__name__}.{name}", original))
+    outer, _state["on"] = _state["on"], threading.get_ident()
     _refused.clear()
     try:
         yield _refused

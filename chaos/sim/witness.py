@@ -58,26 +58,32 @@ class Witness:
 
     def started(self, host: Host, backend: Backend) -> None:
         """It has recovered: what it had acknowledged is there, and from now on it is listened to."""
-        raft = backend.raft
-        before, journal = self._journals.get(host.name), raft.journal
+        before, journal = self._journals.get(host.name), backend.raft.journal
         if before is not None:
-            floor = min(before.last_index, before.floor)
-            if raft.engine.term_at(floor) != before.entry(floor)[2]:
-                story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
-                self._fail("AcknowledgedKept", story)
-            for command, index, _ in journal.entries[1:floor] if host.name not in self.damaged else ():
-                for route in unpack_routes(command):
-                    ahead = backend.logs[route.partition_id].mode is DurabilityMode.WRITE_AHEAD
-                    if ahead and not backend.payloads.holds(route):
-                        story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
-                        self._fail("AcknowledgedKept", story)
+            self._check_kept(host, backend, floor=min(before.last_index, before.floor), before=before)
         if journal.durable_index > 1 and not self._in_journal(host, _entry(journal, journal.durable_index)):
             self._fail("AckDurable", f"{host.name} starts with entry {journal.durable_index}, which is not on its disk")
         self._journals[host.name] = journal
         self._acknowledgements[host.name] = 0
-        send, propose = raft._send_now, raft.propose  # noqa: SLF001 - an observer
-        receive = backend.payloads.receive
-        read, engine, advance = raft.read_index, raft.engine, raft.engine._advance_commit  # noqa: SLF001 - an observer
+        self._listen(host, backend)
+        self._look_inside(host, backend)
+
+    def _check_kept(self, host: Host, backend: Backend, *, floor: int, before: Any) -> None:
+        journal = backend.raft.journal
+        if backend.raft.engine.term_at(floor) != before.entry(floor)[2]:
+            story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
+            self._fail("AcknowledgedKept", story)
+        for command, index, _ in journal.entries[1:floor] if host.name not in self.damaged else ():
+            for route in unpack_routes(command):
+                ahead = backend.logs[route.partition_id].mode is DurabilityMode.WRITE_AHEAD
+                if ahead and not backend.payloads.holds(route):
+                    story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
+                    self._fail("AcknowledgedKept", story)
+
+    def _listen(self, host: Host, backend: Backend) -> None:
+        """To what it says to others, and answers to readers."""
+        raft: Any = backend.raft
+        send, propose, read = raft._send_now, raft.propose, raft.read_index  # noqa: SLF001 - an observer
 
         def send_now(peer: NodeId, body: bytes) -> None:
             self._on_message(host, backend, messages.decode(memoryview(body)), peer)
@@ -99,8 +105,14 @@ class Witness:
 
             read(answered)
 
-        raft._send_now = send_now  # type: ignore[method-assign]  # noqa: SLF001 - an observer
-        raft.read_index = read_index  # type: ignore[method-assign]
+        raft._send_now, raft.propose, raft.read_index = send_now, proposed, read_index  # noqa: SLF001 - an observer
+
+    def _look_inside(self, host: Host, backend: Backend) -> None:
+        """At what it counts, receives, and throws away."""
+        engine: Any = backend.raft.engine
+        payloads: Any = backend.payloads
+        journal: Any = backend.raft.journal
+        advance, receive, strip = engine._advance_commit, payloads.receive, journal.strip  # noqa: SLF001 - an observer
 
         def advance_commit() -> None:
             known = engine.commit_index
@@ -109,16 +121,20 @@ class Witness:
                 self._counted(host, engine)
 
         def received(raw: memoryview) -> Route | None:
-            found = receive(raw)
+            found: Route | None = receive(raw)
             following = slice(engine.commit_index, engine.commit_index + LOOK)
-            for command, index, _ in raft.journal.entries[following] if found and engine.may_lead else ():
-                if not all(map(backend.payloads.holds, unpack_routes(command))):
+            for command, index, _ in journal.entries[following] if found and engine.may_lead else ():
+                if not all(map(payloads.holds, unpack_routes(command))):
                     self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")
             return found
 
-        backend.payloads.receive = received  # type: ignore[method-assign]
-        engine._advance_commit = advance_commit  # type: ignore[method-assign]  # noqa: SLF001 - an observer
-        raft.propose = proposed  # type: ignore[method-assign]
+        def stripped(through: int) -> None:
+            full = len(journal._sealed)  # noqa: SLF001 - an observer
+            strip(through)
+            if len(journal._sealed) < full:  # noqa: SLF001 - an observer
+                self._check_power_loss(host)
+
+        engine._advance_commit, payloads.receive, journal.strip = advance_commit, received, stripped  # noqa: SLF001
 
     def committed(self, host: Host, index: int, routes: Sequence[Route]) -> None:
         """An entry is handed up: with all of its requests, and synced here."""
@@ -194,10 +210,13 @@ class Witness:
                 self._check_applied(host, worker)
         self._turn += 1
         for host in running[self._turn % len(running) :][: self._turn % 2] if running else ():
-            if host.node is not None and host.node.pipeline.raft.engine.may_lead:
-                lost = forgotten(host, host.node.pipeline)
-                if lost:
-                    self._fail("AckDurable", f"{host.name} would not find {lost}")
+            self._check_power_loss(host)
+
+    def _check_power_loss(self, host: Host) -> None:
+        if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
+            lost = forgotten(host, host.node.pipeline)
+            if lost:
+                self._fail("AckDurable", f"{host.name} would not find {lost}")
 
     def _check_applied(self, host: Host, worker: ApplyWorker) -> None:
         """On the disk there; written behind, on the disks of a majority."""

@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from logboom import Client, Put, SyncClient
+from logboom import Client, Put, SyncClient, sync_client
 from logboom.errors import DeadlineExceeded, InvalidRequest
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import FakeNode, silent
@@ -110,6 +111,27 @@ def test_ctrl_c_ends_a_following_tail_cleanly(node: FakeNode) -> None:
     assert out.startswith("0\t1\t1")
     assert "Traceback" not in err
     until(lambda: not node.sessions)
+
+
+def test_ctrl_c_before_anybody_waits_for_the_next_item_ends_it_too(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.answers[Kind.TAIL] = lambda session, frame: records(session, frame, 1, 1, [b"1"])
+    with SyncClient(node.address) as client:
+        rows = client.tail(0, follow=True)
+        next(rows)
+        wait, steps = sync_client._wait, []
+
+        def interrupted(future: Any) -> Any:
+            steps.append(future)
+            if len(steps) == 1:
+                raise KeyboardInterrupt
+            return wait(future)
+
+        monkeypatch.setattr(sync_client, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(rows)
+        assert len(steps) == 2, "the iterator was not closed"
 
 
 def test_a_reader_that_goes_away_is_no_error(node: FakeNode) -> None:
