@@ -10,13 +10,14 @@ IN := . scripts/env.sh;
 WORKERS ?= 2
 CHAOS_SECONDS ?= 60
 SEED ?=
+MUTANT ?=
 SEEDS ?= 200
 FIRST_SEED ?= 1
 SIM_SECONDS ?= 28800
 FUZZ_SECONDS ?= 20
 TARGET ?=
 
-.PHONY: help setup fmt lint type unit test demo bench sim sim-long chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench sim sim-long mutants chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +52,9 @@ demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a 
 
 bench: setup ## logboom and etcd side by side on this disk
 	@$(IN) etcd=$$(scripts/etcd); PATH="$$etcd:$$PATH" python -m bench $(ARGS)
+
+mutants: setup ## deliberate bugs, each of which the simulator must find; MUTANT=name for one of them
+	@$(IN) python -m chaos.sim.mutants --workers $(WORKERS) $(if $(MUTANT),--only $(MUTANT)) $(ARGS)
 
 chaos: setup ## kill and stop real nodes under load for CHAOS_SECONDS, then check; SEED=n repeats a run
 	@$(IN) python -m chaos.nemesis --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
