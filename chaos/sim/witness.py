@@ -7,6 +7,7 @@ when it is made: whoever breaks one is seen even if nobody suffers.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,6 +28,10 @@ from raftlog.reads import Done
 
 EVERY: Final = 8
 """One acknowledgement, or entry, in so many is looked up on the disk."""
+STRIPS: Final = 4
+"""One strip of the journal in so many is followed by a look at what a power loss would leave."""
+COPIES: Final = 8
+"""After so many such looks their leftovers are collected."""
 LOOK: Final = 8
 """Uncommitted entries that are looked at when a batch arrives."""
 
@@ -53,6 +58,8 @@ class Witness:
         """By digest: everything that was proposed as one request."""
         self._acknowledgements: Counter[str] = Counter()
         self._turn = 0
+        self._strips = 0
+        self._copies = 0
 
     # -- a node's life
 
@@ -132,7 +139,9 @@ class Witness:
             full = len(journal._sealed)  # noqa: SLF001 - an observer
             strip(through)
             if len(journal._sealed) < full:  # noqa: SLF001 - an observer
-                self._check_power_loss(host)
+                self._strips += 1
+                if self._strips % STRIPS == 0:
+                    self._check_power_loss(host)
 
         engine._advance_commit, payloads.receive, journal.strip = advance_commit, received, stripped  # noqa: SLF001
 
@@ -215,6 +224,9 @@ class Witness:
     def _check_power_loss(self, host: Host) -> None:
         if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
             lost = forgotten(host, host.node.pipeline)
+            self._copies += 1
+            if self._copies % COPIES == 0:
+                gc.collect()  # copies of disks, while nobody else collects
             if lost:
                 self._fail("AckDurable", f"{host.name} would not find {lost}")
 
