@@ -13,7 +13,7 @@ MUTANTS: Final = (
     Mutant(
         "no-dedupe",
         "Whatever is sent again is applied again (I5).",
-        ("I8", "I5"),
+        ("I8", "I5", "ReadYourWrites"),
         (
             Edit(DEDUPE + "decide", "if header.producer == NO_PRODUCER:", "if True:"),
             Edit(DEDUPE + "lookup", "known = self._producers.get(producer)", "known = None"),
@@ -22,7 +22,7 @@ MUTANTS: Final = (
     Mutant(
         "dedupe-by-attempt",
         "Every attempt of a request has sequence numbers of its own (I5).",
-        ("I8",),
+        ("I8", "ReadYourWrites"),
         (
             Edit(
                 "logboom.client.submits:Submitter.deliver",

@@ -105,7 +105,7 @@ MUTANTS: Final = (
     Mutant(
         "commit-beyond-agreement",
         "A follower believes its leader's commit index up to the end of its own log, whether that agrees or not.",
-        ("CommitTrue", "PrefixAgreement"),
+        ("CommitTrue", "PrefixAgreement", "OffsetsDenseUnique"),
         (
             Edit(
                 ENGINE + "_on_append",
@@ -117,7 +117,7 @@ MUTANTS: Final = (
     Mutant(
         "stock-append",
         "As stock PySyncObj: everything behind the previous entry is cut off, conflict or not.",
-        ("InvariantViolated", "AckDurable", "CommitOnQuorum", "LeaderComplete", "CommitTrue"),
+        ("InvariantViolated", "CommitNeverRegresses", "AckDurable", "CommitOnQuorum", "LeaderComplete", "CommitTrue"),
         (
             Edit(
                 ENGINE + "_on_append",
@@ -129,7 +129,15 @@ MUTANTS: Final = (
     Mutant(
         "stock-pysyncobj",
         "Stock PySyncObj handles append_entries and replies: it cuts without a conflict, rewinds, and knows no terms.",
-        ("InvariantViolated", "AckDurable", "CommitOnQuorum", "LeaderComplete", "CommitTrue", "Liveness"),
+        (
+            "InvariantViolated",
+            "CommitNeverRegresses",
+            "AckDurable",
+            "CommitOnQuorum",
+            "LeaderComplete",
+            "CommitTrue",
+            "Liveness",
+        ),
         (
             Edit(ENGINE + "_on_append", "self._heard_leader = self.clock.monotonic()", STOCK),
             Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', STOCK_REPLY),
