@@ -30,7 +30,7 @@ EVERY: Final = 8
 """One acknowledgement, or entry, in so many is looked up on the disk."""
 STRIPS: Final = 4
 """One strip of the journal in so many is followed by a look at what a power loss would leave."""
-COPIES: Final = 8
+COPIES: Final = 4
 """After so many such looks their leftovers are collected."""
 LOOK: Final = 8
 """Uncommitted entries that are looked at when a batch arrives."""
