@@ -18,9 +18,13 @@ from typing import Final
 from chaos.sim.parameters import Fault, Parameters, draw
 from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.timeline import Timeline
+from logboom.errors import Unavailable
 
 SEEDS_PER_PROCESS: Final = 25
 """Then a new process takes over: what one run leaves in memory is not the next one's concern."""
+
+SEED_S_MAX: Final = 300.0
+"""A pool never says that a worker was killed (out of memory): it waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,15 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
         yield from map(run_seed, jobs)
         return
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        yield from pool.imap_unordered(run_seed, jobs)
+        results = pool.imap_unordered(run_seed, jobs)
+        while True:
+            try:
+                ran = results.next(timeout=SEED_S_MAX)
+            except StopIteration:
+                return
+            except multiprocessing.TimeoutError:
+                raise Unavailable(f"no seed ended within {SEED_S_MAX:.0f} s: a worker has died, or hangs") from None
+            yield ran
 
 
 def replay_line(outcome: Outcome, *, seconds: float) -> str:
