@@ -118,7 +118,7 @@ MUTANTS: Final = (
     Mutant(
         "settled-too-early",
         "The journal forgets the batches that it carries before their logs are synced.",
-        ("AckDurable", "AcknowledgedKept"),
+        ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (
             Edit(
                 "raftlog.outbox:GroupSync._settle_next",
@@ -129,20 +129,20 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stripped-too-early",
-        "Full journal files lose the batches that they carry, needed or not.",
-        ("AckDurable", "AcknowledgedKept"),
+        "A journal file that is full loses the batches that it carries, needed or not.",
+        ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (
             Edit(
-                JOURNAL + "strip",
-                "while self._sealed and self._sealed[0].last_sequence <= through:",
-                "while self._sealed:",
+                JOURNAL + "write",
+                "self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1))",
+                "self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1)); self.strip(tail.sequence)",
             ),
         ),
     ),
     Mutant(
         "not-carried",
         "Batches count as carried by the journal, and are not written to it (I3).",
-        ("AckDurable", "AcknowledgedKept"),
+        ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (Edit("raftlog.outbox:GroupSync._take", "self._journal.redo(batch)", "pass"),),
     ),
     Mutant(
