@@ -93,6 +93,8 @@ class Pipeline:
         self._unrecovered = set(logs)
         """Partitions that may have shown higher watermarks before this process started."""
         self._touched: set[PartitionId] = set()
+        self._lagging: set[PartitionId] = set()
+        """Partitions with committed batches that are not synced here yet: write-behind ones."""
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
@@ -123,6 +125,7 @@ class Pipeline:
         now = self.clock.monotonic()
         self.pending.expire(now)
         self.forwarding.expire(now)
+        self._tell_progress()  # a congested link was passed over
         if self._unrecovered:
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
@@ -286,8 +289,8 @@ class Pipeline:
 
     def synced(self) -> None:
         """See RaftEvents."""
-        if self.stability.partitions:
-            self._touched.update(self.stability.partitions)
+        if self._lagging:
+            self._touched.update(self._lagging)
             self._settle()
 
     def peer_frame(self, peer: NodeId, frame: Frame) -> None:
@@ -296,13 +299,15 @@ class Pipeline:
             for partition_id, durable in parse_progress(frame.header):
                 if self.stability.update(peer, partition_id, durable):
                     self._touched.add(partition_id)
-            self._settle_soon()
+            if self._touched:
+                self._settle_soon()
         else:
             self.forwarding.on_frame(peer, frame)
 
     def peer_up(self, peer: NodeId) -> None:
         """See RaftEvents."""
-        self._tell_progress([peer])
+        self.stability.forget_told(peer)
+        self._tell_progress()
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
@@ -332,19 +337,22 @@ class Pipeline:
             self.workers[partition_id].notify(limit, urgent=urgent)
             self._publish(partition_id)
             whole = store.durable_index == store.committed_index
+            if whole:
+                self._lagging.discard(partition_id)
+            else:
+                self._lagging.add(partition_id)
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
             for callback in self._commit_callbacks.get(partition_id, ()):
                 callback()
-        if self.stability.partitions and touched:
-            self._tell_progress([NodeId(m.id) for m in self.cluster.members if m.id != self.node_id])
+        self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)
         self._notice_recovery()
 
-    def _tell_progress(self, peers: Sequence[NodeId]) -> None:
-        rows = self.stability.mine()
-        for peer in peers if rows else ():
-            self.raft.links.send(peer, Kind.PROGRESS, {"durable": rows})
+    def _tell_progress(self) -> None:
+        for peer in self.stability.untold():
+            if self.raft.links.send(peer, Kind.PROGRESS, {"durable": self.stability.rows(peer)}):
+                self.stability.told(peer)
 
     def _progress_of(self, partition_id: PartitionId) -> Callable[[Sequence[AppliedBatch]], None]:
         def progressed(batches: Sequence[AppliedBatch]) -> None:

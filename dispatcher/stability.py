@@ -22,6 +22,7 @@ class Stability:
         self._position = len(members) // 2
         self._durable: dict[PartitionId, dict[NodeId, int]] = {p: dict.fromkeys(members, 0) for p in partitions}
         self._stable: dict[PartitionId, PartitionLogIndex] = dict.fromkeys(self._durable, PartitionLogIndex(0))
+        self._untold: dict[NodeId, set[PartitionId]] = {member: set() for member in members if member != node_id}
 
     @property
     def partitions(self) -> list[PartitionId]:
@@ -37,15 +38,30 @@ class Stability:
         nodes = self._durable.get(partition_id)
         if nodes is None or node not in nodes:
             return False
+        if node == self._node_id and durable_index > nodes[node]:
+            for untold in self._untold.values():
+                untold.add(partition_id)
         nodes[node] = max(nodes[node], durable_index)
         stable = PartitionLogIndex(sorted(nodes.values(), reverse=True)[self._position])
         moved = stable > self._stable[partition_id]
         self._stable[partition_id] = max(stable, self._stable[partition_id])
         return moved
 
-    def mine(self) -> list[tuple[PartitionId, int]]:
-        """What to tell the others."""
-        return [(p, nodes[self._node_id]) for p, nodes in self._durable.items() if nodes[self._node_id]]
+    def forget_told(self, peer: NodeId) -> None:
+        """A new link to ``peer``: what the last one carried may not have arrived."""
+        self._untold[peer] = {p for p, nodes in self._durable.items() if nodes[self._node_id]}
+
+    def untold(self) -> list[NodeId]:
+        """Those who have something to hear."""
+        return [peer for peer, partitions in self._untold.items() if partitions]
+
+    def rows(self, peer: NodeId) -> list[tuple[PartitionId, int]]:
+        """What ``peer`` has not been told yet: how far this node's copies are synced."""
+        return [(p, self._durable[p][self._node_id]) for p in sorted(self._untold[peer])]
+
+    def told(self, peer: NodeId) -> None:
+        """``rows`` are on their way, in order."""
+        self._untold[peer].clear()
 
 
 def parse_progress(header: Mapping[str, Any]) -> list[tuple[PartitionId, int]]:

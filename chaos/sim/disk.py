@@ -121,6 +121,7 @@ class SimFile:
         if disk.write_fault is not None:
             fate = disk.write_fault(self.path, offset, len(raw)) or KEPT
             inode.faulty |= fate is not KEPT
+        inode.own()
         content = inode.content
         inode.pending.append(Change(offset, raw, bytes(content[offset:end]), inode.size, fate))
         if offset > len(content):
@@ -286,7 +287,18 @@ class SimDisk:
         """So would one after all that is not synced was lost, be it the file's name."""
         names = [row for operation in self._directory(path.parent).pending for row in operation if row[0] == path.name]
         inode = names[0][1] if names else self._inode(path)
-        return inode is not None and (part in inode.stable() if inode.pending else inode.content.rfind(part) >= 0)
+        return inode is not None and inode.keeps(part)
+
+    def twin(self) -> SimDisk:
+        """What would be left of it if all that is not synced were lost: for as long as this one is left alone."""
+        twin = SimDisk(random.Random(0))
+        for path, directory in self._directories.items():
+            names = dict(directory.files)
+            for operation in reversed(directory.pending):
+                for name, before, _ in operation:
+                    _assign(names, name, before)
+            twin._add_directory(path).files.update((name, inode.twin()) for name, inode in names.items())
+        return twin
 
     # -- ports.disk.Disk
 

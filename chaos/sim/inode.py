@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from ports.disk import Buffer
+
 SECTOR: Final = 512
 
 
@@ -55,14 +57,20 @@ class Change(NamedTuple):
     old_size: int
     fate: WriteFate
 
+    def touches(self, start: int, end: int) -> bool:
+        """Some of these bytes; a change of size may touch any."""
+        return self.new is None or (self.offset < end and start < self.offset + len(self.new))
+
 
 class Inode:
-    __slots__ = ("below", "content", "faulty", "linked", "number", "pending", "size")
+    __slots__ = ("below", "borrowed", "content", "faulty", "linked", "number", "pending", "size")
 
-    def __init__(self, number: int, content: bytes = b"", size: int = 0) -> None:
+    def __init__(self, number: int, content: Buffer = b"", size: int = 0) -> None:
         self.number = number
         self.content = bytearray(content)
         """As the page cache has it; zeros at the end may be missing."""
+        self.borrowed = False
+        """``content`` is another file's: ``own`` it before writing to it."""
         self.size = size
         self.pending: list[Change] = []
         self.faulty = False
@@ -71,7 +79,12 @@ class Inode:
         """What the disk has, since a failed sync: the page cache shows more."""
         self.linked = True
 
+    def own(self) -> None:
+        if self.borrowed:
+            self.content, self.borrowed = bytearray(self.content), False
+
     def put(self, offset: int, data: bytes) -> None:
+        self.own()
         content = self.content
         if offset > len(content):
             content.extend(bytes(offset - len(content)))
@@ -79,6 +92,7 @@ class Inode:
         self.size = max(self.size, offset + len(data))
 
     def resize(self, size: int) -> None:
+        self.own()
         del self.content[size:]
         self.size = size
 
@@ -122,14 +136,29 @@ class Inode:
     def durable(self) -> Inode:
         """What would be left if all that is pending were lost. A copy."""
         base = self if self.below is None else self.below
-        copy = Inode(self.number, bytes(base.content), base.size)
+        copy = Inode(self.number, base.content, base.size)
         for change in reversed(self.pending if self.below is None else ()):
             copy.undo(change)
         return copy
 
+    def twin(self) -> Inode:
+        """``durable``, copied no sooner than it must be: for as long as this one is left alone."""
+        if self.pending or self.below is not None:
+            return self.durable()
+        twin = Inode(self.number, size=self.size)
+        twin.content, twin.borrowed = self.content, True
+        return twin
+
     def stable(self) -> bytes:
         """What would be read if all that is not synced were lost."""
         return self.durable().raw()
+
+    def keeps(self, part: bytes) -> bool:
+        """``part`` would be found if all that is not synced were lost."""
+        at = -1 if self.below is not None else self.content.rfind(part)  # what is looked for is mostly new
+        if at >= 0 and not any(change.touches(at, at + len(part)) for change in self.pending):
+            return True
+        return (bool(self.pending) or self.below is not None) and part in self.durable().content
 
     def evict(self) -> None:
         """The page cache forgets all that is not pending: reads show what the disk has."""

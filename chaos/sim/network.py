@@ -308,9 +308,14 @@ class SimNetwork:
         if data is not None:
             self.bytes += len(data)
             self.loop.trace ^= google_crc32c.value(data)
-        if receiver.owner is not None and not receiver.owner.alive:
+        owner = receiver.owner
+        if owner is not None and not owner.alive:
             return
-        self.loop.run_as(receiver.owner, receiver.arrive, data)
+        if owner is not None and owner.stopped:
+            self.loop.run_as(owner, receiver.arrive, data)
+        else:
+            self.loop.current = owner  # the last thing that this event does
+            receiver.arrive(data)
 
     def consumed(self, way: _Way, size: int) -> None:
         way.flight -= size

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
-from chaos.sim.disk import SimDisk
 from chaos.sim.host import Host
-from chaos.sim.inode import Image
 from dispatcher.backend import Backend
 from logboom.types import DurabilityMode
 from partitions.log import PartitionLog
@@ -14,26 +10,9 @@ from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 
 
-def after_loss(disk: SimDisk) -> Image:
-    """The disk then."""
-    files: dict[str, tuple[bytes, int]] = {}
-    directories = disk._directories  # noqa: SLF001 - a part of the disk that only this needs
-    for path, directory in directories.items():
-        names = dict(directory.files)
-        for operation in reversed(directory.pending):
-            for name, before, _ in operation:
-                names.pop(name, None)
-                if before is not None:
-                    names[name] = before
-        for name, inode in names.items():
-            stable = inode.stable()
-            files[f"{path.rstrip('/')}/{name}"] = stable, len(stable)
-    return Image(tuple(directories), files)
-
-
 def forgotten(host: Host, backend: Backend) -> str:
     """Something that the node has acknowledged, and would not find again. Empty: nothing."""
-    disk = SimDisk.of(after_loss(host.disk), random.Random(0))
+    disk = host.disk.twin()
     settings, live = backend.settings, backend.raft.journal
     journal = Journal.open(disk=disk, directory=host.path("journal"), cluster_id=settings.cluster.id)
     logs = {

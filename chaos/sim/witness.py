@@ -30,8 +30,6 @@ EVERY: Final = 8
 """One acknowledgement, or entry, in so many is looked up on the disk."""
 STRIPS: Final = 4
 """One strip of the journal in so many is followed by a look at what a power loss would leave."""
-COPIES: Final = 4
-"""After so many such looks their leftovers are collected."""
 LOOK: Final = 8
 """Uncommitted entries that are looked at when a batch arrives."""
 
@@ -59,7 +57,6 @@ class Witness:
         self._acknowledgements: Counter[str] = Counter()
         self._turn = 0
         self._strips = 0
-        self._copies = 0
 
     # -- a node's life
 
@@ -223,10 +220,10 @@ class Witness:
 
     def _check_power_loss(self, host: Host) -> None:
         if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
+            gc.freeze()  # a run does not collect; but these copies of disks are large
             lost = forgotten(host, host.node.pipeline)
-            self._copies += 1
-            if self._copies % COPIES == 0:
-                gc.collect()  # copies of disks, while nobody else collects
+            gc.collect()
+            gc.unfreeze()
             if lost:
                 self._fail("AckDurable", f"{host.name} would not find {lost}")
 

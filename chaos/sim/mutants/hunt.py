@@ -70,5 +70,5 @@ def hunt_all(names: Sequence[str], *, seeds: Sequence[int], seconds: float, work
     if workers <= 1:
         yield from map(hunt, jobs)
         return
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
         yield from pool.imap_unordered(hunt, jobs)

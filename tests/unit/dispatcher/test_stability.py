@@ -48,7 +48,7 @@ class TestStable:
         rule.update(NodeId("n2"), P, 9)
         assert not rule.update(NodeId("n1"), P, 2)
         assert rule.stable(P) == 9
-        assert rule.mine() == [(P, 9)]
+        assert rule.rows(NodeId("n2")) == [(P, 9)]
 
     def test_partitions_without_the_rule_have_no_stable_index(self) -> None:
         rule = stability()
@@ -62,13 +62,37 @@ class TestStable:
         assert not rule.update(NodeId("n9"), P, 5)
         assert rule.stable(P) == 0
 
-    def test_a_node_tells_only_its_own_and_only_what_there_is(self) -> None:
+
+
+class TestTelling:
+    def test_a_node_tells_only_its_own(self) -> None:
         rule = stability()
-        assert rule.mine() == []
         rule.update(NodeId("n2"), P, 5)
-        assert rule.mine() == []
+        assert rule.untold() == []
         rule.update(NodeId("n1"), Q, 3)
-        assert rule.mine() == [(Q, 3)]
+        assert rule.untold() == [NodeId("n2"), NodeId("n3")]
+        assert rule.rows(NodeId("n2")) == [(Q, 3)]
+
+    def test_what_was_told_is_not_said_twice(self) -> None:
+        rule = stability()
+        rule.update(NodeId("n1"), P, 3)
+        rule.told(NodeId("n2"))
+        rule.update(NodeId("n1"), P, 3)
+        rule.update(NodeId("n1"), P, 2)
+        assert rule.untold() == [NodeId("n3")]
+        rule.update(NodeId("n1"), Q, 1)
+        assert (rule.rows(NodeId("n2")), rule.rows(NodeId("n3"))) == ([(Q, 1)], [(P, 3), (Q, 1)])
+
+    def test_over_a_new_link_everything_is_said_again(self) -> None:
+        rule = stability()
+        rule.update(NodeId("n1"), P, 3)
+        rule.told(NodeId("n2"))
+        rule.forget_told(NodeId("n2"))
+        assert rule.rows(NodeId("n2")) == [(P, 3)]
+        rule.told(NodeId("n3"))
+        rule.forget_told(NodeId("n3"))
+        rule.update(NodeId("n1"), P, 4)
+        assert rule.rows(NodeId("n3")) == [(P, 4)]
 
 
 WORDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20)), max_size=40)
@@ -101,7 +125,7 @@ class TestProgress:
         rule = stability()
         rule.update(NodeId("n1"), P, 3)
         rule.update(NodeId("n1"), Q, 4)
-        assert parse_progress({"durable": [list(row) for row in rule.mine()]}) == [(P, 3), (Q, 4)]
+        assert parse_progress({"durable": [list(row) for row in rule.rows(NodeId("n2"))]}) == [(P, 3), (Q, 4)]
 
     def test_nothing_to_tell_is_fine(self) -> None:
         assert parse_progress({"durable": []}) == []
