@@ -11,7 +11,7 @@ however many partitions it touches. They count only until those logs are synced 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -40,6 +40,7 @@ class _Tail:
     file: File
     offset: int
     sequence: int
+    salt: codec.Salt
     redo_bytes: int = 0
     """In this file."""
     doubtful: int = 0
@@ -84,6 +85,7 @@ class Journal:
     directory: Path
     cluster: bytes
     segment_bytes: int
+    random_bytes: Callable[[int], bytes]
     entries: list[Entry] = field(default_factory=lambda: [(KIND_NOOP, 1, 0)])
     term: int = 0
     vote: str | None = None
@@ -107,10 +109,21 @@ class Journal:
     # -- opening
 
     @classmethod
-    def open(cls, *, disk: Disk, directory: Path, cluster_id: str, segment_bytes: int = 16 * MIB) -> Journal:
-        """Read everything back. Raises CorruptData (damage that is not a torn tail) or IncompatibleVersion."""
+    def open(
+        cls,
+        *,
+        disk: Disk,
+        directory: Path,
+        cluster_id: str,
+        random_bytes: Callable[[int], bytes],
+        segment_bytes: int = 16 * MIB,
+    ) -> Journal:
+        """Read everything back. Raises CorruptData (damage that is not a torn tail) or IncompatibleVersion.
+
+        ``random_bytes`` makes the salts of new files: what clients cannot guess.
+        """
         disk.make_directory(directory)
-        journal = cls(disk, directory, cluster_hash(cluster_id), segment_bytes)
+        journal = cls(disk, directory, cluster_hash(cluster_id), segment_bytes, random_bytes)
         names = [name for name in disk.list(directory) if name.endswith(".journal")]
         sequence, floor = 1, 1
         for position, name in enumerate(names):
@@ -135,21 +148,22 @@ class Journal:
             self._tail = self._start_segment(file, sequence)
             return sequence, floor
         raw = file.read(offset=0, length=min(size, SCAN_BYTES_MAX))
-        first = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
-        if first != sequence:
+        header = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
+        if header.first_sequence != sequence:
             raise CorruptData(
-                f"{path}: starts at record {first}, expected {sequence}: a journal segment is missing", path=str(path)
+                f"{path}: starts at record {header.first_sequence}, expected {sequence}: a journal segment is missing",
+                path=str(path),
             )
         try:
-            records, end = codec.scan(memoryview(raw), first_sequence=first)
+            records, end = codec.scan(memoryview(raw), header)
         except CorruptData as error:
             raise CorruptData(f"{path}: {error}", path=str(path), **error.fields) from error
         for record in records:
             self._replay(record, path)
             floor = record.floor
-        sequence = records[-1].next_sequence if records else first
+        sequence = records[-1].next_sequence if records else sequence
         redo_bytes = sum(len(record.body) for record in records if record.kind is Kind.REDO)
-        damage = codec.later_record(raw, end, missing=sequence)
+        damage = codec.later_record(raw, end, missing=sequence, salt=header.salt)
         if damage is not None or (not last and raw[end:].strip(b"\0")):
             raise CorruptData(
                 f"{path}: damaged at offset {end}, before records that were synced later. "
@@ -161,7 +175,8 @@ class Journal:
             self._cut_torn_tail(file, raw, end)
             proven = records[-1].synced if records else 0
             doubtful = next((r.start for r in records if r.sequence > proven), end)
-            self._tail = _Tail(file, end, sequence, redo_bytes, doubtful if doubtful > codec.SEGMENT_HEADER.size else 0)
+            doubtful = doubtful if doubtful > codec.SEGMENT_HEADER.size else 0
+            self._tail = _Tail(file, end, sequence, header.salt, redo_bytes, doubtful)
         else:
             file.close()
             if redo_bytes:
@@ -170,11 +185,10 @@ class Journal:
 
     def _was_being_made(self, file: File, sequence: int) -> bool:
         """A crash before the header was synced: a part of it at most, and nothing behind it was ever promised."""
-        whole = codec.segment_header(first_sequence=sequence, cluster=self.cluster)
-        begun = file.read(offset=0, length=len(whole)).rstrip(b"\0")
-        if begun == whole.rstrip(b"\0") or not whole.startswith(begun):
+        begun = file.read(offset=0, length=codec.SEGMENT_HEADER.size)
+        if not codec.begins_header(begun, first_sequence=sequence, cluster=self.cluster):
             return False
-        rest = file.read(offset=len(whole), length=file.size())
+        rest = file.read(offset=len(begun), length=file.size())
         return rest == bytes(len(rest))
 
     def _write_again(self, tail: _Tail) -> None:
@@ -332,11 +346,11 @@ class Journal:
         while self._sealed and self._sealed[0].last_sequence <= through:
             path = self._sealed[0].path
             raw = self.disk.read_file(path)
-            first = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
-            records, _ = codec.scan(memoryview(raw), first_sequence=first)
+            header = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
+            records, _ = codec.scan(memoryview(raw), header)
             if not records or records[-1].next_sequence - 1 != self._sealed[0].last_sequence:
                 return  # damaged since it was sealed: the next start says so
-            self.disk.replace_file(path, codec.strip(raw, records))
+            self.disk.replace_file(path, codec.strip(raw, records, header.salt))
             self._sealed.pop(0)
 
     # -- group sync
@@ -368,21 +382,21 @@ class Journal:
     def write(self, pending: list[Pending], *, floor: int) -> None:
         """Off the loop: encode, write once, sync once; a new segment when the old one is full."""
         tail = self._open_tail()
-        records = [
-            codec.encode_record(kind, body, sequence=tail.sequence + k, synced=self._synced, floor=floor)
-            for k, (kind, body) in enumerate(pending)
-        ]
-        raw = b"".join(records)
-        size = len(raw)
+        size = sum(codec.record_bytes(len(body)) for _, body in pending)
         if tail.offset + size > self.segment_bytes and tail.offset > codec.SEGMENT_HEADER.size:
             tail.file.close()
             if tail.redo_bytes:
                 self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1))
             tail = self._tail = self._new_segment(tail.sequence)
+        synced, salt = self._synced, tail.salt
+        raw = b"".join(
+            codec.encode_record(kind, body, sequence=tail.sequence + k, synced=synced, floor=floor, salt=salt)
+            for k, (kind, body) in enumerate(pending)
+        )
         tail.file.write([raw], offset=tail.offset)
         tail.file.sync()
-        tail.offset += size
-        tail.sequence += len(records)
+        tail.offset += len(raw)
+        tail.sequence += len(pending)
         tail.redo_bytes += sum(len(body) for kind, body in pending if kind is Kind.REDO)
         self._synced = tail.sequence - 1
 
@@ -420,9 +434,10 @@ class Journal:
     def _start_segment(self, file: File, sequence: int) -> _Tail:
         # Space first: appends then change no metadata, which makes their syncs cheaper.
         file.allocate(self.segment_bytes)
-        file.write([codec.segment_header(first_sequence=sequence, cluster=self.cluster)], offset=0)
+        salt = self.random_bytes(codec.SALT_BYTES)
+        file.write([codec.segment_header(first_sequence=sequence, cluster=self.cluster, salt=salt)], offset=0)
         file.sync()
-        return _Tail(file, codec.SEGMENT_HEADER.size, sequence)
+        return _Tail(file, codec.SEGMENT_HEADER.size, sequence, codec.Salt.of(salt))
 
 
 def cluster_hash(cluster_id: str) -> bytes:

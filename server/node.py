@@ -69,6 +69,7 @@ class Node:
             directory=self.data_dir.journal,
             cluster_id=settings.cluster.id,
             segment_bytes=settings.raft.journal_segment_bytes,
+            random_bytes=self.rng.randbytes,
         )
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)

@@ -5,6 +5,7 @@ As in ``batches``: an odd first byte puts checksums right before the decoder see
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,8 @@ HERE: Final = Path("/data")
 PARTITION: Final = PartitionId(1)
 VERSION: Final = 1
 CLUSTER: Final = cluster_hash("fuzz")
+SALT: Final = b"the salt"
+SALTED: Final = codec.Salt.of(SALT)
 JOURNAL_BYTES: Final = 4096
 
 # -- partition logs
@@ -160,7 +163,7 @@ def _index_seeds() -> list[bytes]:
 
 def _seal_journal(data: bytes, first: int) -> bytes:
     """A header, and records with the sequences and checksums that they have to have, as far as lengths reach."""
-    sealed = codec.segment_header(first_sequence=first, cluster=CLUSTER)
+    sealed = codec.segment_header(first_sequence=first, cluster=CLUSTER, salt=SALT)
     at, sequence = len(sealed), first
     while len(data) - at > codec.RECORD_HEADER.size:
         _, length, _, synced, floor, _, kind = codec.RECORD_HEADER.unpack_from(data, at)
@@ -170,7 +173,7 @@ def _seal_journal(data: bytes, first: int) -> bytes:
         end = min(len(data), start + length)
         body = data[start:end]
         kind = Kind(1 + (kind - 1) % 6)
-        sealed += codec.encode_record(kind, body, sequence=sequence, synced=synced, floor=floor)
+        sealed += codec.encode_record(kind, body, sequence=sequence, synced=synced, floor=floor, salt=SALTED)
         stripped = kind == Kind.STRIPPED and len(body) == codec.INDEX.size
         sequence = (sequence + (codec.INDEX.unpack(body)[0] if stripped else 1)) % (1 << 64)
         at = end + -end % codec.ALIGN
@@ -183,7 +186,7 @@ def journal_scan(data: bytes) -> None:
     flags, first = cursor.number(1), cursor.number(1)
     given = _seal_journal(cursor.rest(), first) if flags & 1 else cursor.rest()
     try:
-        records, end = codec.scan(memoryview(given), first_sequence=first)
+        records, end = codec.scan(memoryview(given), codec.SegmentHeader(first, SALTED))
     except CorruptData:
         return
     expected = first
@@ -192,14 +195,15 @@ def journal_scan(data: bytes) -> None:
         holds(record.next_sequence > record.sequence, "sequences rise")
         expected = record.next_sequence
         said = {"sequence": record.sequence, "synced": record.synced, "floor": record.floor}
-        again = codec.record_at(memoryview(codec.encode_record(record.kind, bytes(record.body), **said)), 0, None)
+        written = codec.encode_record(record.kind, bytes(record.body), **said, salt=SALTED)
+        again = codec.record_at(memoryview(written), 0, None, SALTED)
         holds(
             again is not None and (again.kind, again.body) == (record.kind, record.body), "a record does not come back"
         )
-    later = codec.later_record(given, end, missing=expected)
+    later = codec.later_record(given, end, missing=expected, salt=SALTED)
     holds(later is None or (later.start >= end and later.synced >= expected), "no proof of anything")
-    stripped = codec.strip(given, records)
-    left, whole = codec.scan(memoryview(stripped), first_sequence=first)
+    stripped = codec.strip(given, records, SALTED)
+    left, whole = codec.scan(memoryview(stripped), codec.SegmentHeader(first, SALTED))
     holds(whole >= len(stripped), "a stripped file ends in something else")
     gone = (Kind.REDO, Kind.STRIPPED)
     plain = [[(r.kind, r.sequence, bytes(r.body)) for r in some if r.kind not in gone] for some in (records, left)]
@@ -217,7 +221,7 @@ def journal_open(data: bytes) -> None:
         sealed = _seal_journal(content, sequence) if flags & 1 else content
         disk.put(HERE / f"{sequence:020d}.journal", sealed)
         try:
-            records, _ = codec.scan(memoryview(sealed), first_sequence=sequence)
+            records, _ = codec.scan(memoryview(sealed), codec.SegmentHeader(sequence, SALTED))
         except CorruptData:
             records = []
         sequence = min(records[-1].next_sequence, 10**19) if records else sequence + 1
@@ -229,7 +233,13 @@ def journal_open(data: bytes) -> None:
 
 
 def _opened(disk: MemoryDisk) -> Journal:
-    return Journal.open(disk=disk, directory=HERE, cluster_id="fuzz", segment_bytes=JOURNAL_BYTES)
+    return Journal.open(
+        disk=disk,
+        directory=HERE,
+        cluster_id="fuzz",
+        segment_bytes=JOURNAL_BYTES,
+        random_bytes=random.Random(0).randbytes,
+    )
 
 
 def _goes_on(journal: Journal, disk: MemoryDisk) -> None:
@@ -247,10 +257,10 @@ def _goes_on(journal: Journal, disk: MemoryDisk) -> None:
 
 def _journal(*records: tuple[Kind, bytes], first: int = 1) -> bytes:
     raw_records = [
-        codec.encode_record(kind, body, sequence=first + k, synced=first - 1, floor=1)
+        codec.encode_record(kind, body, sequence=first + k, synced=first - 1, floor=1, salt=SALTED)
         for k, (kind, body) in enumerate(records)
     ]
-    return codec.segment_header(first_sequence=first, cluster=CLUSTER) + b"".join(raw_records)
+    return codec.segment_header(first_sequence=first, cluster=CLUSTER, salt=SALT) + b"".join(raw_records)
 
 
 def _journal_records() -> list[tuple[Kind, bytes]]:
@@ -269,7 +279,8 @@ def _journal_records() -> list[tuple[Kind, bytes]]:
 
 def _journals() -> list[bytes]:
     whole = _journal(*_journal_records())
-    stripped = codec.strip(whole, codec.scan(memoryview(whole), first_sequence=1)[0])
+    records, _ = codec.scan(memoryview(whole), codec.SegmentHeader(1, SALTED))
+    stripped = codec.strip(whole, records, SALTED)
     return [whole + bytes(64), whole[:-20] + bytes(64), stripped + bytes(64), _journal(), bytes(64)]
 
 

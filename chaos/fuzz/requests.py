@@ -174,7 +174,7 @@ class _Node:
             peers=[OTHER],
             links=self.links,
             payloads=self.payloads,
-            journal=Journal(MemoryDisk(), Path("/journal"), bytes(12), 4096),
+            journal=Journal(MemoryDisk(), Path("/journal"), bytes(12), 4096, bytes),
             offload=still,
             clock=still,
             damaged=lambda _: None,

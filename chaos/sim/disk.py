@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect, sectors
+from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect
 from ports.disk import Buffer
 
 __all__ = (
@@ -232,25 +232,9 @@ class SimDisk:
         self._used = 0
         for _, directory in sorted(self._directories.items()):
             for _, inode in sorted(directory.files.items()):
-                self._lose(inode, keep, tear)
+                inode.lose(rng, keep=keep, tear=tear)
                 inode.linked = True
                 self._used += inode.size
-
-    def _lose(self, inode: Inode, keep: float, tear: float) -> None:
-        if not inode.pending and inode.below is None:
-            return
-        left, rng, pending = inode.durable(), self._rng, inode.pending
-        inode.content, inode.size = left.content, left.size
-        inode.pending, inode.faulty, inode.below = [], False, None
-        for change in pending:
-            if rng.random() < keep:
-                inode.redo(change)
-            elif change.new is not None and rng.random() < tear:
-                for at, part in sectors(change.offset, change.new):
-                    if rng.random() < 0.5:
-                        inode.redo(change._replace(offset=at, new=part))
-            elif change.new is not None and rng.random() < tear:
-                inode.redo(change._replace(fate=LOST))  # the size alone
 
     def flip(self, path: Path, offset: int, mask: int) -> None:
         """Bit rot, while nobody has the file open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -132,6 +133,23 @@ class Inode:
         """Nothing of what is pending will ever reach the disk, and everybody goes on seeing it."""
         self.below = self.durable()
         self.pending.clear()
+
+    def lose(self, rng: random.Random, *, keep: float, tear: float) -> None:
+        """A power loss: each thing that is pending reaches the disk with probability ``keep``, else parts of it may."""
+        if not self.pending and self.below is None:
+            return
+        left, pending = self.durable(), self.pending
+        self.content, self.size = left.content, left.size
+        self.pending, self.faulty, self.below = [], False, None
+        for change in pending:
+            if rng.random() < keep:
+                self.redo(change)
+            elif change.new is not None and rng.random() < tear:
+                for at, part in sectors(change.offset, change.new):
+                    if rng.random() < 0.5:
+                        self.redo(change._replace(offset=at, new=part))
+            elif change.new is not None and rng.random() < tear:
+                self.redo(change._replace(fate=LOST))  # the size alone
 
     def durable(self) -> Inode:
         """What would be left if all that is pending were lost. A copy."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from chaos.sim.host import Host
 from dispatcher.backend import Backend
 from logboom.types import DurabilityMode
@@ -14,7 +16,10 @@ def forgotten(host: Host, backend: Backend) -> str:
     """Something that the node has acknowledged, and would not find again. Empty: nothing."""
     disk = host.disk.twin()
     settings, live = backend.settings, backend.raft.journal
-    journal = Journal.open(disk=disk, directory=host.path("journal"), cluster_id=settings.cluster.id)
+    salts = random.Random(0).randbytes  # should it have to begin a file
+    journal = Journal.open(
+        disk=disk, directory=host.path("journal"), cluster_id=settings.cluster.id, random_bytes=salts
+    )
     logs = {
         partition: PartitionLog.open(
             disk=disk,

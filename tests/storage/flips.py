@@ -104,7 +104,9 @@ def stored(sizes: list[int], *, segment_bytes: int) -> Store:
     disk.make_directory(LOGS)
     store = Store(disk.image(), varied(random.Random(1), sizes), segment_bytes)
     log = store.open_log(disk)
-    journal = Journal.open(disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=1 << 14)
+    journal = Journal.open(
+        disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=1 << 14, random_bytes=random.Random(0).randbytes
+    )
     for batch, route in zip(store.batches, store.routes, strict=True):
         log.append(batch)
         journal.add(pack_routes([route]), journal.last_index + 1, 1)
@@ -140,7 +142,9 @@ class Recovered:
 
 def recovered(store: Store, disk: SimDisk) -> Recovered:
     log = store.open_log(disk)
-    journal = Journal.open(disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=1 << 14)
+    journal = Journal.open(
+        disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=1 << 14, random_bytes=random.Random(0).randbytes
+    )
     failures: list[BaseException] = []
     group = GroupSync(
         journal=journal,

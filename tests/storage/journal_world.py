@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,4 +166,5 @@ def open_journal(disk: SimDisk) -> Journal:
         directory=JournalWorld.directory,
         cluster_id="c",
         segment_bytes=SEGMENT_BYTES,
+        random_bytes=random.Random(0).randbytes,
     )

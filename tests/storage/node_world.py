@@ -5,6 +5,7 @@ What a node promises to others is what its outbox lets go: ``promise`` is told b
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,7 +77,13 @@ class Parts:
 
     def __init__(self, disk: SimDisk, limits: GroupLimits) -> None:
         self.logs = {p: open_log(disk, Path(f"/n/partitions/{p}"), p, mode) for p, mode in MODES.items()}
-        self.journal = Journal.open(disk=disk, directory=Path("/n/journal"), cluster_id="c", segment_bytes=4096)
+        self.journal = Journal.open(
+            disk=disk,
+            directory=Path("/n/journal"),
+            cluster_id="c",
+            segment_bytes=4096,
+            random_bytes=random.Random(0).randbytes,
+        )
         self.found = snapshot(self.journal)
         self.queue = Queue()
         self.failures: list[BaseException] = []

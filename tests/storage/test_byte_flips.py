@@ -215,7 +215,13 @@ def test_every_byte_of_an_index() -> None:
 
 
 def open_journal(disk: SimDisk) -> Journal:
-    return Journal.open(disk=disk, directory=Path("/n/journal"), cluster_id="c", segment_bytes=1024)
+    return Journal.open(
+        disk=disk,
+        directory=Path("/n/journal"),
+        cluster_id="c",
+        segment_bytes=1024,
+        random_bytes=random.Random(0).randbytes,
+    )
 
 
 @cache

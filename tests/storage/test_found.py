@@ -14,7 +14,7 @@ from logboom.types import DurabilityMode, PartitionId
 from partitions.log import PartitionLog
 from ports.sync import Redo
 from raftlog import journal_codec as codec
-from raftlog.journal import Journal
+from raftlog.journal import Journal, cluster_hash
 from tests.storage.partition_world import build, check_held, open_log, raw
 
 LOGS, JOURNAL, P = Path("/n/p"), Path("/n/journal"), PartitionId(3)
@@ -63,7 +63,9 @@ def lose_all(disk: SimDisk) -> None:
 
 
 def open_journal(disk: SimDisk) -> Journal:
-    return Journal.open(disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=2048)
+    return Journal.open(
+        disk=disk, directory=JOURNAL, cluster_id="c", segment_bytes=2048, random_bytes=random.Random(0).randbytes
+    )
 
 
 def open_partition(disk: SimDisk) -> PartitionLog:
@@ -225,7 +227,32 @@ def test_stripping_keeps_what_the_last_of_its_records_said() -> None:
         journal.redo(Redo(bytes([50 + number]) * 16, [b"batch"]))
         journal.flush()
     content = disk.read_file(next(path for path in disk.paths()))
-    records, _ = codec.scan(memoryview(content), first_sequence=1)
-    stripped, _ = codec.scan(memoryview(codec.strip(content, records)), first_sequence=1)
+    header = codec.check_segment_header(content[: codec.SEGMENT_HEADER.size], cluster=cluster_hash("c"), path="")
+    records, _ = codec.scan(memoryview(content), header)
+    stripped, _ = codec.scan(memoryview(codec.strip(content, records, header.salt)), header)
     assert stripped[-1].next_sequence == records[-1].next_sequence
     assert (stripped[-1].floor, stripped[-1].synced) == (records[-1].floor, records[-1].synced)
+
+
+@pytest.mark.parametrize("guessed", [False, True])
+def test_records_inside_a_payload_that_was_torn_are_nobodys(guessed: bool) -> None:
+    """A client could make a node refuse to start: what it sent passed for a record that was synced later."""
+    disk = empty()
+    journal = open_journal(disk)
+    journal.add(COMMAND, 2, 1)
+    journal.flush()
+    (path,) = (path for path in disk.paths())
+    header = disk.read_file(path)[: codec.SEGMENT_HEADER.size]
+    salt = codec.check_segment_header(header, cluster=cluster_hash("c"), path="").salt
+    salt = salt if guessed else codec.Salt(salt.magic, salt.crc ^ 1)
+    forged = codec.encode_record(codec.Kind.SETTLED, bytes(8), sequence=5, synced=1 << 40, floor=0, salt=salt)
+    journal.redo(Redo(b"d" * 16, [bytes(1000), forged, b"y" * 100]))
+    journal.flush()
+    torn = disk.read_file(path).index(b"d" * 16)
+    disk.kill()
+    disk.flip(path, torn, 0xFF)
+    if guessed:
+        with pytest.raises(CorruptData):
+            open_journal(disk)
+    else:
+        assert open_journal(disk).last_index == 2

@@ -42,7 +42,7 @@ MUTANTS: Final = (
     Mutant(
         "unchecked-journal",
         "Journal records are read without a look at their checksum: a torn one counts.",
-        ("NoSelfStop", "InvariantViolated", "PrefixAgreement", "CommitTrue", "AcknowledgedKept"),
+        ("NoSelfStop", "InvariantViolated", "PrefixAgreement", "CommitTrue", "AcknowledgedKept", "Liveness"),
         (
             Edit(
                 "raftlog.journal_codec:record_at",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import tracemalloc
 from pathlib import Path
@@ -171,10 +172,20 @@ class TestJournal:
 
     def opened(self, *rows: tuple[Record, bytes]) -> Journal:
         disk = MemoryDisk()
-        sealed = [codec.encode_record(k, body, sequence=n, synced=0, floor=1) for n, (k, body) in enumerate(rows, 1)]
-        header = codec.segment_header(first_sequence=1, cluster=cluster_hash("fuzz"))
+        salt = codec.Salt.of(b"the salt")
+        sealed = [
+            codec.encode_record(kind, body, sequence=n, synced=0, floor=1, salt=salt)
+            for n, (kind, body) in enumerate(rows, 1)
+        ]
+        header = codec.segment_header(first_sequence=1, cluster=cluster_hash("fuzz"), salt=b"the salt")
         disk.put(self.here / f"{1:020d}.journal", header + b"".join(sealed))
-        return Journal.open(disk=disk, directory=self.here, cluster_id="fuzz", segment_bytes=4096)
+        return Journal.open(
+            disk=disk,
+            directory=self.here,
+            cluster_id="fuzz",
+            segment_bytes=4096,
+            random_bytes=random.Random(0).randbytes,
+        )
 
     @pytest.mark.parametrize(
         ("kind", "body"),

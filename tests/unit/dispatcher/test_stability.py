@@ -63,7 +63,6 @@ class TestStable:
         assert rule.stable(P) == 0
 
 
-
 class TestTelling:
     def test_a_node_tells_only_its_own(self) -> None:
         rule = stability()

@@ -125,7 +125,11 @@ class SimNode:
         disk = cluster.disks[node_id]
         self.offload = VirtualOffload(loop, rng)
         self.journal = Journal.open(
-            disk=disk, directory=Path(f"/{node_id}/journal"), cluster_id="sim", segment_bytes=cluster.segment_bytes
+            disk=disk,
+            directory=Path(f"/{node_id}/journal"),
+            cluster_id="sim",
+            segment_bytes=cluster.segment_bytes,
+            random_bytes=random.Random(0).randbytes,
         )
         self.store = Store(disk, Path(f"/{node_id}/aof"))
         self.parent = ParentState()

@@ -40,7 +40,9 @@ def failing_syncs(after: int) -> Callable[[str, Path, int], None]:
 
 
 def journal_on(disk: SimDisk) -> Journal:
-    return Journal.open(disk=disk, directory=DIRECTORY, cluster_id="c", segment_bytes=2048)
+    return Journal.open(
+        disk=disk, directory=DIRECTORY, cluster_id="c", segment_bytes=2048, random_bytes=random.Random(0).randbytes
+    )
 
 
 def write_on(journal: Journal) -> None:

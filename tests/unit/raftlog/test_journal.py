@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,13 @@ SEGMENT_BYTES = 4096
 
 
 def opened(directory: Path) -> Journal:
-    return Journal.open(disk=OsDisk(), directory=directory, cluster_id="c", segment_bytes=SEGMENT_BYTES)
+    return Journal.open(
+        disk=OsDisk(),
+        directory=directory,
+        cluster_id="c",
+        segment_bytes=SEGMENT_BYTES,
+        random_bytes=random.Random(0).randbytes,
+    )
 
 
 def files(directory: Path) -> list[Path]:

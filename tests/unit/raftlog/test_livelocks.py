@@ -25,7 +25,9 @@ def route(index: int) -> Route:
 
 
 def journal_of(entries: int) -> Journal:
-    journal = Journal.open(disk=MemoryDisk(), directory=Path("/j"), cluster_id="c")
+    journal = Journal.open(
+        disk=MemoryDisk(), directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes
+    )
     for index in range(2, entries + 2):
         journal.add(pack_routes([route(index)]), index, 1)
     journal.flush()
