@@ -15,6 +15,7 @@ from logboom import Add, Put
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
+from raftlog.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
 SEGMENT = 1024 * KIB
@@ -105,7 +106,7 @@ def test_a_damaged_journal_refuses_to_start_and_changes_nothing(cluster: LocalCl
     journal = min((cluster.data_dirs[stopped] / "journal").glob("*.journal"))
     good = journal.read_bytes()
     bad = bytearray(good)
-    bad[300] ^= 1  # in one of the first records
+    bad[SEGMENT_HEADER.size + RECORD_HEADER.size] ^= 1  # in the body of the first record
     journal.write_bytes(bad)
     cluster.start_node(stopped)
     wait_for(lambda: not cluster.alive(stopped))
