@@ -28,11 +28,11 @@ from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, P
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
-from partitions.log import PartitionLog
+from partitions.log import ChainBroken, PartitionLog
 from partitions.reading import DamagedBatch
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
-from ports.invariant import invariant
+from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 from raftlog.core import RaftLog
 from raftlog.entry import Route
@@ -191,7 +191,10 @@ class Pipeline:
                 previous_digest=tail.digest,
             )
             store = self.logs[part.partition_id]
-            invariant(store.append(batch), "a new batch was already in the log")
+            try:
+                invariant(store.append(batch), "a new batch was already in the log")
+            except ChainBroken as error:
+                raise InvariantViolated(f"I4: a leader lacks what its next batch follows: {error}") from error
             self._appended(store)
             self.raft.send_payload(partition_id=part.partition_id, buffers=batch.buffers)
             self._tails[part.partition_id] = Tail(batch.last_index, batch.digest)

@@ -253,8 +253,8 @@ class RaftLog:
 
     @property
     def admits(self) -> bool:
-        """Leads, and its first entry of the term is committed."""
-        return self._admitting
+        """Leads, its first entry of the term is committed, and it holds every batch that others would follow."""
+        return self._admitting and self.engine.may_lead
 
     def propose(self, routes: Sequence[Route], *, payload_bytes: int) -> None:
         """Order one request's routes, in one Raft entry, after everything proposed before. Leader only."""

@@ -95,6 +95,8 @@ class Nemesis:
     # -- processes and power
 
     async def _down(self, hosts: Sequence[Host], duration: float, *, power: bool) -> None:
+        if self.over:
+            return  # a fault that outlasts the faults: nobody would start them again
         for host in hosts:
             host.kill(power=power)
         await asyncio.sleep(duration)

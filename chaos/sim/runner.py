@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import queue
 import subprocess
 import sys
 import time
@@ -22,6 +23,9 @@ from logboom.errors import Unavailable
 
 SEEDS_PER_PROCESS: Final = 25
 """Then a new process takes over: what one run leaves in memory is not the next one's concern."""
+
+SEEDS_AHEAD: Final = 2
+"""Per worker: one that is played and one that waits."""
 
 SEED_S_MAX: Final = 300.0
 """A pool never says that a worker was killed (out of memory): it waits for ever."""
@@ -83,16 +87,27 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
     if workers <= 1:
         yield from map(run_seed, jobs)
         return
+    ended: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        results = pool.imap_unordered(run_seed, jobs)
-        while True:
-            try:
-                ran = results.next(timeout=SEED_S_MAX)
-            except StopIteration:
-                return
-            except multiprocessing.TimeoutError:
-                raise Unavailable(f"no seed ended within {SEED_S_MAX:.0f} s: a worker has died, or hangs") from None
-            yield ran
+        under_way = 0
+        for job in jobs:  # each only when it is nearly its turn: ``seeds`` may end with the time
+            pool.apply_async(run_seed, (job,), callback=ended.put, error_callback=ended.put)
+            under_way += 1
+            if under_way == SEEDS_AHEAD * workers:
+                yield _next(ended)
+                under_way -= 1
+        for _ in range(under_way):
+            yield _next(ended)
+
+
+def _next(ended: queue.SimpleQueue[Ran | BaseException]) -> Ran:
+    try:
+        ran = ended.get(timeout=SEED_S_MAX)
+    except queue.Empty:
+        raise Unavailable(f"no seed ended within {SEED_S_MAX:.0f} s: a worker has died, or hangs") from None
+    if isinstance(ran, BaseException):
+        raise ran
+    return ran
 
 
 def replay_line(outcome: Outcome, *, seconds: float) -> str:

@@ -226,8 +226,7 @@ class Simulation:
         for host in self.hosts:
             host.may_run = host.may_run or host.wanted
             host.start()
-        everybody = [h for h in self.hosts if h.may_run]
-        await self._within("all nodes converge", self._converge(everybody))
+        await self._within("all nodes converge", self._converge())
         self.oracle.checkpoint()
         self.oracle.idle()
 
@@ -292,9 +291,10 @@ class Simulation:
         while any(process.alive for _, process in self._clients):  # noqa: ASYNC110 - the dead wake nobody
             await asyncio.sleep(0.1)
 
-    async def _converge(self, hosts: Sequence[Host]) -> None:
+    async def _converge(self) -> None:
         while True:
             await asyncio.sleep(0.05)
+            hosts = [h for h in self.hosts if h.may_run]  # not who finds its damage only now
             if any(h.node is None for h in hosts):
                 continue
             backends = [h.node.pipeline for h in hosts if h.node is not None]

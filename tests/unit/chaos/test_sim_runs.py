@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +21,8 @@ import structlog
 
 from chaos.sim import main as sim_main
 from chaos.sim import runner
-from chaos.sim.parameters import FOLLOWER, KINDS, LEADER, draw
-from chaos.sim.runner import Ran, replay_line, run, run_many
+from chaos.sim.parameters import FOLLOWER, KINDS, LEADER, Fault, draw
+from chaos.sim.runner import SEEDS_AHEAD, Ran, replay_line, run, run_many
 from chaos.sim.simulation import Outcome
 from chaos.sim.timeline import Timeline
 from logboom import config
@@ -332,3 +333,27 @@ def test_processes_play_the_same_runs() -> None:
     shared = {ran.outcome.seed: ran.outcome for ran in run_many(range(5, 9), seconds=1.5, workers=2)}
     assert list(alone) == [5, 6, 7, 8]
     assert shared == alone
+
+
+def test_seeds_are_asked_for_when_it_is_nearly_their_turn() -> None:
+    """Else a run that ends with its time has begun a thousand more."""
+    asked: list[int] = []
+    runs = run_many((asked.append(seed) or seed for seed in range(100)), seconds=1.1, workers=2)  # type: ignore[func-returns-value]
+    next(runs)
+    assert len(asked) <= SEEDS_AHEAD * 2
+    runs.close()
+
+
+@pytest.mark.parametrize("dice", range(6))
+def test_a_fault_that_outlasts_the_faults_takes_nobody_away(dice: int) -> None:
+    """Else a quorum that was healed lost a node, and nobody started it again."""
+    print("seed 8")
+    faults = (Fault(at=1.9, kind="left_behind", node=LEADER, duration=1.4, dice=dice),)
+    assert run(replace(draw(8, seconds=3.0), faults=faults)).outcome.failure is None
+
+
+def test_who_finds_only_at_the_end_that_it_must_not_start_is_not_waited_for() -> None:
+    print("seed 8")
+    for dice in range(8):
+        faults = (Fault(at=5.0, kind="rot_journal", node=0, duration=4.0, dice=dice),)
+        assert run(replace(draw(8, seconds=6.0), faults=faults)).outcome.failure is None

@@ -1,0 +1,47 @@
+"""A leader finds that the last batch of a partition is damaged, and somebody writes to that partition at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.sim.parameters import draw
+from chaos.sim.simulation import Simulation
+from chaos.sim.timeline import Timeline
+from dispatcher.requests import SubmitPart, SubmitRequest
+from logboom.errors import Unavailable
+from logboom.records import RecordBlock
+from logboom.types import Level, Record
+from raftlog.entry import Route
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5, 6, 7])
+def test_it_admits_nothing_that_would_have_to_follow_that_batch(seed: int) -> None:
+    """It took the budget, could not append, and kept it (I10)."""
+    print("seed", seed)
+    simulation = Simulation(replace(draw(seed, seconds=6.0), faults=()), timeline=Timeline())
+    answers: list[Any] = []
+    seen: list[tuple[Any, ...]] = []
+
+    def strike() -> None:
+        backend: Any = leader().node.pipeline
+        partition, tail = next(
+            (p, t) for p, t in backend._tails.items() if t.last_index == backend.logs[p].durable_index
+        )
+        seen.append((backend.admission.used(), backend.admission.admitted))
+        backend.raft.damaged(Route(partition, 0, tail.last_index, tail.digest))
+        part = SubmitPart(partition, 0, 0, RecordBlock.from_records([Record(b"x")]))
+        deadline = backend.clock.monotonic() + 1.0
+        backend.submit(SubmitRequest(b"p" * 16, 0, False, Level.COMMITTED, deadline, (part,), 1), answers.append)
+        seen.append((backend.admission.used(), backend.admission.admitted))
+
+    def leader() -> Any:
+        return next(h for h in simulation.hosts if h.node is not None and h.node.pipeline.raft.admits)
+
+    simulation.loop.run_as(None, lambda: simulation.loop.run_as(leader().process, strike), delay=4.0)
+    outcome = simulation.play()
+    assert outcome.failure is None
+    assert [type(answer) for answer in answers] == [Unavailable]
+    assert seen[0] == seen[1]
