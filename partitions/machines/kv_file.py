@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ POSITION_KEY: Final = b"position"
 FORMAT_KEY: Final = b"format"
 FORMAT: Final = b"logboom kv 1"
 PAGE: Final = 4096
+FULL_BYTES: Final = 1 << 20
+"""A disk with less left than this is full."""
 
 
 class KvFile:
@@ -98,7 +101,7 @@ class KvFile:
             raise
         except lmdb.Error as error:
             # Even if a later transaction succeeds, this one's pages may never have reached the disk.
-            raise OSError(errno.EIO, f"LMDB: {error}", str(self._directory)) from error
+            raise _disk_error(error, self._directory) from error
 
     def _fill(self, txn: lmdb.Transaction, state: Changes, meta: Changes, position: Position) -> None:
         for changes, db in ((state, self._state), (meta, self._meta)):
@@ -183,3 +186,10 @@ def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
     if google_crc32c.extend(google_crc32c.value(bytes(key)), value).to_bytes(4, "little") != bytes(raw[-4:]):
         raise CorruptData(f"{directory}: the value of {bytes(key)!r} is damaged", path=str(directory))
     return value
+
+
+def _disk_error(error: lmdb.Error, directory: Path) -> OSError:
+    """What has befallen the disk. LMDB says EIO for a short write, which is how a full disk shows."""
+    if shutil.disk_usage(directory).free < FULL_BYTES:
+        return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (LMDB: {error})", str(directory))
+    return OSError(errno.EIO, f"LMDB: {error}", str(directory))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -331,3 +334,32 @@ class TestFault:
             file.write({b"k": b"3"}, {b"m": b"3"}, position(3))
         files.fault = None
         assert survivor(files) == 2
+
+
+class _BadDisk:
+    """An LMDB environment whose transactions cannot be committed."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def begin(self, **_: Any) -> Any:
+        txn = self._env.begin(write=True)
+
+        def commit() -> None:
+            txn.abort()
+            raise lmdb.DiskError("mdb_txn_commit: Input/output error")
+
+        return SimpleNamespace(commit=commit, abort=txn.abort, cursor=txn.cursor, delete=txn.delete, put=txn.put)
+
+
+@pytest.mark.parametrize(("free", "number"), [(0, errno.ENOSPC), (1 << 30, errno.EIO)])
+def test_lmdb_says_eio_of_a_full_disk_and_we_do_not(
+    free: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by ``make diskfull``: the operator was sent to look for a broken disk."""
+    file: Any = KvFile(tmp_path, ApplySettings())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(file, "_env", _BadDisk(file._env))
+    with pytest.raises(OSError, match="LMDB") as caught:
+        file.write({b"k": b"3"}, {}, position(3))
+    assert caught.value.errno == number
