@@ -17,7 +17,7 @@ from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
-from logboom.types import MIB, NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import KIB, MIB, NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.batch import Batch, BatchHeader
 from partitions.committed import Committed
 from partitions.reading import CommittedBatch, LogReader
@@ -36,7 +36,7 @@ from ports.invariant import InvariantViolated, invariant
 from ports.sync import Redo
 
 HELD_PRUNE = 8192
-ALLOCATION_BYTES = 4 * MIB
+ALLOCATION_BYTES_MIN, ALLOCATION_BYTES_MAX = 64 * KIB, 4 * MIB
 
 
 class ChainBroken(LogboomError):
@@ -345,10 +345,12 @@ class PartitionLog:
     def _reserve(self, end: int) -> None:
         """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.
 
-        Not the whole segment at once: what is reserved has to be looked through at the next start.
+        Not the whole segment at once: what is reserved has to be looked through at the next start,
+        and there may be thousands of partitions with a little in each.
         """
         if end > self._allocated:
-            step = min(ALLOCATION_BYTES, self._settings.segment_bytes)
+            doubled = 1 << (end - 1).bit_length()
+            step = min(max(doubled, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX, self._settings.segment_bytes)
             self._allocated = -(-end // step) * step
             self._tail_file().allocate(self._allocated)
 

@@ -7,7 +7,7 @@ the kernel may have dropped the pages, so the file must not be trusted again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -76,6 +76,10 @@ class Disk(Protocol):
 
     def make_directory(self, path: Path) -> None:
         """With parents; fine if it exists; durable on return."""
+        ...
+
+    def make_directories(self, paths: Iterable[Path]) -> None:
+        """``make_directory`` for many, with one sync for all that have the same parent."""
         ...
 
     def read_file(self, path: Path) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -106,13 +107,18 @@ class OsDisk:
 
     def make_directory(self, path: Path) -> None:
         """See Disk."""
-        missing = []
-        while not path.exists():
-            missing.append(path)
-            path = path.parent
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            self.sync_directory(each.parent)
+        self.make_directories((path,))
+
+    def make_directories(self, paths: Iterable[Path]) -> None:
+        """See Disk."""
+        grown: dict[Path, None] = {}
+        for path in paths:
+            missing = list(itertools.takewhile(lambda each: not each.exists(), (path, *path.parents)))
+            for each in reversed(missing):
+                each.mkdir(exist_ok=True)
+                grown[each.parent] = None
+        for parent in sorted(grown):  # who holds others comes before them
+            self.sync_directory(parent)
 
     def read_file(self, path: Path) -> bytes:
         """See Disk."""

@@ -37,6 +37,8 @@ from server.world import World, real_world
 log = structlog.get_logger(__name__)
 
 UNSAVED_BYTES_MIN = 64 * KIB
+STATE = "state"
+"""Directory of a partition's state machine, in the partition's own."""
 
 
 class Node:
@@ -138,10 +140,14 @@ class Node:
         self.apply_settings = msgspec.structs.replace(
             self.settings.apply, unsaved_bytes=min(self.settings.apply.unsaved_bytes, share)
         )
-        for number in range(cluster.partitions):
+        directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
+        self.disk.make_directories(path for each in directories for path in (each, each / STATE))
+        self.disk.sync_directory(
+            directories[0].parent
+        )  # a process that was killed may have made them and not come so far
+        for number, directory in enumerate(directories):
             partition_id = PartitionId(number)
             chosen = cluster.partition(number)
-            directory = self.data_dir.partition(number)
             self.logs[partition_id] = PartitionLog.open(
                 disk=self.disk,
                 directory=directory,
@@ -153,7 +159,7 @@ class Node:
                 log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
             self.machines[partition_id] = open_machine(
                 chosen.state_machine,
-                directory / "state",
+                directory / STATE,
                 partition_id,
                 self.apply_settings,
                 disk=self.disk,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +73,10 @@ class MemoryDisk:
 
     def list(self, directory: Path) -> list[str]:
         return sorted(path.name for path in self.files if path.parent == directory)
+
+    def make_directories(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            self.make_directory(path)
 
     def make_directory(self, path: Path) -> None:
         pass

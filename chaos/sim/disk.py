@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect
@@ -312,6 +312,10 @@ class SimDisk:
     def list(self, directory: Path) -> list[str]:
         found = self._directory(directory)
         return sorted([*found.files, *found.directories])
+
+    def make_directories(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            self.make_directory(path)
 
     def make_directory(self, path: Path) -> None:
         for each in [*reversed(path.parents), path]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -160,6 +160,10 @@ class MemoryDisk:
 
     def list(self, directory: Path) -> list[str]:
         return sorted(p.name for p in self.files if p.parent == directory)
+
+    def make_directories(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            self.make_directory(path)
 
     def make_directory(self, path: Path) -> None:
         pass
