@@ -140,7 +140,7 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_attempts_max: int = 8
     """Then the partition is paused."""
     kv_map_bytes: int = 64 * 1024 * MIB
-    """Address space of one partition's LMDB; disk is used as needed."""
+    """Address space of one partition's LMDB, less with more than a thousand partitions; disk is used as needed."""
     producers_max: int = 65_536
     """Producers remembered per partition; the one that wrote longest ago is forgotten first."""
     producer_ranges_max: int = 1_024

@@ -345,8 +345,7 @@ class PartitionLog:
     def _reserve(self, end: int) -> None:
         """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.
 
-        Not the whole segment at once: what is reserved has to be looked through at the next start,
-        and there may be thousands of partitions with a little in each.
+        Little at first: what is reserved is looked through at the next start, and there may be thousands of logs.
         """
         if end > self._allocated:
             doubled = 1 << (end - 1).bit_length()

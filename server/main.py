@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -26,6 +27,9 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNHEALTHY = 0, 1, 2, 5
 def run(settings: Settings) -> int:
     """The exit status: 0 after a clean stop, 2 for configuration, 5 when the node had to stop itself."""
     configure(level=settings.node.log_level, form=settings.node.log_format)
+    # Every partition has files open, and the soft limit is meant for programs that use select().
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
     gc.set_threshold(50_000, 20, 20)
     # Sync threads hand results to the loop: do not let either wait long for the interpreter.

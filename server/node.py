@@ -18,7 +18,7 @@ from dispatcher.service import ClientService
 from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError
-from logboom.settings import ClusterSettings, Member, Settings
+from logboom.settings import ApplySettings, ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
 from logboom.types import KIB, DurabilityMode, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
@@ -37,6 +37,9 @@ from server.world import World, real_world
 log = structlog.get_logger(__name__)
 
 UNSAVED_BYTES_MIN = 64 * KIB
+ADDRESS_BYTES = 1 << 46
+"""Half of what a process can map."""
+PAGE_BYTES = 4 * KIB
 STATE = "state"
 """Directory of a partition's state machine, in the partition's own."""
 
@@ -136,15 +139,10 @@ class Node:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
-        share = max(UNSAVED_BYTES_MIN, self.settings.apply.unsaved_node_bytes // cluster.partitions)
-        self.apply_settings = msgspec.structs.replace(
-            self.settings.apply, unsaved_bytes=min(self.settings.apply.unsaved_bytes, share)
-        )
+        self.apply_settings = shares(self.settings.apply, cluster.partitions)
         directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
         self.disk.make_directories(path for each in directories for path in (each, each / STATE))
-        self.disk.sync_directory(
-            directories[0].parent
-        )  # a process that was killed may have made them and not come so far
+        self.disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
         for number, directory in enumerate(directories):
             partition_id = PartitionId(number)
             chosen = cluster.partition(number)
@@ -238,3 +236,14 @@ def _member(settings: Settings) -> Member:
             return member
     known = ", ".join(m.id for m in settings.cluster.members) or "none"
     raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
+
+
+def shares(settings: ApplySettings, partitions: int) -> ApplySettings:
+    """What one partition of so many may use."""
+    unsaved = max(UNSAVED_BYTES_MIN, settings.unsaved_node_bytes // partitions)
+    mapped = ADDRESS_BYTES // partitions // PAGE_BYTES * PAGE_BYTES
+    return msgspec.structs.replace(
+        settings,
+        unsaved_bytes=min(settings.unsaved_bytes, unsaved),
+        kv_map_bytes=min(settings.kv_map_bytes, mapped),
+    )

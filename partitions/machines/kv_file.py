@@ -29,6 +29,11 @@ POSITION_KEY: Final = b"position"
 FORMAT_KEY: Final = b"format"
 FORMAT: Final = b"logboom kv 1"
 PAGE: Final = 4096
+NO_ROOM: Final = {
+    errno.ENOMEM: "no address space for another map, see apply.kv_map_bytes",
+    errno.EMFILE: "each partition needs three, see ulimit -n",
+    errno.ENFILE: "each partition needs three",
+}
 FULL_BYTES: Final = 1 << 20
 """A disk with less left than this is full."""
 
@@ -51,6 +56,9 @@ class KvFile:
                 lock=True,
             )
         except lmdb.Error as error:
+            for number, what in NO_ROOM.items():
+                if os.strerror(number) in str(error):
+                    raise OSError(number, f"{os.strerror(number)}: {what}", str(directory)) from error
             raise CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
         self._state = self._env.open_db(b"state")
         self._meta = self._env.open_db(b"meta")

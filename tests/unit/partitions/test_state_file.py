@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -363,3 +365,22 @@ def test_lmdb_says_eio_of_a_full_disk_and_we_do_not(
     with pytest.raises(OSError, match="LMDB") as caught:
         file.write({b"k": b"3"}, {}, position(3))
     assert caught.value.errno == number
+
+
+def test_a_map_that_no_process_can_have_is_not_called_corrupt(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="kv_map_bytes") as caught:
+        KvFile(tmp_path, ApplySettings(kv_map_bytes=1 << 47))
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOMEM, str(tmp_path))
+
+
+def test_too_many_open_files_are_not_called_corrupt(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(OSError, match="ulimit") as caught:
+            KvFile(tmp_path, ApplySettings())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (caught.value.errno, caught.value.filename) == (errno.EMFILE, str(tmp_path))
