@@ -214,7 +214,7 @@ class RecordBlock:
         """One bytes object per record: for small blocks and tests."""
         if self.count == 1:
             return [bytes(self.data)]
-        return _split(self.data, self.payload_ends)
+        return split(self.data, self.payload_ends)
 
     def keys(self) -> list[bytes]:
         """One per record, empty where there is none."""
@@ -222,11 +222,11 @@ class RecordBlock:
             metadata = self.metadata
             size = END.unpack_from(metadata, LONE.size)[0] if metadata[0] & FLAG_KEYS else 0
             return [bytes(metadata[LONE.size + END.size : LONE.size + END.size + size])]
-        return _split(self.key_bytes, self.key_ends)
+        return split(self.key_bytes, self.key_ends)
 
     def records(self) -> list[Record]:
         """Row form."""
-        packed = _split(*self._headers()) if self.has_headers else [b""] * self.count
+        packed = split(*self._headers()) if self.has_headers else [b""] * self.count
         rows = zip(self.keys(), self.payloads(), map(_unpack_headers, packed), strict=True)
         return [Record(payload, key or None, header) for key, payload, header in rows]
 
@@ -271,7 +271,8 @@ def _check_ends(ends: Ends, total: int, name: str) -> None:
         raise InvalidRequest(f"{name} offsets do not rise to {total}")
 
 
-def _split(raw: Buffer, ends: Ends) -> list[bytes]:
+def split(raw: Buffer, ends: Ends) -> list[bytes]:
+    """A column's items, from their ends."""
     view = bytes(raw)
     stops = ends.tolist()
     return [view[a:b] for a, b in zip([0, *stops[:-1]], stops, strict=True)]

@@ -69,7 +69,7 @@ class KvMachine:
 
             results, changed = apply_blocks(batches, load)
         position, meta = seal(results)
-        size = sum(map(len, changed)) + sum(len(v) for v in changed.values() if v is not None)
+        size = sum(map(len, changed)) + sum(map(len, filter(None, changed.values())))  # no value is empty
         with self._lock:
             self._changes.update(changed)
             self._meta.update(meta)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from logboom.commands import (
     OP_PUT,
 )
 from logboom.errors import CorruptData
-from logboom.records import RecordBlock
+from logboom.records import RecordBlock, split
 from logboom.state_machine import ApplyBatch
 from logboom.types import Status
 
@@ -55,6 +55,10 @@ class _View:
 
     def set(self, key: bytes, value: bytes | None) -> None:
         self._seen[key] = self.dirty[key] = value
+
+    def update(self, values: Mapping[bytes, bytes]) -> None:
+        self._seen.update(values)
+        self.dirty.update(values)
 
 
 def apply_blocks(batches: Sequence[ApplyBatch], load: Load) -> tuple[list[bytes], dict[bytes, bytes | None]]:
@@ -151,12 +155,18 @@ def _apply_vector(block: RecordBlock, view: _View) -> bytes | None:
     if bool((first != operation).any()):
         return None
     if operation == OP_PUT:
-        for key, payload in dict(zip(keys, block.payloads(), strict=True)).items():
-            view.set(key, b"b" + payload[1:])  # the last one of each key
+        view.update(dict(zip(keys, _put_values(block, ends - lengths), strict=True)))  # the last one of each key
         return OK
     if operation == OP_ADD and bool((lengths == lengths[0]).all()):
         return _add_vector(keys, block, int(lengths[0]), view)
     return None
+
+
+def _put_values(block: RecordBlock, starts: npt.NDArray[np.uint32]) -> list[bytes]:
+    """Every payload with its first byte, the operation, replaced by the kind of value."""
+    data = np.frombuffer(block.data, np.uint8).copy()
+    data[starts] = ord("b")
+    return split(data.tobytes(), block.payload_ends)
 
 
 def _add_vector(keys: list[bytes], block: RecordBlock, width: int, view: _View) -> bytes | None:
