@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -46,19 +46,18 @@ class _View:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._seen: dict[bytes, bytes | None] = {}
+        """As loaded."""
         self.dirty: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> bytes | None:
+        if key in self.dirty:
+            return self.dirty[key]
         if key not in self._seen:
             self._seen[key] = self._load(key)
         return self._seen[key]
 
     def set(self, key: bytes, value: bytes | None) -> None:
-        self._seen[key] = self.dirty[key] = value
-
-    def update(self, values: Mapping[bytes, bytes]) -> None:
-        self._seen.update(values)
-        self.dirty.update(values)
+        self.dirty[key] = value
 
 
 def apply_blocks(batches: Sequence[ApplyBatch], load: Load) -> tuple[list[bytes], dict[bytes, bytes | None]]:
@@ -155,7 +154,7 @@ def _apply_vector(block: RecordBlock, view: _View) -> bytes | None:
     if bool((first != operation).any()):
         return None
     if operation == OP_PUT:
-        view.update(dict(zip(keys, _put_values(block, ends - lengths), strict=True)))  # the last one of each key
+        view.dirty.update(zip(keys, _put_values(block, ends - lengths), strict=True))  # the last one of each key
         return OK
     if operation == OP_ADD and bool((lengths == lengths[0]).all()):
         return _add_vector(keys, block, int(lengths[0]), view)
