@@ -14,7 +14,17 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings, LogSettings
 from logboom.state_machine import ApplyBatch, Position
-from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, ProducerId, Status, Term
+from logboom.types import (
+    KIB,
+    MIB,
+    DurabilityMode,
+    GlobalLogIndex,
+    PartitionId,
+    PartitionLogIndex,
+    ProducerId,
+    Status,
+    Term,
+)
 from partitions.batch import Batch, build_batch, parse_batch
 from partitions.dedupe import Dedupe
 from partitions.log import ChainBroken, PartitionLog
@@ -105,6 +115,24 @@ class TestLog:
         assert [b.header.digest for b in found] == [b.digest for b in batches]
         assert log.durable_index == batches[-1].last_index
         log.close()
+
+    def test_little_is_reserved_for_little_and_more_in_few_steps(self, tmp_path: Path) -> None:
+        """4 MiB at once were 40 GiB for ten thousand partitions, all of it looked through at the next start."""
+        log = open_log(tmp_path, segment_bytes=64 * MIB)
+        sizes: list[int] = []
+        first, previous = 1, bytes(16)
+        for _ in range(24):
+            batch = make(first, previous, [bytes(500_000)])
+            log.append(batch)
+            flush(log)
+            sizes.append(next(tmp_path.glob("*.log")).stat().st_size)
+            first, previous = batch.last_index + 1, batch.digest
+        assert sizes[0] == 512 * KIB
+        assert sorted(set(sizes)) == [512 * KIB, 1 * MIB, 2 * MIB, 4 * MIB, 8 * MIB, 12 * MIB]
+        small = open_log(tmp_path / "small")
+        small.append(make(1, bytes(16), [b"x"]))
+        flush(small)
+        assert next((tmp_path / "small").glob("*.log")).stat().st_size <= 64 * KIB
 
     def test_a_tail_torn_anywhere_leaves_the_batches_before_it(self, tmp_path: Path) -> None:
         batches = chain(4)
