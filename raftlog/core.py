@@ -247,7 +247,8 @@ class RaftLog:
 
     def _on_synced(self) -> None:
         self.events.synced()
-        self.poke()
+        if self.engine.due:
+            self.poke()
 
     # -- writing
 
@@ -394,6 +395,8 @@ class RaftLog:
         """See LinkEvents."""
         if frame.kind is Kind.RAFT:
             self._on_raft(peer, messages.decode(frame.body))
+            if self._late_acknowledgement():
+                return
         elif frame.kind is Kind.PAYLOAD:
             self._on_payload(frame)
         elif frame.kind is Kind.NEED:
@@ -403,6 +406,11 @@ class RaftLog:
         else:
             self.events.peer_frame(peer, frame)
         self.poke()
+
+    def _late_acknowledgement(self) -> bool:
+        """Nothing comes of it: the quorum was there before. Often it is in front of the next command."""
+        leads = self._leading_term is not None and self.engine.is_leader and self.engine.term == self._leading_term
+        return leads and not (self.engine.due or self.reads.under_way or self.feeds.behind or self.repair.active)
 
     def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
         missing = None

@@ -331,16 +331,28 @@ class Engine(SyncObj):  # type: ignore[misc]
     def _advance_commit(self) -> None:
         if self.commit_index == self.journal.last_index:
             return
-        match = self._SyncObj__raftMatchIndex
-        # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
-        held = sorted([self.journal.durable_index, *(match[n] for n in self._peers.values())], reverse=True)
-        index = held[len(held) // 2]
+        index = self._held_by_quorum()
         if index > self.commit_index and self.term_at(index) == self.term:
             self.journal.acknowledged(min(index, self.journal.durable_index))
             self._set("raftCommitIndex", index)
+            match = self._SyncObj__raftMatchIndex
             self.quickest = [peer for peer, node in self._peers.items() if match[node] >= index]
             if self.news_due is None:
                 self.news_due = self.clock.monotonic() + self.settings.commit_linger_ms / 1000
+
+    def _held_by_quorum(self) -> int:
+        match = self._SyncObj__raftMatchIndex
+        # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
+        held: list[int] = [self.journal.durable_index, *(match[n] for n in self._peers.values())]
+        held.sort(reverse=True)
+        return held[len(held) // 2]
+
+    @property
+    def due(self) -> bool:
+        """The next ``tick`` has more to do than to look at the clock."""
+        if self._need_append or self.applied_index < min(self.commit_index, self.journal.durable_index):
+            return True
+        return self.is_leader and self._held_by_quorum() > self.commit_index
 
     def _fall_back_if_alone(self, now: float) -> None:
         if now < self._next_look:

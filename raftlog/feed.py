@@ -66,6 +66,11 @@ class Feeds:
         """Highest Raft index that may be sent to ``peer``."""
         return self._feeds[peer].cursor
 
+    @property
+    def behind(self) -> bool:
+        """Somebody catches up."""
+        return any(feed.cursor != LIVE for feed in self._feeds.values())
+
     def reset(self) -> None:
         """A new leadership: believe that everybody holds everything until told otherwise."""
         for feed in self._feeds.values():

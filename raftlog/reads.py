@@ -18,6 +18,11 @@ class ReadRounds:
         self._waiting: list[Done] = []
         self._rounds: list[tuple[int, int, list[Done]]] = []
 
+    @property
+    def under_way(self) -> bool:
+        """Somebody waits."""
+        return bool(self._waiting or self._rounds)
+
     def ask(self, done: Done) -> None:
         """Part of the next round."""
         self._waiting.append(done)

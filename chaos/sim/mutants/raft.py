@@ -82,13 +82,13 @@ MUTANTS: Final = (
         "leader-counts-itself",
         "The leader counts itself for what it has not synced (I8).",
         ("CommitOnQuorum",),
-        (Edit(ENGINE + "_advance_commit", "sorted([self.journal.durable_index,", "sorted([self.journal.last_index,"),),
+        (Edit(ENGINE + "_held_by_quorum", "[self.journal.durable_index,", "[self.journal.last_index,"),),
     ),
     Mutant(
         "no-quorum",
         "What one node holds is committed (I8).",
         ("CommitOnQuorum",),
-        (Edit(ENGINE + "_advance_commit", "held[len(held) // 2]", "held[0]"),),
+        (Edit(ENGINE + "_held_by_quorum", "held[len(held) // 2]", "held[0]"),),
     ),
     Mutant(
         "commits-older-terms",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 from logboom.errors import LogboomError
@@ -338,8 +338,12 @@ class Cluster:
         await self.heal()
 
     def play(self, seconds: float, *, faults: bool = True) -> None:
+        self.tell(self.run(seconds, faults=faults))
+
+    def tell(self, story: Coroutine[Any, Any, None]) -> None:
+        """Run a story to its end, and take everything down."""
         try:
-            self.loop.run_until_complete(self.run(seconds, faults=faults))
+            self.loop.run_until_complete(story)
         finally:
             for node in list(self.nodes):
                 self.crash(node, power=False)

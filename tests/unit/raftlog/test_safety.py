@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from logboom.wire import Frame, Kind
+from raftlog import messages
 from tests.unit.raftlog.cluster import Cluster
 
 
@@ -46,3 +50,42 @@ def test_five_nodes() -> None:
     cluster = Cluster(5, nodes=5)
     cluster.play(3)
     assert len(cluster.log) > 50
+
+
+def test_an_acknowledgement_that_changes_nothing_costs_no_turn() -> None:
+    """The second follower's is often in front of the next command."""
+    cluster = Cluster(1)
+    turns: list[bool] = []
+
+    async def story() -> None:
+        for node in cluster.ids:
+            await cluster.start(node)
+        while cluster.leader() is None:
+            await cluster.sleep(0.1)
+        leader = cluster.leader()
+        assert leader is not None
+        leader.submit(7)
+        await cluster.sleep(0.5)
+        raft: Any = leader.raft
+        peer = next(each for each in cluster.ids if each != leader.node_id)
+        fields = {"type": "next_node_idx", "reset": False, "success": True, "term": raft.engine.term, "seq": 1}
+
+        def acknowledged(next_node_idx: int) -> None:
+            message = messages.encode(dict(fields, next_node_idx=next_node_idx))
+            raft._scheduled = False
+            raft.link_frame(peer, Frame(Kind.RAFT, 0, {}, memoryview(message)))
+            turns.append(raft._scheduled)
+
+        last = raft.journal.last_index
+        acknowledged(last + 1)  # everything is committed
+        raft.read_index(lambda _: None)
+        acknowledged(last + 1)  # a read waits for it
+        await cluster.sleep(0.5)
+        acknowledged(last + 1)
+        leader.submit(8)
+        raft._turn()
+        raft.journal.flush()
+        acknowledged(last + 2)  # the second of three
+
+    cluster.tell(story())
+    assert turns == [False, True, False, True]
