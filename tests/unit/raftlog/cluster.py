@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from logboom.errors import LogboomError
 from logboom.settings import Member, RaftSettings
