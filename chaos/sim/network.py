@@ -311,6 +311,10 @@ class SimNetwork:
         owner = receiver.owner
         if owner is not None and not owner.alive:
             return
+        if receiver.gone:
+            if data is not None:
+                self._send_reset(receiver.out)  # a kernel says so of a connection that it does not know
+            return
         if owner is not None and owner.stopped:
             self.loop.run_as(owner, receiver.arrive, data)
         else:

@@ -291,20 +291,23 @@ def test_reset_is_heard_at_both_ends_once() -> None:
         assert isinstance(end.error, ConnectionResetError)
 
 
-def test_of_a_silent_reset_only_one_end_knows() -> None:
+def test_of_a_silent_reset_only_one_end_knows_until_the_other_writes() -> None:
     world = World(CALM)
 
     async def story() -> tuple[End, End]:
         ours, theirs = await world.pair()
         world.network.reset("a", "b", both_know=False)
         await asyncio.sleep(5.0)
+        assert theirs.told == ["made"]
         theirs.transport.write(b"?")
         await asyncio.sleep(60.0)
         return ours, theirs
 
     ours, theirs = world.play(story())
     assert (ours.told, ours.data) == (["made", "lost"], b"")
-    assert theirs.told == ["made"]
+    assert theirs.told == ["made", "lost"]
+    assert 5.0 < theirs.at["lost"] < 6.0
+    assert isinstance(theirs.error, ConnectionResetError)
 
 
 def test_reset_leaves_other_lines_alone() -> None:
