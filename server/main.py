@@ -27,9 +27,7 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNHEALTHY = 0, 1, 2, 5
 def run(settings: Settings) -> int:
     """The exit status: 0 after a clean stop, 2 for configuration, 5 when the node had to stop itself."""
     configure(level=settings.node.log_level, form=settings.node.log_format)
-    # Every partition has files open, and the soft limit is meant for programs that use select().
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _raise_open_files()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
     gc.set_threshold(50_000, 20, 20)
     # Sync threads hand results to the loop: do not let either wait long for the interpreter.
@@ -40,6 +38,15 @@ def run(settings: Settings) -> int:
         return asyncio.run(_serve(settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
+
+
+def _raise_open_files() -> None:
+    """Every partition has files open, and the soft limit is meant for programs that use select()."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError) as error:  # "unlimited", and the kernel knows a limit
+        log.warning("open_files_limit_stays", limit=soft, error=str(error))
 
 
 async def _serve(settings: Settings) -> int:

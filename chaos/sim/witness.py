@@ -221,9 +221,11 @@ class Witness:
     def _check_power_loss(self, host: Host) -> None:
         if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
             gc.freeze()  # a run does not collect; but these copies of disks are large
-            lost = forgotten(host, host.node.pipeline)
-            gc.collect()
-            gc.unfreeze()
+            try:
+                lost = forgotten(host, host.node.pipeline)
+                gc.collect()
+            finally:
+                gc.unfreeze()
             if lost:
                 self._fail("AckDurable", f"{host.name} would not find {lost}")
 

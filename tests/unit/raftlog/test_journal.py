@@ -213,3 +213,23 @@ class TestSettled:
         journal.strip(journal.taken_sequence)
         journal.close()
         assert path.read_bytes() == bytes(raw)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("records", [0, 3])
+def test_a_journal_of_another_format_is_refused_by_name_and_left_alone(
+    tmp_path: Path, version: int, records: int
+) -> None:
+    """Format 1 had a shorter header, and no salt. A file without records is not taken for one that was being made."""
+    journal = opened(tmp_path)
+    for term in range(1, records + 1):
+        journal.setCurrentTerm(term, "n1")
+        journal.flush()
+    journal.close()
+    (path,) = files(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[6:8] = version.to_bytes(2, "little")
+    path.write_bytes(raw)
+    with pytest.raises(IncompatibleVersion, match=f"journal format {version}"):
+        opened(tmp_path)
+    assert path.read_bytes() == raw
