@@ -263,15 +263,20 @@ class SimDisk:
         """What would be in the file if all that is not synced were lost."""
         return self._inode(path).stable()
 
-    def shows(self, path: Path, part: bytes) -> bool:
-        """A process that reads the file finds ``part`` in it."""
-        return self._inode(path).content.rfind(part) >= 0  # what is looked for is mostly new
+    def keeps(self, directory: Path, suffix: str, part: bytes) -> bool:
+        """Would a process find ``part`` after all that is not synced was lost, be it a file's name?
 
-    def survives(self, path: Path, part: bytes) -> bool:
-        """So would one after all that is not synced was lost, be it the file's name."""
-        names = [row for operation in self._directory(path.parent).pending for row in operation if row[0] == path.name]
-        inode = names[0][1] if names else self._inode(path)
-        return inode is not None and inode.keeps(part)
+        In the last of the directory's files with that suffix that shows it now: what is looked for is mostly new.
+        """
+        found = self._directories.get(str(directory))
+        if found is None:
+            return False
+        for name in sorted(found.files, reverse=True):
+            if name.endswith(suffix) and found.files[name].content.rfind(part) >= 0:
+                before = [row for operation in found.pending for row in operation if row[0] == name]
+                inode = before[0][1] if before else found.files[name]
+                return inode is not None and inode.keeps(part)
+        return False
 
     def twin(self) -> SimDisk:
         """What would be left of it if all that is not synced were lost: for as long as this one is left alone."""

@@ -137,7 +137,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         ),
         slowest_s=rng.choice([0.001, 0.005, 0.03]),
         clients=rng.randint(2, 4),
-        think_s=rng.choice([0.25, 0.5, 1.0]) * nodes / 3,  # more nodes, more work for each operation
+        think_s=rng.choice([0.5, 0.7, 1.0]) * nodes / 3,  # more nodes, more work for each operation
         batch_max=rng.choice([1, 5, 25]),
         faults=_schedule(rng, kinds, nodes, seconds),
         victims=victims,

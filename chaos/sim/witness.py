@@ -7,11 +7,9 @@ when it is made: whoever breaks one is seen even if nobody suffers.
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from chaos.sim.host import Host
@@ -220,12 +218,7 @@ class Witness:
 
     def _check_power_loss(self, host: Host) -> None:
         if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
-            gc.freeze()  # a run does not collect; but these copies of disks are large
-            try:
-                lost = forgotten(host, host.node.pipeline)
-                gc.collect()
-            finally:
-                gc.unfreeze()
+            lost = forgotten(host, host.node.pipeline)
             if lost:
                 self._fail("AckDurable", f"{host.name} would not find {lost}")
 
@@ -247,18 +240,10 @@ class Witness:
         if host.name in self.damaged:
             return True  # who can tell
         directory = host.path("partitions", str(head.partition))
-        return self._survives(host, directory, ".log", head.digests) or self._in_journal(host, head.digests)
+        return host.disk.keeps(directory, ".log", head.digests) or self._in_journal(host, head.digests)
 
     def _in_journal(self, host: Host, part: bytes) -> bool:
-        return self._survives(host, host.path("journal"), ".journal", part)
-
-    def _survives(self, host: Host, directory: Path, suffix: str, part: bytes) -> bool:
-        if not host.disk.exists(directory):
-            return False
-        for name in reversed(host.disk.list(directory)):
-            if name.endswith(suffix) and host.disk.shows(directory / name, part):
-                return host.disk.survives(directory / name, part)
-        return False
+        return host.disk.keeps(host.path("journal"), ".journal", part)
 
 
 class _Head(NamedTuple):
