@@ -41,9 +41,9 @@ class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_field
     id: str = "logboom"
     """Name of the cluster; nodes and clients of another one are refused."""
     members: tuple[Member, ...] = ()
-    """All nodes; see below."""
+    """All nodes; see below. Once there is data their ids stay as they are."""
     partitions: int = 8
-    """How many partitions there are, numbered from 0."""
+    """How many partitions there are, numbered from 0. More can be added later; those that have data stay."""
     state_machine: str = "kv"
     """`kv`, `log`, or one registered under the entry point group `logboom.state_machines`."""
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD

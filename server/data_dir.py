@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
-from logboom.types import NodeId
+from logboom.errors import ConfigError, IncompatibleVersion, WrongNode
 from ports.disk import Disk, Lock
+from server.manifest import FORMAT_VERSION, Manifest, decode, encode
 
-FORMAT_VERSION: Final = 1
-IDENTITY: Final = "identity.json"
+MANIFEST: Final = "manifest.json"
+BEFORE_MANIFESTS: Final = "identity.json"
 LOCK: Final = "lock"
-BEGUN: Final = {LOCK, IDENTITY + ".new"}
+BEGUN: Final = {LOCK, MANIFEST + ".new"}
 """What a first start leaves that ended before it had claimed the directory."""
 
 
 class DataDir:
     """Opened, checked and locked. Nothing is written before every check has passed."""
 
-    def __init__(self, path: Path, *, disk: Disk, node_id: NodeId, cluster_id: str) -> None:
-        """Raises WrongNode, IncompatibleVersion, CorruptData or ConfigError, naming the directory."""
+    def __init__(self, path: Path, *, disk: Disk, manifest: Manifest) -> None:
+        """For the node that ``manifest`` describes.
+
+        Raises WrongNode, IncompatibleVersion, CorruptData or ConfigError, naming the directory.
+        """
         self.path = path
+        self._disk = disk
         try:
-            self._check(disk, node_id=node_id, cluster_id=cluster_id)
+            found = self._check(manifest)
             disk.make_directory(path)
             self._lock = self._take_lock(disk)
-            self._claim(disk, {"format": FORMAT_VERSION, "node": node_id, "cluster": cluster_id})
+            self.manifest = manifest if found is None else found
+            """As it is on the disk: its partitions may differ from what was asked for."""
+            self._claim(new=found is None)
         except OSError as error:
             raise ConfigError(f"node.data_dir {path}: {error.strerror or error}", path="node.data_dir") from error
 
-    def _claim(self, disk: Disk, identity: Mapping[str, object]) -> None:
-        if disk.exists(self.path / IDENTITY):
-            disk.sync_directory(self.path)  # a process that was killed may have made the name and not synced it
+    def _claim(self, *, new: bool) -> None:
+        if not new:
+            self._disk.sync_directory(self.path)  # a process that was killed may have made the name and not synced it
             return
         try:
-            disk.replace_file(self.path / IDENTITY, json.dumps(identity).encode() + b"\n")
+            self.adopt(self.manifest)
         except BaseException:
             self.close()
             raise
+
+    def adopt(self, manifest: Manifest) -> None:
+        """From now on this is what the directory holds. As a whole or not at all."""
+        self._disk.replace_file(self.path / MANIFEST, encode(manifest))
+        self.manifest = manifest
 
     @property
     def journal(self) -> Path:
@@ -62,28 +71,21 @@ class DataDir:
         """Give the lock back."""
         self._lock.release()
 
-    def _check(self, disk: Disk, *, node_id: NodeId, cluster_id: str) -> None:
-        file = self.path / IDENTITY
-        if not disk.exists(file):
-            if disk.exists(self.path) and set(disk.list(self.path)) - BEGUN:
-                raise WrongNode(f"{self.path} is not empty and has no {IDENTITY}: not a logboom data directory")
-            return
-        try:
-            found = json.loads(disk.read_file(file))
-            version = found["format"]
-            node, cluster = (found["node"], found["cluster"]) if version == FORMAT_VERSION else ("", "")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptData(f"{file} cannot be read: {error}", path=str(file)) from error
-        if version != FORMAT_VERSION:
+    def _check(self, wanted: Manifest) -> Manifest | None:
+        file, disk = self.path / MANIFEST, self._disk
+        if disk.exists(file):
+            found = decode(disk.read_file(file), path=str(file))
+            found.check_owner(wanted, str(self.path))
+            return found
+        if disk.exists(self.path / BEFORE_MANIFESTS):
             raise IncompatibleVersion(
-                f"{self.path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",
-                found=version,
+                f"{self.path} has format 1; this release reads {FORMAT_VERSION}. Nothing was changed",
+                found=1,
                 supported=FORMAT_VERSION,
             )
-        if (node, cluster) != (node_id, cluster_id):
-            raise WrongNode(
-                f"{self.path} belongs to node {node!r} of cluster {cluster!r}, not to {node_id!r} of {cluster_id!r}"
-            )
+        if disk.exists(self.path) and set(disk.list(self.path)) - BEGUN:
+            raise WrongNode(f"{self.path} is not empty and has no {MANIFEST}: not a logboom data directory")
+        return None
 
     def _take_lock(self, disk: Disk) -> Lock:
         try:

@@ -27,11 +27,13 @@ from partitions.machines import open_machine
 from partitions.worker import ApplyWorker
 from ports.net import ConnectionLimits, Listener
 from raftlog.core import RaftLog
+from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
 from server.data_dir import DataDir
 from server.faults import drop_hook
+from server.manifest import Manifest
 from server.world import World, real_world
 
 log = structlog.get_logger(__name__)
@@ -62,13 +64,12 @@ class Node:
         self.network = self.world.network
         self.sync_offload = self.world.sync_offload
         self.apply_offload = self.world.apply_offload
+        manifest = Manifest.of(self.node_id, settings.cluster)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
             disk=self.disk,
-            node_id=self.node_id,
-            cluster_id=settings.cluster.id,
+            manifest=manifest,
         )
-        self._open_partitions()
         self.journal = Journal.open(
             disk=self.disk,
             directory=self.data_dir.journal,
@@ -76,6 +77,10 @@ class Node:
             segment_bytes=settings.raft.journal_segment_bytes,
             random_bytes=self.rng.randbytes,
         )
+        if self.data_dir.manifest != manifest:
+            self.data_dir.manifest.check_partitions(manifest, self._used())
+            self.data_dir.adopt(manifest)
+        self._open_partitions()
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)
         self.admission = Admission(settings.admission, list(self.logs))
@@ -134,6 +139,10 @@ class Node:
         self.data_dir.close()
 
     # -- parts
+
+    def _used(self) -> set[int]:
+        """Partitions that something was ordered for, committed or not."""
+        return {route.partition_id for command, _, _ in self.journal for route in unpack_routes(command)}
 
     def _open_partitions(self) -> None:
         cluster = self.settings.cluster

@@ -1,4 +1,4 @@
-"""Targets: what a node keeps beside its logs (identity, checkpoint, producers), and its configuration."""
+"""Targets: what a node keeps beside its logs (manifest, checkpoint, producers), and its configuration."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import google_crc32c
+import msgspec
 
 from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.samples import PRODUCER, batch
@@ -17,39 +18,62 @@ from chaos.fuzz.target import Broken, Cursor, Target, counted, holds, packed
 from logboom.config import check_node, load, to_toml
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ApplySettings
-from logboom.types import GlobalLogIndex, NodeId
+from logboom.types import DurabilityMode, GlobalLogIndex
 from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
-from server.data_dir import DataDir
+from server.data_dir import MANIFEST, DataDir
+from server.manifest import FORMAT_VERSION, Kind, Manifest, encode, sealed
 
 HERE: Final = Path("/data")
 CHECKPOINT: Final = HERE / "checkpoint"
 APPLY: Final = ApplySettings()
+MINE: Final = Manifest(
+    node="n1", cluster="fuzz", members=("n1", "n2"), partitions=(Kind(4, "kv", DurabilityMode.WRITE_AHEAD),)
+)
 KNOWN: Final = (ValueError, TypeError, AttributeError, OverflowError)
 """From a checkpoint that has the right checksum (four zeros have it) and is none of ours; or it is used as it is.
 To be taken away with the mending of it."""
 
 
-def identity(data: bytes) -> None:
-    """Content of identity.json."""
+def manifest(data: bytes) -> None:
+    """First byte odd: the rest is sealed as a manifest is, should it be JSON. Else it is the file."""
+    raw = _sealed(data[1:]) if data[:1] and data[0] & 1 else data[1:]
     disk = MemoryDisk()
-    disk.put(HERE / "identity.json", data)
+    disk.put(HERE / MANIFEST, raw)
     try:
-        DataDir(HERE, disk=disk, node_id=NodeId("n1"), cluster_id="fuzz").close()
-    except RecursionError:
-        return  # known, and not ours to mend now: nesting without end is not reported as damage
-    except (CorruptData, IncompatibleVersion, WrongNode):
-        holds(disk.files == {HERE / "identity.json": data}, "a directory that was refused was changed")
+        held = DataDir(HERE, disk=disk, manifest=MINE)
+    except (CorruptData, IncompatibleVersion, WrongNode, ConfigError):
+        holds(disk.files == {HERE / MANIFEST: raw}, "a directory that was refused was changed")
         return
-    found = json.loads(data)
+    held.close()
+    found = json.loads(raw)
     holds(found["node"] == "n1" and found["cluster"] == "fuzz", "another's directory was taken")
-    holds(found["format"] == 1, "another format was taken")
+    holds(found["format"] == FORMAT_VERSION, "another format was taken")
+    holds(encode(held.manifest) == raw, "what was read is not what is there")
+    with contextlib.suppress(ConfigError, CorruptData):
+        held.manifest.check_partitions(MINE, {0, 3, 7})
 
 
-def _identity_seeds() -> list[bytes]:
-    mine: dict[str, object] = {"format": 1, "node": "n1", "cluster": "fuzz"}
-    each = [mine, {**mine, "node": "n2"}, {**mine, "format": 2}, {**mine, "extra": [1.5, None]}, {}]
-    return [*(json.dumps(one).encode() for one in each), b"", b"[]", b'"format"', json.dumps(mine).encode("utf-16")]
+def _sealed(data: bytes) -> bytes:
+    try:
+        return sealed(msgspec.json.decode(data, type=dict[str, Any]))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return data
+
+
+def _manifest_seeds() -> list[bytes]:
+    mine = {**msgspec.to_builtins(MINE), "format": FORMAT_VERSION}
+    kinds = [{"count": 1 << 62, "mode": "write_ahead", "state_machine": ""}, {"count": -1, "mode": "x"}]
+    each = [
+        mine,
+        {**mine, "node": "n2"},
+        {**mine, "format": 3},
+        {**mine, "partitions": kinds},
+        {**mine, "a": [1.5]},
+        {},
+    ]
+    whole = encode(MINE)
+    return [*(b"\1" + json.dumps(one).encode() for one in each), b"\0" + whole, b"\0", b"\0[]", b"\0" + whole[:-1]]
 
 
 # -- checkpoint of a log partition
@@ -190,7 +214,7 @@ def _config_seeds() -> list[bytes]:
 
 
 TARGETS = [
-    Target("identity", identity, _identity_seeds, "identity.json of a data directory"),
+    Target("manifest", manifest, _manifest_seeds, "manifest.json of a data directory"),
     Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),
     Target("dedupe", dedupe, _dedupe_seeds, "producers in a partition's state"),
     Target("config", config, _config_seeds, "configuration: TOML and environment"),

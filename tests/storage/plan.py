@@ -13,7 +13,7 @@ from partitions import log
 from tests.storage.journal_world import JournalWorld
 from tests.storage.node_world import NodeWorld
 from tests.storage.partition_world import PartitionWorld, WriteBehindWorld
-from tests.storage.small_worlds import IdentityWorld, MachineWorld
+from tests.storage.small_worlds import MachineWorld, ManifestWorld
 from tests.storage.world import Explored, Make, explore, kill_everywhere
 
 
@@ -42,7 +42,7 @@ PLANS = {
     "partition log, write-behind": Plan(WriteBehindWorld, steps=60, seeds=3, least=750, kill_every=2),
     "journal": Plan(JournalWorld, steps=40, seeds=4, least=800, kill_every=5),
     "node": Plan(NodeWorld, steps=50, seeds=2, least=3000, kill_every=9),
-    "identity": Plan(IdentityWorld, steps=3, seeds=1, least=9, later=2),
+    "manifest": Plan(ManifestWorld, steps=12, seeds=2, least=9, later=2),
     "checkpoint": Plan(MachineWorld, steps=12, seeds=2, least=180, later=3),
 }
 

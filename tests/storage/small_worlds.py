@@ -1,4 +1,4 @@
-"""Two files that are replaced as a whole: identity.json and a LogMachine's checkpoint."""
+"""Two files that are replaced as a whole: a manifest and a LogMachine's checkpoint."""
 
 from __future__ import annotations
 
@@ -10,31 +10,40 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import WrongNode
 from logboom.state_machine import ApplyBatch, Position
-from logboom.types import GlobalLogIndex, NodeId, PartitionLogIndex
+from logboom.types import DurabilityMode, GlobalLogIndex, PartitionLogIndex
 from partitions.machines.log import LogMachine
-from server.data_dir import DataDir
+from server.data_dir import MANIFEST, DataDir
+from server.manifest import Kind, Manifest
 from tests.storage.world import World
 
 
-class IdentityWorld(World):
-    """A directory is claimed once, and then belongs to that node whatever happens."""
+class ManifestWorld(World):
+    """A directory is claimed once, and then belongs to that node whatever happens. Its partitions grow."""
 
     directory = Path("/n/var/data")
 
     def __init__(self, disk: SimDisk, seed: int) -> None:
         super().__init__(disk, seed)
-        self.claimed = False
+        self.partitions = 0
+        """As many as it was last told to have, and had done so."""
 
     def open(self) -> None:
         self.data = self._open(self.disk, "n1")
-        self.claimed = True
+        self.partitions = max(self.partitions, 1)
+        assert self.data.manifest in map(manifest, (self.partitions, self.partitions + 1)), (
+            "a manifest that nobody wrote"
+        )
+        self.partitions = self.data.manifest.partitions[0].count
         self.mark()
 
     def step(self) -> None:
-        """What a node does next: something of its own in there; a restart."""
+        """What a node does next: something of its own in there; one partition more; a restart."""
         self.disk.make_directory(self.data.journal)
         self.disk.open(self.data.journal / "1.journal", create=True).close()
         self.disk.sync_directory(self.data.journal)
+        self.data.adopt(manifest(self.partitions + 1))
+        self.partitions += 1
+        self.mark()
         if self.rng.random() < 0.5:
             self.data.close()
         else:
@@ -42,17 +51,25 @@ class IdentityWorld(World):
         self.open()
 
     def _open(self, disk: SimDisk, node: str) -> DataDir:
-        return DataDir(self.directory, disk=disk, node_id=NodeId(node), cluster_id="c")
+        return DataDir(self.directory, disk=disk, manifest=manifest(1, node))
 
-    def promise(self) -> bool:
-        return self.claimed
+    def promise(self) -> int:
+        return self.partitions
 
-    def verify(self, disk: SimDisk, promise: bool, *, again: bool = False) -> Any:
+    def verify(self, disk: SimDisk, promise: int, *, again: bool = False) -> Any:
         if promise:
             with pytest.raises(WrongNode):
                 self._open(disk, "n2")
-        self._open(disk, "n1").close()
-        return disk.read_file(self.directory / "identity.json")
+        data = self._open(disk, "n1")
+        assert data.manifest in map(manifest, (max(promise, 1), promise + 1)), "neither the last manifest nor the next"
+        data.close()
+        return disk.read_file(self.directory / MANIFEST)
+
+
+def manifest(partitions: int, node: str = "n1") -> Manifest:
+    """Of a cluster with one node."""
+    kinds = (Kind(partitions, "kv", DurabilityMode.WRITE_AHEAD),)
+    return Manifest(node=node, cluster="c", members=(node,), partitions=kinds)
 
 
 class MachineWorld(World):

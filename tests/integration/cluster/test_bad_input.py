@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from logboom import Client, Put
 from logboom.testing import LocalCluster, free_ports
+from server.manifest import sealed
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
 
@@ -65,16 +66,37 @@ def test_port_in_use(tmp_path: Path) -> None:
 def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    identity = data / "identity.json"
-    for content, word in (
-        ({"format": 1, "node": "n9", "cluster": "logboom"}, "n9"),
-        ({"format": 99, "node": "n1", "cluster": "logboom"}, "99"),
-    ):
-        identity.write_text(json.dumps(content))
+    file = data / "manifest.json"
+    for change, word in (({"node": "n9"}, "n9"), ({"format": 99}, "99")):
+        content = sealed(
+            {"cluster": "logboom", "format": 2, "members": ["n1"], "node": "n1", "partitions": []} | change
+        )
+        file.write_bytes(content)
         _one_line(_run(_config(tmp_path)), 2, word)
-        assert sorted(p.name for p in data.iterdir()) == ["identity.json"]
-        assert json.loads(identity.read_text()) == content
-    identity.unlink()
+        assert sorted(p.name for p in data.iterdir()) == ["manifest.json"]
+        assert file.read_bytes() == content
+    file.unlink()
     (data / "thesis.txt").write_text("precious")
     _one_line(_run(_config(tmp_path)), 2, "not empty")
     assert [p.name for p in data.iterdir()] == ["thesis.txt"]
+
+
+async def test_a_configuration_that_would_lose_data(tmp_path: Path) -> None:
+    """Fewer partitions or another state machine: refused, and with what it was everything is still there."""
+    with LocalCluster(nodes=1, partitions=3, directory=tmp_path / "cluster") as cluster:
+        async with Client(cluster.endpoints) as client:
+            await client.submit(2, Put(b"key", b"precious"))
+    config = cluster.config("n1")
+    text = config.read_text()
+    for before, after, word in (
+        ("partitions = 3", "partitions = 2", "cluster.partitions: 2"),
+        ("partitions = 3", 'partitions = 3\nstate_machine = "log"', "has data of 'kv'"),
+    ):
+        assert before in text
+        config.write_text(text.replace(before, after))
+        _one_line(_run(config), 2, "partition 2", word)
+    config.write_text(text)
+    with LocalCluster(nodes=1, partitions=5, directory=tmp_path / "cluster") as cluster:
+        async with Client(cluster.endpoints) as client:
+            await client.submit(4, Put(b"key", b"new"))
+            assert await client.get(2, b"key") == b"precious"

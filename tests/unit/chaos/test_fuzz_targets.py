@@ -125,7 +125,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "index": ("partitions.segment.blake3", lambda _: SimpleNamespace(digest=lambda _: ANY)),
     "journal_scan": ("raftlog.journal_codec._check_body", lambda _: None),
     "journal_open": ("raftlog.journal_codec._check_body", lambda _: None),
-    "identity": ("server.data_dir.DataDir._check", lambda *_, **__: None),
+    "manifest": ("server.data_dir.DataDir._check", lambda *_, **__: None),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),

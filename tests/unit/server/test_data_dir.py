@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -17,18 +16,32 @@ from typing import Any
 import pytest
 
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, LogboomError, WrongNode
-from logboom.types import NodeId
+from logboom.types import DurabilityMode
 from server.data_dir import DataDir
 from server.disk_os import OsDisk
+from server.manifest import Kind, Manifest, decode, encode, sealed
 
-OURS = {"format": 1, "node": "n1", "cluster": "c1"}
+FILE = "manifest.json"
+
+
+def ours_is(node: str = "n1", cluster: str = "c1", members: str = "n1 n2 n3") -> Manifest:
+    return Manifest(
+        node=node,
+        cluster=cluster,
+        members=tuple(members.split()),
+        partitions=(Kind(8, "kv", DurabilityMode.WRITE_AHEAD),),
+    )
+
+
+OURS = ours_is()
 NOBODY = 65534
 HOLDER = """
 import sys
 from pathlib import Path
 from server.data_dir import DataDir
 from server.disk_os import OsDisk
-held = DataDir(Path(sys.argv[1]), disk=OsDisk(), node_id="n1", cluster_id="c1")
+from tests.unit.server.test_data_dir import OURS
+held = DataDir(Path(sys.argv[1]), disk=OsDisk(), manifest=OURS)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -39,8 +52,12 @@ class FullDisk(OsDisk):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def open_dir(path: Path, *, disk: OsDisk | None = None, node: str = "n1", cluster: str = "c1") -> DataDir:
-    return DataDir(path, disk=disk or OsDisk(), node_id=NodeId(node), cluster_id=cluster)
+def open_dir(path: Path, *, disk: OsDisk | None = None, wanted: Manifest = OURS) -> DataDir:
+    return DataDir(path, disk=disk or OsDisk(), manifest=wanted)
+
+
+def held_by(path: Path) -> Manifest:
+    return decode((path / FILE).read_bytes(), path="here")
 
 
 def tree(root: Path) -> dict[str, Any]:
@@ -52,10 +69,10 @@ def tree(root: Path) -> dict[str, Any]:
     }
 
 
-def refused(path: Path, kind: type[LogboomError], *words: str, node: str = "n1", cluster: str = "c1") -> LogboomError:
+def refused(path: Path, kind: type[LogboomError], *words: str, wanted: Manifest = OURS) -> LogboomError:
     """Opening fails with one line that names the directory."""
     with pytest.raises(LogboomError) as error:
-        open_dir(path, node=node, cluster=cluster)
+        open_dir(path, wanted=wanted)
     assert type(error.value) is kind
     for word in (str(path), *words):
         assert word in str(error.value)
@@ -92,8 +109,8 @@ class TestOpened:
     def test_fresh(self, tmp_path: Path, prepare: Callable[[Path], Any]) -> None:
         prepare(tmp_path / "data")
         open_dir(tmp_path / "data").close()
-        assert json.loads((tmp_path / "data" / "identity.json").read_bytes()) == OURS
-        assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["identity.json", "lock"]
+        assert held_by(tmp_path / "data") == OURS
+        assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["lock", FILE]
 
     def test_fresh_with_parents(self, tmp_path: Path) -> None:
         open_dir(tmp_path / "var" / "lib" / "data").close()
@@ -128,33 +145,44 @@ class TestRefused:
     )
     def test_another_node_or_cluster(self, ours: Path, who: dict[str, str], words: tuple[str, ...]) -> None:
         before = tree(ours)
-        refused(ours, WrongNode, *words, **who)
+        refused(ours, WrongNode, *words, wanted=ours_is(**who))
+        assert tree(ours) == before
+
+    @pytest.mark.parametrize("members", ["n1", "n1 n2", "n1 n2 n4", "n1 n2 n3 n4 n5"])
+    def test_other_members(self, ours: Path, members: str) -> None:
+        before = tree(ours)
+        error = refused(ours, ConfigError, "n1, n2, n3", wanted=ours_is(members=members))
+        assert error.path == "cluster.members"
         assert tree(ours) == before
 
     def test_a_newer_format(self, ours: Path) -> None:
-        (ours / "identity.json").write_text(json.dumps(OURS | {"format": 2}))
+        (ours / FILE).write_bytes(sealed({"format": 3, "node_id": "n1", "cluster_id": "c1"}))
         before = tree(ours)
-        error = refused(ours, IncompatibleVersion, "format 2")
-        assert (error.found, error.supported) == (2, 1)
+        error = refused(ours, IncompatibleVersion, "format 3")
+        assert (error.found, error.supported) == (3, 2)
         assert tree(ours) == before
 
-    def test_a_newer_format_that_names_things_otherwise(self, ours: Path) -> None:
-        (ours / "identity.json").write_text(json.dumps({"format": 2, "node_id": "n1", "cluster_id": "c1"}))
-        refused(ours, IncompatibleVersion, "format 2")
+    def test_the_format_before(self, ours: Path) -> None:
+        (ours / FILE).unlink()
+        (ours / "identity.json").write_bytes(b'{"format": 1, "node": "n1", "cluster": "c1"}')
+        before = tree(ours)
+        error = refused(ours, IncompatibleVersion, "format 1")
+        assert (error.found, error.supported) == (1, 2)
+        assert tree(ours) == before
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b"\0" * 50, b"\xff\xfe", b"[]", b"1", b"null", b'"format"', b"{}", json.dumps({"format": 1}).encode()],
+        [b"", b"\0" * 50, b"\xff\xfe", b"[]", b"1", b"null", b'"format"', b"{}", b"[" * 9999, sealed({"format": 2})],
     )
-    def test_an_identity_that_is_none(self, ours: Path, content: bytes) -> None:
-        (ours / "identity.json").write_bytes(content)
+    def test_a_manifest_that_is_none(self, ours: Path, content: bytes) -> None:
+        (ours / FILE).write_bytes(content)
         before = tree(ours)
         error = refused(ours, CorruptData)
-        assert error.path == str(ours / "identity.json")
+        assert error.path == str(ours / FILE)
         assert tree(ours) == before
 
-    def test_an_identity_half_written_anywhere(self, ours: Path) -> None:
-        file = ours / "identity.json"
+    def test_a_manifest_half_written_anywhere(self, ours: Path) -> None:
+        file = ours / FILE
         whole = file.read_bytes().rstrip()
         for cut in range(len(whole)):
             file.write_bytes(whole[:cut])
@@ -210,11 +238,11 @@ class TestLock:
             process.wait()
             open_dir(ours).close()
 
-    def test_the_lock_comes_before_the_identity_of_a_new_directory(self, tmp_path: Path) -> None:
+    def test_the_lock_comes_before_the_manifest_of_a_new_directory(self, tmp_path: Path) -> None:
         with another_process(tmp_path / "data"):
-            (tmp_path / "data" / "identity.json").unlink()
+            (tmp_path / "data" / FILE).unlink()
             refused(tmp_path / "data", ConfigError, "in use by another process")
-            assert not (tmp_path / "data" / "identity.json").exists()
+            assert not (tmp_path / "data" / FILE).exists()
 
     def test_closing_gives_it_back(self, ours: Path) -> None:
         first = open_dir(ours)
@@ -224,14 +252,14 @@ class TestLock:
 
 
 class TestFirstStartThatFailed:
-    @pytest.mark.parametrize("written", [b"", b'{"form', json.dumps(OURS).encode()])
-    def test_a_crash_while_the_identity_was_written_can_be_started_again(self, tmp_path: Path, written: bytes) -> None:
+    @pytest.mark.parametrize("written", [b"", b'{"form', encode(OURS)])
+    def test_a_crash_while_the_manifest_was_written_can_be_started_again(self, tmp_path: Path, written: bytes) -> None:
         (tmp_path / "lock").touch()
-        (tmp_path / "identity.json.new").write_bytes(written)
+        (tmp_path / f"{FILE}.new").write_bytes(written)
         open_dir(tmp_path).close()
-        assert json.loads((tmp_path / "identity.json").read_bytes()) == OURS
+        assert held_by(tmp_path) == OURS
 
-    def test_a_disk_too_full_for_the_identity_is_a_typed_line(self, tmp_path: Path) -> None:
+    def test_a_disk_too_full_for_the_manifest_is_a_typed_line(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=str(tmp_path)):
             open_dir(tmp_path / "data", disk=FullDisk())
 

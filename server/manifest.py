@@ -1,0 +1,139 @@
+"""What a data directory says of itself: whose it is, and what must stay as it was when its data was written.
+
+One small file, JSON so that people can read it, with a checksum so that a flipped bit is noticed. It says
+nothing that the journal and the partition logs know better: indices and watermarks are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import chain, groupby, repeat
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+
+from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
+from logboom.settings import ClusterSettings
+from logboom.types import DurabilityMode, NodeId
+
+FORMAT_VERSION: Final = 2
+"""1 was a file called identity.json, with neither a checksum nor the rest."""
+
+
+class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``count`` consecutive partitions are."""
+
+    count: int
+    state_machine: str
+    mode: DurabilityMode
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one node's data directory."""
+
+    node: str
+    cluster: str
+    members: tuple[str, ...]
+    """Ids of all nodes, sorted. Their addresses may change."""
+    partitions: tuple[Kind, ...]
+    """From partition 0 on."""
+
+    @staticmethod
+    def of(node: NodeId, cluster: ClusterSettings) -> Manifest:
+        """What a node with these settings writes."""
+        each = map(cluster.partition, range(cluster.partitions))
+        kinds = groupby(each, lambda chosen: (chosen.state_machine, DurabilityMode(chosen.mode)))
+        return Manifest(
+            node=node,
+            cluster=cluster.id,
+            members=tuple(sorted(member.id for member in cluster.members)),
+            partitions=tuple(Kind(sum(1 for _ in same), *kind) for kind, same in kinds),
+        )
+
+    def check_owner(self, wanted: Manifest, where: str) -> None:
+        """Raises WrongNode or ConfigError if the directory was made by others than ``wanted`` names."""
+        if (self.node, self.cluster) != (wanted.node, wanted.cluster):
+            raise WrongNode(
+                f"{where} belongs to node {self.node!r} of cluster {self.cluster!r}, "
+                f"not to {wanted.node!r} of {wanted.cluster!r}"
+            )
+        if self.members != wanted.members:
+            # Two configurations may have majorities that share no node: what one has committed the other forgets.
+            raise ConfigError(
+                f"cluster.members: {', '.join(wanted.members)}, and {where} is of a cluster with "
+                f"{', '.join(self.members)}. The members of a cluster that has data cannot be changed",
+                path="cluster.members",
+            )
+
+    def check_partitions(self, wanted: Manifest, used: Collection[int]) -> None:
+        """Raises ConfigError if a partition in ``used``, those that something was ordered for, is to change."""
+        now = list(wanted._each())
+        before = chain(self._each(), repeat(None))
+        for partition, had in zip(range(max(used, default=-1) + 1), before, strict=False):
+            if partition in used:
+                _check(partition, had, now[partition] if partition < len(now) else None, len(now))
+
+    def _each(self) -> Iterator[Kind]:
+        return chain.from_iterable(repeat(kind, kind.count) for kind in self.partitions)
+
+
+def _check(partition: int, had: Kind | None, wanted: Kind | None, partitions: int) -> None:
+    if wanted is None:
+        raise ConfigError(
+            f"cluster.partitions: {partitions}, and partition {partition} has data: set it to {partition + 1} or more",
+            path="cluster.partitions",
+        )
+    if had is None:  # a manifest from before the partition was used: the directory was put together by hand
+        raise CorruptData(f"partition {partition} has data, and the manifest does not name it")
+    if had.state_machine != wanted.state_machine:
+        path = f'cluster.overrides."{partition}".state_machine'
+        raise ConfigError(
+            f"{path}: {wanted.state_machine!r}, and partition {partition} has data of {had.state_machine!r}. "
+            "Use another partition for it",
+            path=path,
+        )
+    if had.mode is DurabilityMode.WRITE_BEHIND and wanted.mode is not had.mode:
+        # What was committed write-behind may be on fewer disks than write-ahead takes for granted.
+        path = f'cluster.overrides."{partition}".mode'
+        raise ConfigError(
+            f"{path}: {str(wanted.mode)!r}, and partition {partition} has data that was written behind. "
+            "Use another partition for it",
+            path=path,
+        )
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file."""
+    return sealed(msgspec.to_builtins(manifest) | {"format": FORMAT_VERSION})
+
+
+def decode(raw: bytes, *, path: str) -> Manifest:
+    """Raises CorruptData or IncompatibleVersion, naming ``path``."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+        version = fields["format"]
+        del fields["checksum"]
+        whole = sealed(fields) == raw
+    except (msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
+        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
+    if not whole:
+        raise CorruptData(f"{path} does not match its checksum: restore it, or the node from a peer", path=path)
+    if version != FORMAT_VERSION:
+        raise IncompatibleVersion(
+            f"{path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",
+            found=version,
+            supported=FORMAT_VERSION,
+        )
+    del fields["format"]
+    try:
+        return msgspec.convert(fields, Manifest)
+    except msgspec.ValidationError as error:
+        raise CorruptData(f"{path} is no manifest: {error}", path=path) from error
+
+
+def sealed(fields: dict[str, Any]) -> bytes:
+    """A file with these fields and their checksum."""
+    # Every format is read this far: a newer one must seal itself in the same way.
+    checksum = google_crc32c.value(msgspec.json.encode(fields, order="sorted"))
+    return msgspec.json.encode(fields | {"checksum": f"{checksum:08x}"}, order="sorted") + b"\n"

@@ -1,0 +1,74 @@
+"""What may change under data that is there, and what may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from logboom.errors import ConfigError, CorruptData
+from logboom.settings import ClusterSettings, Member, PartitionSettings
+from logboom.types import DurabilityMode, NodeId
+from server.manifest import Kind, Manifest, decode, encode
+
+AHEAD, BEHIND = DurabilityMode.WRITE_AHEAD, DurabilityMode.WRITE_BEHIND
+MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (3, 1, 2))
+KV, LOG = PartitionSettings(), PartitionSettings(state_machine="log")
+
+
+def manifest(partitions: int = 4, **overrides: PartitionSettings) -> Manifest:
+    """``p1=...`` is the override of partition 1."""
+    cluster = ClusterSettings(
+        id="c1",
+        members=MEMBERS,
+        partitions=partitions,
+        overrides={name.removeprefix("p"): chosen for name, chosen in overrides.items()},
+    )
+    return Manifest.of(NodeId("n1"), cluster)
+
+
+def test_it_names_members_in_order_and_partitions_in_runs() -> None:
+    found = manifest(6, p2=LOG, p3=LOG)
+    assert found.members == ("n1", "n2", "n3")
+    assert found.partitions == (Kind(2, "kv", AHEAD), Kind(2, "log", AHEAD), Kind(2, "kv", AHEAD))
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    found = manifest(10_000, p17=PartitionSettings(state_machine="log", mode=BEHIND))
+    raw = encode(found)
+    assert decode(raw, path="here") == found
+    assert len(raw) < 1000
+
+
+class TestPartitions:
+    def refused(self, had: Manifest, wanted: Manifest, used: set[int]) -> str:
+        with pytest.raises(ConfigError) as error:
+            had.check_partitions(wanted, used)
+        return str(error.value.path)
+
+    def test_more(self) -> None:
+        manifest(4).check_partitions(manifest(6, p5=LOG), {0, 1, 2, 3})
+
+    def test_fewer_while_those_are_empty(self) -> None:
+        manifest(4).check_partitions(manifest(2), {0, 1})
+        manifest(4).check_partitions(manifest(2), set())
+
+    def test_fewer_where_one_has_data(self) -> None:
+        assert self.refused(manifest(4), manifest(2), {0, 3}) == "cluster.partitions"
+
+    def test_the_number_to_set_is_named(self) -> None:
+        with pytest.raises(ConfigError, match="set it to 4 or more"):
+            manifest(4).check_partitions(manifest(3), {3})
+
+    @pytest.mark.parametrize(("before", "after"), [(KV, LOG), (LOG, KV)])
+    def test_another_state_machine(self, before: PartitionSettings, after: PartitionSettings) -> None:
+        had, wanted = manifest(p1=before), manifest(p1=after)
+        assert self.refused(had, wanted, {0, 1}) == 'cluster.overrides."1".state_machine'
+        had.check_partitions(wanted, {0, 2, 3})
+
+    def test_written_behind_stays_so(self) -> None:
+        behind = PartitionSettings(mode=BEHIND)
+        assert self.refused(manifest(p1=behind), manifest(), {1}) == 'cluster.overrides."1".mode'
+        manifest().check_partitions(manifest(p1=behind), {1})
+
+    def test_data_of_a_partition_that_it_never_named(self) -> None:
+        with pytest.raises(CorruptData):
+            manifest(2).check_partitions(manifest(4), {3})
