@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import chain, groupby, repeat
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import google_crc32c
 import msgspec
 
+from logboom.config import PARTITIONS_MAX
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, NodeId
@@ -24,7 +25,7 @@ FORMAT_VERSION: Final = 2
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ``count`` consecutive partitions are."""
 
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
     state_machine: str
     mode: DurabilityMode
 

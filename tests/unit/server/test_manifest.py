@@ -38,6 +38,13 @@ def test_it_is_read_as_it_was_written() -> None:
     assert len(raw) < 1000
 
 
+@pytest.mark.parametrize("count", [-1, 0, 100_001, 1 << 63])
+def test_a_number_of_partitions_that_cannot_be(count: int) -> None:
+    raw = encode(Manifest(node="n1", cluster="c1", members=("n1",), partitions=(Kind(count, "kv", AHEAD),)))
+    with pytest.raises(CorruptData, match="here is no manifest"):
+        decode(raw, path="here")
+
+
 class TestPartitions:
     def refused(self, had: Manifest, wanted: Manifest, used: set[int]) -> str:
         with pytest.raises(ConfigError) as error:
