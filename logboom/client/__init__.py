@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, Self
 
 from logboom.certs import client_context
 from logboom.client.cluster import Cluster
+from logboom.client.parts import Part
 from logboom.client.reads import LogBatch, Reader, watermark_of
-from logboom.client.submits import Part, Submitter
+from logboom.client.submits import Submitter
 from logboom.commands import Command, Value, to_record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock

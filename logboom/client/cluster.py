@@ -86,6 +86,10 @@ class Cluster:
         """Every node that is known of; given endpoints first."""
         return list(dict.fromkeys([*self.endpoints, *self.members.values()]))
 
+    def chance(self) -> float:
+        """From 0 to 1, for jitter."""
+        return self._rng.random()
+
     # -- connections
 
     async def connection(self, address: str) -> NodeConnection:
@@ -237,9 +241,25 @@ class Cluster:
         elif isinstance(error, Unavailable | UnknownOutcome):
             self._leader = None
 
-    async def at_leader(self, call: Callable[[NodeConnection], Awaitable[T]], *, deadline: float) -> T:
+    def leader_now(self) -> NodeConnection | None:
+        """An open connection to the node that is believed to lead, if a frame can be sent there at once."""
+        leader = self._leader
+        if leader is None:
+            return None
+        for each in self._connections.values():
+            if not each.closed and each.is_writable and self._leads(each, leader):
+                return each
+        return None
+
+    async def at_leader(
+        self,
+        call: Callable[[NodeConnection], Awaitable[T]],
+        *,
+        deadline: float,
+        failed: LogboomError | None = None,
+    ) -> T:
         """``call`` (a write) at the leader, again after every retryable error, until the deadline."""
-        return await self.retry(self.leader, call, deadline=deadline, writes=True)
+        return await self.retry(self.leader, call, deadline=deadline, writes=True, failed=failed)
 
     async def retry(
         self,
@@ -249,15 +269,17 @@ class Cluster:
         deadline: float,
         writes: bool = False,
         grace: float = 0.0,
+        failed: LogboomError | None = None,
     ) -> T:
         """Jittered exponential backoff; a redirect is followed at once (but not for ever).
 
         With ``writes``, errors raised tell whether any attempt may have taken effect. ``grace``:
-        seconds that an answer given at the deadline has to arrive.
+        seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before.
         """
-        pause, redirects, doubt = BACKOFF_MIN_S, 0, False
-        before: LogboomError | None = None
+        attempts = _Attempts(self, deadline=deadline, writes=writes)
         while True:
+            if failed is not None and (pause := attempts.failed(failed)):
+                await asyncio.sleep(pause)
             sent = False
             try:
                 async with asyncio.timeout_at(deadline + grace):
@@ -265,28 +287,9 @@ class Cluster:
                     sent = True
                     return await call(connection)
             except TimeoutError:
-                raise DeadlineExceeded(
-                    "the deadline passed before an answer came" + (f"; the one before: {before}" if before else ""),
-                    outcome="unknown" if writes and (sent or doubt) else "not_applied",
-                ) from before
+                raise attempts.too_late(sent=sent) from failed
             except LogboomError as error:
-                before = error
-                self.heard(error)
-                doubt |= writes and error.outcome == "unknown"
-                wait = 0.0
-                if isinstance(error, NotLeader) and error.fields.get("leader") and redirects < REDIRECTS_MAX:
-                    redirects += 1
-                else:
-                    redirects = 0
-                    wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + self._rng.random())
-                    pause = min(pause * 2, BACKOFF_MAX_S)
-                final = self.closed or not error.retryable or isinstance(error, BarrierTimeout)
-                if final or self.now + wait >= deadline:
-                    if doubt and error.outcome == "not_applied":
-                        raise _doubtful(error, final=final) from error
-                    raise
-            if wait:
-                await asyncio.sleep(wait)
+                failed = error
 
     async def close(self) -> None:
         """Close every connection."""
@@ -302,6 +305,44 @@ class Cluster:
         for connection in connections:
             connection.abort()  # whoever does not take our last bytes is not waited for
         await asyncio.sleep(0)
+
+
+class _Attempts:
+    """What became of one request's attempts, and when the next one is due."""
+
+    def __init__(self, cluster: Cluster, *, deadline: float, writes: bool) -> None:
+        self._cluster, self._deadline, self._writes = cluster, deadline, writes
+        self._pause = BACKOFF_MIN_S
+        self._redirects = 0
+        self._doubt = False
+        """An attempt may have taken effect."""
+        self._last: LogboomError | None = None
+
+    def failed(self, error: LogboomError) -> float:
+        """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none."""
+        cluster, self._last = self._cluster, error
+        cluster.heard(error)
+        self._doubt |= self._writes and error.outcome == "unknown"
+        wait = 0.0
+        if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
+            self._redirects += 1
+        else:
+            self._redirects = 0
+            wait = max(float(error.fields.get("retry_after") or 0.0), self._pause) * (0.5 + cluster.chance())
+            self._pause = min(self._pause * 2, BACKOFF_MAX_S)
+        final = cluster.closed or not error.retryable or isinstance(error, BarrierTimeout)
+        if final or cluster.now + wait >= self._deadline:
+            if self._doubt and error.outcome == "not_applied":
+                raise _doubtful(error, final=final) from error
+            raise error
+        return wait
+
+    def too_late(self, *, sent: bool) -> DeadlineExceeded:
+        """The deadline has passed while an attempt was under way."""
+        return DeadlineExceeded(
+            "the deadline passed before an answer came" + (f"; the one before: {self._last}" if self._last else ""),
+            outcome="unknown" if self._writes and (sent or self._doubt) else "not_applied",
+        )
 
 
 def _doubtful(error: LogboomError, *, final: bool) -> LogboomError:

@@ -7,7 +7,8 @@ import itertools
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from logboom.errors import LogboomError, Unauthenticated, Unavailable, UnknownOutcome, WrongNode, from_wire
@@ -21,6 +22,10 @@ DEAD_AFTER_S: Final = 4.0
 """A node that owes answers and is silent for this long, PINGs included, is given up."""
 STREAM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Received and not yet consumed, per stream; then the connection stops reading."""
+
+
+Answered = Callable[[Frame | LogboomError], None]
+"""Told once: the reply, or what went wrong."""
 
 
 class _Stream:
@@ -58,7 +63,7 @@ class NodeConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
-        self._replies: dict[int, asyncio.Future[Frame]] = {}
+        self._replies: dict[int, Answered] = {}
         self._streams: dict[int, _Stream] = {}
         self._queue: list[Buffer] = []
         self._writable = asyncio.Event()
@@ -164,24 +169,36 @@ class NodeConnection(asyncio.Protocol):
         if not self._writable.is_set():
             await self._writable.wait()
 
+    @property
+    def is_writable(self) -> bool:
+        """The node reads fast enough."""
+        return self._writable.is_set()
+
+    def post(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer], answered: Answered) -> int:
+        """Send, and be told of the answer. Not when it is closed. What comes back is for ``forget``."""
+        request_id = next(self._ids)
+        self._expect()
+        self._replies[request_id] = answered
+        self._send(encode(kind, header, body, request_id=request_id))
+        if len(self._replies) == 1:
+            self._flush()  # alone: there is nothing to gather it with
+        return request_id
+
+    def forget(self, request_id: int) -> None:
+        """Nobody waits for this answer, should it still be open: the node is told."""
+        if self._replies.pop(request_id, None) is not None:
+            self._send(encode(Kind.CANCEL, {}, request_id=request_id))
+
     async def request(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = ()) -> Frame:
         """Send, wait for the reply. Cancelling tells the node. Raises the node's error, or UnknownOutcome."""
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
-        request_id = next(self._ids)
         reply: asyncio.Future[Frame] = self._loop.create_future()
-        self._expect()
-        self._replies[request_id] = reply
-        self._send(encode(kind, header, body, request_id=request_id))
-        if len(self._replies) == 1:
-            self._flush()  # alone: there is nothing to gather it with
+        request_id = self.post(kind, header, body, partial(_settle, reply))
         try:
             return await reply
-        except asyncio.CancelledError:
-            self._send(encode(Kind.CANCEL, {}, request_id=request_id))
-            raise
         finally:
-            self._replies.pop(request_id, None)
+            self.forget(request_id)
 
     async def stream(self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0) -> AsyncIterator[Frame]:
         """Frames of a streamed reply; with ``credit``, as many bytes are granted again as are consumed."""
@@ -271,12 +288,9 @@ class NodeConnection(asyncio.Protocol):
                 self._reading = False
                 self._transport.pause_reading()
             return
-        reply = self._replies.get(frame.request_id)
-        if reply is not None and not reply.done():
-            if error is not None:
-                reply.set_exception(error)
-            else:
-                reply.set_result(frame)
+        answered = self._replies.pop(frame.request_id, None)
+        if answered is not None:
+            answered(error or frame)
         elif error is not None and frame.request_id == 0:
             self._lost(error)
 
@@ -285,9 +299,9 @@ class NodeConnection(asyncio.Protocol):
         if self._beat is not None:
             self._beat.cancel()
         self._writable.set()
-        for reply in self._replies.values():
-            if not reply.done():
-                reply.set_exception(self._why(error))
+        replies, self._replies = self._replies, {}
+        for answered in replies.values():
+            answered(self._why(error))
         for stream in self._streams.values():
             stream.put(self._why(error))
         self._streams.clear()
@@ -300,6 +314,15 @@ class NodeConnection(asyncio.Protocol):
             return Unauthenticated(f"TLS with {self.address}: {error}", address=self.address)
         because = f": {error}" if error else ""
         return UnknownOutcome(f"the connection to {self.address} was lost{because}", address=self.address)
+
+
+def _settle(reply: asyncio.Future[Frame], answer: Frame | LogboomError) -> None:
+    if reply.done():
+        return  # whoever waited has given up in this very turn
+    if isinstance(answer, LogboomError):
+        reply.set_exception(answer)
+    else:
+        reply.set_result(answer)
 
 
 def _refusal(error: ssl.SSLError) -> bool:

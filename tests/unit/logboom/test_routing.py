@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logboom.client.submits import Sequences
+from logboom.client.parts import Sequences
 from logboom.routing import partition_of, partitions_of
 
 

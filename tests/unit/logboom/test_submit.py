@@ -9,7 +9,7 @@ import time
 import pytest
 
 from logboom import Add, Client, Put, Record, RecordBlock, Status
-from logboom.client.submits import Budget
+from logboom.client.parts import Budget
 from logboom.errors import (
     DeadlineExceeded,
     InvalidRequest,

@@ -1,0 +1,240 @@
+"""Single commands that travel together: one lane per partition and level.
+
+Commands made in the same turn of the loop travel as one part of one frame, and while frames
+are in flight the next ones collect: load makes frames larger, never a lone command slower.
+The way that nearly all take has no task, no timer of its own, and no turn of the loop more
+than it needs; whatever goes wrong on it goes on in a task, with the same sequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Final, Protocol
+
+from logboom.client.parts import Budget, Part, Sequences, receipt_of
+from logboom.errors import DeadlineExceeded, LogboomError, Outcome, Unavailable, UnknownOutcome
+from logboom.records import RecordBlock
+from logboom.types import Level, PartitionLogIndex, Receipt, Receipts, Record
+from logboom.wire import Frame
+
+IN_FLIGHT_MAX: Final = 4
+PART_RECORDS_MAX: Final = 8192
+EXPIRY_GRACE_S: Final = 0.05
+"""The node ends a request at the same deadline and knows better why."""
+EXPIRY_STEP_S: Final = 0.005
+"""Commands that expire within this time do so together."""
+CLOSED: Final = "the client was closed before an answer came"
+
+Answered = Callable[[Frame | LogboomError], None]
+
+
+class Carrier(Protocol):
+    """What a lane needs of the client."""
+
+    budget: Budget
+    closed: bool
+
+    @property
+    def part_bytes(self) -> int:
+        """How large a part may become."""
+
+    def sequences(self, partition_id: int) -> Sequences:
+        """Numbers for one partition."""
+
+    def post(self, part: Part, *, wait: Level, deadline: float, answered: Answered) -> Callable[[], None] | None:
+        """Send to the leader, if that can be done at once; what it gives back takes the request back."""
+
+    async def deliver(
+        self, parts: Sequence[Part], *, wait: Level, deadline: float, failed: LogboomError | None
+    ) -> Receipts:
+        """Send until it is answered; ``failed``: what became of a first attempt."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that belongs to the client."""
+
+
+@dataclass(slots=True)
+class Single:
+    """One command and who waits for it."""
+
+    record: Record
+    deadline: float
+    answer: asyncio.Future[Receipt]
+    size: int
+    sent: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Commands in flight."""
+
+    singles: list[Single]
+    part: Part
+    deadline: float
+    take_back: Callable[[], None] | None = None
+    """While it is on the way without a task of its own."""
+
+
+class Lane:
+    """Single commands for one partition and level."""
+
+    def __init__(self, carrier: Carrier, partition_id: int, wait: Level) -> None:
+        self._carrier = carrier
+        self._partition_id = partition_id
+        self._sequences = carrier.sequences(partition_id)
+        self._wait = wait
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Single] = deque()
+        self._in_flight: dict[_Batch, None] = {}
+        self._scheduled = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
+
+    def put(self, single: Single) -> None:
+        """Take one more; it leaves at the end of this turn, or when a frame has been answered."""
+        self._queue.append(single)
+        if single.deadline < self._alarm_at:
+            self._watch(single.deadline)
+        if not self._scheduled and len(self._in_flight) < IN_FLIGHT_MAX:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """What was never sent has not happened; of what was sent nobody knows."""
+        _fail(self._queue, Unavailable("the client was closed"))
+        self._queue.clear()
+        for batch in list(self._in_flight):
+            _fail(batch.singles, UnknownOutcome(CLOSED))
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    # -- sending
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while not self._carrier.closed and self._queue and len(self._in_flight) < IN_FLIGHT_MAX:
+            singles = self._take()
+            if singles:
+                self._send(singles)
+
+    def _take(self) -> list[Single]:
+        """For the next part: whoever has not given up while waiting."""
+        taken: list[Single] = []
+        queue, room = self._queue, self._carrier.part_bytes
+        while queue and len(taken) < PART_RECORDS_MAX and (not taken or queue[0].size <= room):
+            single = queue.popleft()
+            if single.answer.done():
+                self._carrier.budget.give(single.size)
+            else:
+                room -= single.size
+                taken.append(single)
+        return taken
+
+    def _send(self, singles: list[Single]) -> None:
+        try:
+            block = RecordBlock.from_records([single.record for single in singles])
+        except LogboomError as error:
+            _fail(singles, error)
+            self._carrier.budget.give(sum(single.size for single in singles))
+            return
+        for single in singles:
+            single.sent = True
+        part = Part(self._partition_id, self._sequences.take(len(singles)), block)
+        batch = _Batch(singles, part, max(single.deadline for single in singles))
+        self._in_flight[batch] = None
+        batch.take_back = self._carrier.post(
+            part, wait=self._wait, deadline=batch.deadline, answered=partial(self._answered, batch)
+        )
+        if batch.take_back is None:
+            self._carrier.start(self._deliver(batch, None))
+
+    def _answered(self, batch: _Batch, answer: Frame | LogboomError) -> None:
+        batch.take_back = None
+        if isinstance(answer, LogboomError) and not self._carrier.closed:
+            self._carrier.start(self._deliver(batch, answer))
+            return
+        try:
+            if isinstance(answer, LogboomError):
+                _fail(batch.singles, UnknownOutcome(CLOSED))
+            else:
+                _share(batch.singles, receipt_of(answer.header["parts"][0]))
+        except Exception as error:  # noqa: BLE001 - whatever a node may have answered: it is told, and reported
+            _fail(batch.singles, UnknownOutcome(f"the client failed: {error!r}"))
+            self._loop.call_exception_handler({"message": "an answer that is none", "exception": error})
+        finally:
+            self._ended(batch)
+
+    async def _deliver(self, batch: _Batch, failed: LogboomError | None) -> None:
+        """The long way: another connection, another leader, another attempt."""
+        try:
+            receipts = await self._carrier.deliver(
+                [batch.part], wait=self._wait, deadline=batch.deadline, failed=failed
+            )
+            _share(batch.singles, receipts.parts[0])
+        except LogboomError as error:
+            _fail(batch.singles, error)
+        except asyncio.CancelledError:
+            _fail(batch.singles, UnknownOutcome(CLOSED))
+            raise
+        except Exception as error:
+            _fail(batch.singles, UnknownOutcome(f"the client failed: {error!r}"))
+            raise  # nobody expected this one: let the loop report it
+        finally:
+            self._ended(batch)
+
+    def _ended(self, batch: _Batch) -> None:
+        del self._in_flight[batch]
+        self._sequences.settle(batch.part.first_sequence)
+        self._carrier.budget.give(sum(single.size for single in batch.singles))
+        self._flush()
+
+    # -- deadlines: one alarm for all that is queued or in flight
+
+    def _watch(self, deadline: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        self._alarm = self._loop.call_at(deadline + EXPIRY_GRACE_S, self._expire)
+
+    def _expire(self) -> None:
+        self._alarm, self._alarm_at = None, math.inf
+        due = self._loop.time() - EXPIRY_GRACE_S
+        earliest = math.inf
+        for single in chain(self._queue, *(batch.singles for batch in self._in_flight)):
+            if single.answer.done():
+                continue
+            if single.deadline > due:
+                earliest = min(earliest, single.deadline)
+                continue
+            outcome: Outcome = "unknown" if single.sent else "not_applied"
+            single.answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome=outcome))
+        if earliest < math.inf:
+            self._watch(max(earliest, due + EXPIRY_STEP_S))
+        for batch in [each for each in self._in_flight if each.deadline <= due and each.take_back is not None]:
+            if batch.take_back is not None:
+                batch.take_back()
+            self._ended(batch)
+
+
+def _fail(singles: Iterable[Single], error: LogboomError) -> None:
+    """To each an error of its own: one object raised in many tasks would gather all their tracebacks."""
+    for single in singles:
+        if not single.answer.done():
+            single.answer.set_exception(type(error)(error.message, outcome=error.outcome, **error.fields))
+
+
+def _share(singles: list[Single], whole: Receipt) -> None:
+    for position, single in enumerate(singles):
+        if single.answer.done():
+            continue
+        index = PartitionLogIndex(whole.first_index + position)
+        results = None if whole.results is None else (whole.results[position],)
+        single.answer.set_result(
+            Receipt(whole.partition_id, index, index, whole.global_index, int(position < whole.duplicate), results)
+        )

@@ -1,0 +1,140 @@
+"""What a submit is made of: sequence numbers, parts, the client's budget, receipts."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logboom.errors import DeadlineExceeded, InvalidRequest, RecordTooLarge
+from logboom.records import KEY_BYTES_MAX, RecordBlock
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Receipt, Record, Status
+
+RECORD_OVERHEAD: Final = 16
+
+
+class Sequences:
+    """Numbers of one producer for one partition, and which of them are still open."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._open: list[int] = []
+        self._settled: set[int] = set()
+
+    def take(self, count: int) -> int:
+        """The first of ``count`` new numbers."""
+        first = self._next
+        self._next += count
+        heapq.heappush(self._open, first)
+        return first
+
+    def settle(self, first: int) -> None:
+        """What was taken as ``first`` has its outcome; it will not be sent again."""
+        self._settled.add(first)
+        while self._open and self._open[0] in self._settled:
+            self._settled.discard(heapq.heappop(self._open))
+
+    @property
+    def floor(self) -> int:
+        """Nothing below this will ever be sent again."""
+        return self._open[0] if self._open else self._next
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition's share of a frame."""
+
+    partition_id: int
+    first_sequence: int
+    records: RecordBlock
+
+
+class Budget:
+    """Bytes given to this client and not yet answered for. First come, first served."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_take(self, size: int) -> bool:
+        """Take at once if there is room; a request larger than the whole budget goes when it is alone."""
+        if self._waiting or (self.used and self.used + size > self.limit):
+            return False
+        self.used += size
+        return True
+
+    async def take(self, size: int, *, deadline: float) -> None:
+        """Take, waiting for room. Raises DeadlineExceeded, outcome ``not_applied``."""
+        if self.try_take(size):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self.give(size)  # it was granted in the same turn
+            else:
+                turn.cancel()
+                self._grant()
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"{self.limit} bytes are in flight and none were answered in time (max_in_flight_bytes)",
+                    outcome="not_applied",
+                ) from None
+            raise
+
+    def give(self, size: int) -> None:
+        """Give back."""
+        self.used -= size
+        if self._waiting:
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done():
+                if self.used and self.used + size > self.limit:
+                    return
+                self.used += size
+                turn.set_result(None)
+            self._waiting.popleft()
+
+
+def record_bytes(record: Record) -> int:
+    """An upper bound of what a record takes in a block. Raises InvalidRequest and RecordTooLarge (its key)."""
+    payload: Any = record.payload
+    key: Any = record.key or b""
+    headers: Any = record.headers
+    if type(payload) is not bytes or type(key) is not bytes:
+        raise InvalidRequest("a record's payload and key are bytes")
+    if len(key) > KEY_BYTES_MAX:
+        raise RecordTooLarge(f"a key of {len(key)} bytes; at most {KEY_BYTES_MAX}", size=len(key), limit=KEY_BYTES_MAX)
+    size = len(payload) + len(key) + RECORD_OVERHEAD
+    if headers:
+        if not all(isinstance(name, str) and isinstance(value, bytes) for name, value in headers):
+            raise InvalidRequest("a record's headers are pairs of text and bytes")
+        size += sum(len(name.encode()) + len(value) + RECORD_OVERHEAD for name, value in headers)
+    return size
+
+
+def receipt_of(row: Sequence[Any]) -> Receipt:
+    """Of one part's row in a reply."""
+    partition, first, last, global_index, duplicate, raw = row
+    results = None
+    if raw is not None:
+        count = last - first + 1
+        results = tuple(map(Status, raw)) if len(raw) != 1 else (Status(raw[0]),) * count
+    return Receipt(
+        PartitionId(partition),
+        PartitionLogIndex(first),
+        PartitionLogIndex(last),
+        GlobalLogIndex(global_index),
+        duplicate,
+        results,
+    )

@@ -1,0 +1,123 @@
+"""Single commands in lanes: deadlines of their own, places in flight that come back, answers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from logboom import Client, Put
+from logboom.client.lanes import IN_FLIGHT_MAX
+from logboom.errors import DeadlineExceeded, NotLeader, UnknownOutcome
+from logboom.wire import Frame, Kind
+from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
+
+
+async def known(client: Client) -> None:
+    """The leader's address, from its WELCOME: commands need no task from here on."""
+    await client.partitions()
+
+
+@contextmanager
+def loop_complains() -> Iterator[list[dict[str, Any]]]:
+    """What the loop is told of."""
+    loop, seen = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda _, context: seen.append(context))
+    try:
+        yield seen
+    finally:
+        loop.set_exception_handler(None)
+
+
+async def test_a_command_needs_no_task_once_the_leader_is_known() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        await boom.submit(0, Put(b"a", b""))
+        before = len(asyncio.all_tasks())
+        node.answers[Kind.SUBMIT] = silent
+        waiting = asyncio.ensure_future(boom.submit(0, Put(b"b", b"")))
+        await until(lambda: len(node.of(Kind.SUBMIT)) == 2)
+        assert len(asyncio.all_tasks()) == before + 1
+        waiting.cancel()
+
+
+async def test_each_expires_at_its_own_deadline() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.answers[Kind.SUBMIT] = silent
+        started = time.monotonic()
+        ended: dict[str, float] = {}
+
+        async def submit(name: str, timeout: float) -> None:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await boom.submit(0, Put(name.encode(), b""), timeout=timeout)
+            assert caught.value.outcome == "unknown"
+            ended[name] = time.monotonic() - started
+
+        await asyncio.gather(submit("late", 0.6), submit("soon", 0.1), submit("between", 0.3))
+        assert list(ended) == ["soon", "between", "late"]
+        assert ended["soon"] >= 0.1
+        assert ended["between"] >= 0.3
+        assert ended["late"] >= 0.6
+
+
+async def test_what_expires_is_taken_back_and_makes_room() -> None:
+    async with cluster() as [node], Client(node.address, max_in_flight_bytes=100_000) as boom:
+        await known(boom)
+        node.answers[Kind.SUBMIT] = silent
+        submits = [asyncio.ensure_future(boom.submit(0, Put(b"a", b""), timeout=0.1))]
+        for k in range(1, IN_FLIGHT_MAX):
+            await until(lambda k=k: len(node.of(Kind.SUBMIT)) == k)  # type: ignore[misc]
+            submits.append(asyncio.ensure_future(boom.submit(0, Put(b"a", b""), timeout=0.1)))
+        errors = await asyncio.gather(*submits, return_exceptions=True)
+        assert [type(each) for each in errors] == [DeadlineExceeded] * IN_FLIGHT_MAX
+        del node.answers[Kind.SUBMIT]
+        await boom.submit(0, Put(b"b", b""))
+        await until(lambda: len(node.of(Kind.CANCEL)) == IN_FLIGHT_MAX)
+        assert boom._submitter.budget.used == 0
+
+
+async def test_what_waits_for_a_place_in_flight_was_not_applied() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.answers[Kind.SUBMIT] = silent
+        stuck = []
+        for k in range(IN_FLIGHT_MAX):
+            stuck.append(asyncio.ensure_future(boom.submit(0, Put(b"a", b""), timeout=20.0)))
+            await until(lambda k=k: len(node.of(Kind.SUBMIT)) == k + 1)  # type: ignore[misc]
+        with pytest.raises(DeadlineExceeded) as caught:
+            await boom.submit(0, Put(b"b", b""), timeout=0.1)
+        assert caught.value.outcome == "not_applied"
+        for each in stuck:
+            each.cancel()
+
+
+@pytest.mark.parametrize("header", [{}, {"parts": []}, {"parts": [[0, 1]]}, {"parts": [[0, 1, 1, 1, 0, b"\xff"]]}])
+async def test_an_answer_that_is_none(header: dict[str, Any]) -> None:
+    def malformed(session: Session, frame: Frame) -> None:
+        session.send(frame, Kind.SUBMITTED, header)
+
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.once(Kind.SUBMIT, malformed)
+        with loop_complains() as seen:
+            with pytest.raises(UnknownOutcome, match="the client failed"):
+                await boom.submit(0, Put(b"a", b""))
+            assert len(seen) == 1
+        assert (await boom.submit(0, Put(b"b", b""))).first_index == 1
+        assert boom._submitter.budget.used == 0
+
+
+async def test_a_lost_connection_is_followed_by_the_same_sequences_on_another() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.once(Kind.SUBMIT, cuts, fails(NotLeader("not me", leader=node.address)))
+        receipt = await boom.submit(0, Put(b"a", b""), timeout=5.0)
+        assert receipt.first_index == 1
+        sent = [frame.header["parts"] for frame in node.of(Kind.SUBMIT)]
+        assert len(sent) == 3
+        assert sent[0] == sent[1] == sent[2]
