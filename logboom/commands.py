@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from logboom.errors import InvalidRequest
 from logboom.types import Record
 
@@ -24,6 +26,7 @@ OP_CAS: Final = 3
 OP_ADD: Final = 4
 CAS_HAS_EXPECTED: Final = 1
 CAS_HAS_VALUE: Final = 2
+PUT: Final = bytes((OP_PUT,))
 ADD_NUMBERS_MAX: Final = 64
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
@@ -32,8 +35,7 @@ Value = bytes | tuple[int, ...] | tuple[float, ...]
 """What a key holds: bytes from Put and Cas, numbers from Add."""
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Set ``key`` to ``value``."""
 
     key: bytes
@@ -41,11 +43,10 @@ class Put:
 
     def record(self) -> Record:
         """As a record of a ``kv`` partition."""
-        return Record(bytes((OP_PUT,)) + self.value, _key(self.key))
+        return Record(PUT + self.value, _key(self.key))
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Remove ``key``; NOT_FOUND if it is not there."""
 
     key: bytes
@@ -55,8 +56,7 @@ class Delete:
         return Record(bytes((OP_DELETE,)), _key(self.key))
 
 
-@dataclass(frozen=True, slots=True)
-class Cas:
+class Cas(msgspec.Struct, frozen=True):
     """Set ``key`` to ``value`` if it holds ``expected``; None stands for "no such key" on either side."""
 
     key: bytes
@@ -90,6 +90,7 @@ class Add:
 
 
 Command = Put | Delete | Cas | Add
+COMMANDS: Final = (Put, Delete, Cas, Add)
 
 
 def pack_numbers(numbers: Sequence[float]) -> bytes:
@@ -116,10 +117,10 @@ def unpack_numbers(raw: bytes) -> tuple[int, ...] | tuple[float, ...]:
 
 def to_record(command: Command | Record) -> Record:
     """Commands and plain records alike, as records."""
+    if isinstance(command, COMMANDS):
+        return command.record()
     if isinstance(command, Record):
         return command
-    if isinstance(command, Put | Delete | Cas | Add):
-        return command.record()
     raise InvalidRequest(f"expected Put, Delete, Cas, Add or Record, not {type(command).__name__}")
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NewType
 
+import msgspec
+
 NodeId = NewType("NodeId", str)
 PartitionId = NewType("PartitionId", int)
 PartitionLogIndex = NewType("PartitionLogIndex", int)
@@ -80,8 +82,7 @@ class Status(IntEnum):
     """Applied before, in an attempt whose result is no longer remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """Where one partition's share of a request landed.
 
     ``duplicate`` counts the leading records that an earlier attempt had already
@@ -142,8 +143,7 @@ class BarrierResult:
     watermarks: tuple[Watermark, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One command as stored: optional key, headers, payload."""
 
     payload: bytes

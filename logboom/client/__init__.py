@@ -14,7 +14,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.parts import Part
 from logboom.client.reads import LogBatch, Reader, watermark_of
 from logboom.client.submits import Submitter
-from logboom.commands import Command, Value, to_record
+from logboom.commands import COMMANDS, Command, Value, to_record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of
@@ -33,6 +33,8 @@ from logboom.types import (
 from logboom.wire import Kind
 
 Submittable = Command | Record
+SUBMITTABLE: Final = (*COMMANDS, Record)
+WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, Level.APPLIED)}
 AtLeast = int | Literal["session"] | None
 STATUS_S: Final = 2.0
 
@@ -132,7 +134,8 @@ class Client:
         restarts of *your* process, give ``producer_id`` (16 bytes) and the ``sequence`` of the first command;
         ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one.
         """
-        rows = commands if isinstance(commands, Sequence) else [commands]
+        alone = isinstance(commands, SUBMITTABLE) or not isinstance(commands, Sequence)
+        rows: Any = [commands] if alone else commands
         if not rows:
             raise InvalidRequest("no commands given")
         if len(rows) == 1 and producer_id is None and sequence is None:
@@ -412,9 +415,8 @@ def _producer(given: Any) -> bytes:
 
 
 def _level(wait: str) -> Level:
-    if wait not in (Level.COMMITTED, Level.DURABLE, Level.APPLIED):
-        _bad("wait", wait)
-    return Level(wait)
+    level = WAITS.get(wait)
+    return level if level is not None else _bad("wait", wait)
 
 
 def _bad(name: str, value: object) -> Any:

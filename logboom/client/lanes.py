@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from logboom.client.parts import Budget, Part, Sequences, receipt_of
 from logboom.errors import DeadlineExceeded, LogboomError, Outcome, Unavailable, UnknownOutcome
 from logboom.records import RecordBlock
-from logboom.types import Level, PartitionLogIndex, Receipt, Receipts, Record
+from logboom.types import Level, Receipt, Receipts, Record
 from logboom.wire import Frame
 
 IN_FLIGHT_MAX: Final = 4
@@ -230,11 +230,10 @@ def _fail(singles: Iterable[Single], error: LogboomError) -> None:
 
 
 def _share(singles: list[Single], whole: Receipt) -> None:
+    partition, at, duplicate, results = whole.partition_id, whole.global_index, whole.duplicate, whole.results
+    index: Any = whole.first_index
     for position, single in enumerate(singles):
-        if single.answer.done():
-            continue
-        index = PartitionLogIndex(whole.first_index + position)
-        results = None if whole.results is None else (whole.results[position],)
-        single.answer.set_result(
-            Receipt(whole.partition_id, index, index, whole.global_index, int(position < whole.duplicate), results)
-        )
+        if not single.answer.done():
+            result = None if results is None else (results[position],)
+            single.answer.set_result(Receipt(partition, index, index, at, int(position < duplicate), result))
+        index += 1

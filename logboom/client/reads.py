@@ -91,7 +91,8 @@ class Reader:
 
     def seen(self, global_index: int) -> None:
         """Remember what has been seen."""
-        self.last_seen = GlobalLogIndex(max(self.last_seen, global_index))
+        if global_index > self.last_seen:
+            self.last_seen = GlobalLogIndex(global_index)
 
     def _mode(self, *, at_least: int | Literal["session"] | None, stale: bool) -> dict[str, Any]:
         if stale:
