@@ -25,7 +25,7 @@ MUTANTS: Final = (
         ("I8", "ReadYourWrites"),
         (
             Edit(
-                "logboom.client.submits:Submitter.deliver",
+                "logboom.client.submits:Submitter._header",
                 "part.first_sequence,",
                 "self.sequences(part.partition_id).take(part.records.count),",
             ),
