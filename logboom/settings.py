@@ -85,6 +85,8 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Longest; each follower draws between the two."""
     fallback_ms: int = 500
     """A leader without a quorum's answers for this long steps down."""
+    spare_linger_ms: int = 5
+    """With one command under way, followers that its quorum does without get it so much later, with those after it."""
     commit_linger_ms: int = 2
     """Longest time after which followers hear of a new commit index; the next entries take it along."""
     entry_bytes_max: int = 64 * KIB

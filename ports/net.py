@@ -52,6 +52,13 @@ class Connection(Protocol):
         """Send now what is queued; otherwise it leaves at the end of this turn, together."""
         ...
 
+    def hold_back(self, seconds: float) -> None:
+        """What is queued need not leave with this turn: it may wait this long, or until something else is sent.
+
+        Called again before it has left, it does not wait longer for that.
+        """
+        ...
+
     @property
     def congested(self) -> bool:
         """True while more than ``send_buffer_bytes`` wait to be sent."""

@@ -191,13 +191,13 @@ class RaftLog:
     def turn_now(self) -> None:
         """Have the turn that is due at once, and send and sync what it leaves."""
         if self._scheduled:
-            # Those who made the last quorum first, then our own sync, then the others: with one command
-            # under way, whoever is not needed for its quorum should not be in its way.
+            # Those who made the last quorum first, then our own sync. Whoever is not needed for the quorum of the
+            # one command under way should not be in its way: he gets several a little later, and syncs them once.
             self._lone = True
             self._turn()
             self._lone = False
+            self.links.hold_back(self.engine.spares, self.settings.spare_linger_ms / 1000)
             self.group.kick()
-            self.links.flush_all()
 
     def _turn(self) -> None:
         if self._closed or not self._scheduled:

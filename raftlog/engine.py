@@ -303,7 +303,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         raise InvariantViolated("the stock tick counts unsynced entries; use tick()")
 
     def _campaign_if_due(self, now: float) -> None:
-        if self._SyncObj__raftElectionDeadline >= now:
+        if self._SyncObj__raftElectionDeadline > now:
             return
         self._set("raftElectionDeadline", now + self._SyncObj__generateRaftTimeout())
         if self._peers and not self._pre_vote_passed:
@@ -327,6 +327,14 @@ class Engine(SyncObj):  # type: ignore[misc]
     def _ask_all(self, message: Message) -> None:
         for node in self._peers.values():
             self._SyncObj__transport.send(node, dict(message))
+
+    @property
+    def spares(self) -> list[NodeId]:
+        """Followers that the last quorum did without, while everyone who made it is connected."""
+        connected = self._SyncObj__connectedNodes
+        if not self.quickest or any(self._peers[peer] not in connected for peer in self.quickest):
+            return []
+        return [peer for peer in self._peers if peer not in self.quickest]
 
     def _advance_commit(self) -> None:
         if self.commit_index == self.journal.last_index:
@@ -423,6 +431,12 @@ class Engine(SyncObj):  # type: ignore[misc]
             earliest = self.clock.monotonic() + stand_back
             self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, earliest))
             self._SyncObj__transport.send(node, {"type": "pre_vote_ok", "term": message["term"]})
+        elif not self._leader_is_alive():
+            # Whoever is behind us will not win: do not let the time pass that he would need to see it. Where there are
+            # several of us, not all at once.
+            ahead = self.settings.election_min_ms / 1000 * (0.25 * self.rng.random() if len(self._peers) > 2 else 0.0)
+            latest = self.clock.monotonic() + ahead
+            self._set("raftElectionDeadline", min(self._SyncObj__raftElectionDeadline, latest))
 
     def _on_pre_vote_ok(self, node: Node, term: int) -> None:
         if term != self.term + 1 or self.is_leader or self._leader_is_alive():

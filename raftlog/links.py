@@ -145,10 +145,11 @@ class Links:
         if link is not None:
             link.connection.flush()
 
-    def flush_all(self) -> None:
-        """Send now what is queued for anyone."""
-        for link in self.links.values():
-            link.connection.flush()
+    def hold_back(self, peers: Sequence[NodeId], seconds: float) -> None:
+        """What is queued for these may wait so long, or until something else is sent there."""
+        for peer in peers:
+            if peer in self.links:
+                self.links[peer].connection.hold_back(seconds)
 
     # -- making them
 
@@ -195,7 +196,9 @@ class Links:
                 client = self.tls[1] if self.tls else None
                 await self.network.dial(self.peers[peer].peer_address, link, limits=self.limits, tls=client)
                 async with asyncio.timeout(self.limits.handshake_s):
-                    await link.introduced.wait()
+                    await link.settled.wait()
+                if link.peer is None:
+                    raise ConnectionResetError("closed before it had introduced itself")
                 pause = REDIAL_MIN_S
                 continue
             except (OSError, TimeoutError, LogboomError) as error:
@@ -224,7 +227,8 @@ class _Link:
         self.expected = expected
         self.peer: NodeId | None = None
         self.heard = links.clock.monotonic()
-        self.introduced = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Introduced, or closed before that."""
         self.gone = asyncio.Event()
         self._connection: Connection | None = None
 
@@ -273,7 +277,7 @@ class _Link:
             self.links.events.link_down(peer)
         self.peer = peer
         self.links.links[peer] = self
-        self.introduced.set()
+        self.settled.set()
         self.links.events.link_up(peer)
 
     def read_done(self) -> None:
@@ -286,6 +290,7 @@ class _Link:
 
     def closed(self, error: Exception | None) -> None:
         self.gone.set()
+        self.settled.set()
         if self.peer is not None and self.links.links.get(self.peer) is self:
             del self.links.links[self.peer]
             log.info("link_down", peer=self.peer, error=str(error) if error else None)

@@ -45,6 +45,8 @@ class AsyncioConnection(asyncio.Protocol):
         self._queue: list[Buffer] = []
         self._queued = 0
         self._flushing = False
+        self._held_back = False
+        self._due: asyncio.TimerHandle | None = None
         self._closed = False
         self._was_congested = False
         self._paused = False
@@ -126,7 +128,7 @@ class AsyncioConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.pop(self, None)
         self._closed = True
-        for timer in (self._handshake, self._frame_timer):
+        for timer in (self._handshake, self._frame_timer, self._due):
             if timer is not None:
                 timer.cancel()
         self._queue.clear()
@@ -157,6 +159,7 @@ class AsyncioConnection(asyncio.Protocol):
             return
         self._queue.extend(buffers)
         self._queued += sum(map(len, buffers))
+        self._held_back = False
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -169,12 +172,23 @@ class AsyncioConnection(asyncio.Protocol):
         if self._queue and not self._closed:
             self._write()
 
+    def hold_back(self, seconds: float) -> None:
+        """See Connection."""
+        if self._queue and not self._closed:
+            self._held_back = True
+            if self._due is None:
+                self._due = self._loop.call_later(seconds, self._write)
+
     def _flush(self) -> None:
         self._flushing = False
-        self._write()
+        if not self._held_back:
+            self._write()
 
     def _write(self) -> None:
         queue, self._queue, self._queued = self._queue, [], 0
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         if self._transport is None or self._transport.is_closing() or not queue:
             return
         if len(queue) == 1:
@@ -220,7 +234,7 @@ class AsyncioConnection(asyncio.Protocol):
     def close(self) -> None:
         """See Connection."""
         if self._transport is not None and not self._closed:
-            self._flush()
+            self._write()
             self._closed = True
             self._transport.close()
 
@@ -239,7 +253,7 @@ class AsyncioConnection(asyncio.Protocol):
         refuse = getattr(self._handler, "refuse", None)
         if refuse is not None and isinstance(error, LogboomError) and not self._closed:
             self._guard(lambda: refuse(error))
-            self._flush()
+            self._write()
             self._closed = True
             if self._transport is not None:
                 # Tell it why, but do not wait for it to listen.

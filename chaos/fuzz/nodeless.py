@@ -63,6 +63,9 @@ class Sent:
     def flush(self) -> None:
         pass
 
+    def hold_back(self, seconds: float) -> None:
+        pass
+
     def pause_reading(self) -> None:
         pass
 

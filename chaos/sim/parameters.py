@@ -184,6 +184,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
             election_max_ms=2 * election,
             fallback_ms=3 * election,
             commit_linger_ms=rng.choice([1, 2, 100]),
+            spare_linger_ms=rng.choice([0, 5, 50]),
             entry_bytes_max=rng.choice([256, 64 * KIB]),
             message_bytes_max=rng.choice([1 * KIB, 1024 * KIB]),
             journal_segment_bytes=rng.choice([16 * KIB, 64 * KIB, 1024 * KIB]),

@@ -179,9 +179,12 @@ class NodeConnection(asyncio.Protocol):
         request_id = next(self._ids)
         self._expect()
         self._replies[request_id] = answered
-        self._send(encode(kind, header, body, request_id=request_id))
-        if len(self._replies) == 1:
-            self._flush()  # alone: there is nothing to gather it with
+        frame = encode(kind, header, body, request_id=request_id)
+        if len(self._replies) > 1 or self._queue:
+            self._send(frame)
+        else:  # alone: there is nothing to gather it with
+            self._queue = frame
+            self._flush()
         return request_id
 
     def forget(self, request_id: int) -> None:

@@ -126,6 +126,28 @@ def test_who_grants_a_pre_vote_stands_back() -> None:
     assert voter.sent[-1]["type"] == "pre_vote"
 
 
+def test_who_is_asked_by_one_who_is_behind_stands_at_once() -> None:
+    """He cannot win; waiting until he has seen it is time without a leader."""
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, append_entries(5, 6) | {"prevLogTerm": 1})
+    voter.sent.clear()
+    voter.now += RaftSettings().election_min_ms / 1000 + 0.001  # the shortest silence; its own deadline is random
+    voter.asked("pre_vote", term=2)
+    assert voter.sent == []
+    voter.engine.tick()
+    assert [m["type"] for m in voter.sent] == ["pre_vote", "pre_vote"]
+
+
+def test_who_hears_a_leader_does_not_stand_whoever_asks() -> None:
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, append_entries(5, 6) | {"prevLogTerm": 1})
+    voter.sent.clear()
+    voter.now += 0.01
+    voter.asked("pre_vote", term=2)
+    voter.engine.tick()
+    assert voter.sent == []
+
+
 def test_a_node_without_its_payload_votes_and_does_not_stand() -> None:
     voter = Voter(now=1000.0)
     voter.engine.may_lead = False

@@ -224,6 +224,9 @@ class MemoryConnection:
     def flush(self) -> None:
         pass
 
+    def hold_back(self, seconds: float) -> None:
+        self.net.held_back.append((self.there, seconds))
+
     def pause_reading(self) -> None:
         pass
 
@@ -257,6 +260,7 @@ class MemoryNetwork:
         self.connections: list[MemoryConnection] = []
         self.cuts: set[frozenset[str]] = set()
         self.slow: dict[tuple[str, str], float] = {}
+        self.held_back: list[tuple[str, float]] = []
 
     def of(self, address: str) -> BoundNetwork:
         return BoundNetwork(self, address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import socket
@@ -130,6 +131,27 @@ class TestPeers:
         await links.start("127.0.0.1:0")
         await until(lambda: network.count > 2)
         await links.close()
+
+    async def test_who_hangs_up_before_the_introduction_is_dialled_again_soon(self) -> None:
+        """A node that is being killed still accepts connections for a moment."""
+        hung_up = 0
+
+        async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal hung_up
+            hung_up += 1
+            writer.close()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        assert LIMITS["handshake_s"] > 10
+        async with server:
+            links = links_of("n2", Events(), peer_address=f"{host}:{port}")
+            await links.start("127.0.0.1:0")
+            try:
+                async with asyncio.timeout(LIMITS["handshake_s"] / 3):
+                    await until(lambda: hung_up > 2)
+            finally:
+                await links.close()
 
     async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
         async with linked() as (address, events):
