@@ -10,7 +10,7 @@ from logboom.wire import Kind, encode
 from tests.unit.server.net_world import LIMITS, LONG_S, SHORT_S, serving
 
 
-async def test_what_is_held_back_leaves_together_and_in_time(self) -> None:
+async def test_what_is_held_back_leaves_together_and_in_time() -> None:
     async with serving() as it:
         client = await it.friend()
         connection, loop = it.sessions[0].open, asyncio.get_running_loop()
@@ -24,7 +24,7 @@ async def test_what_is_held_back_leaves_together_and_in_time(self) -> None:
 
 
 @pytest.mark.parametrize("then", ["send", "flush", "close"])
-async def test_what_is_held_back_goes_with_whatever_comes_next(self, then: str) -> None:
+async def test_what_is_held_back_goes_with_whatever_comes_next(then: str) -> None:
     async with serving() as it:
         client = await it.friend()
         connection = it.sessions[0].open
@@ -37,7 +37,7 @@ async def test_what_is_held_back_goes_with_whatever_comes_next(self, then: str) 
         ]
 
 
-async def test_what_is_held_back_counts_as_queued(self) -> None:
+async def test_what_is_held_back_counts_as_queued() -> None:
     async with serving() as it:
         await it.friend()
         connection = it.sessions[0].open
