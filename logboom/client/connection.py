@@ -177,9 +177,9 @@ class NodeConnection(asyncio.Protocol):
     def post(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer], answered: Answered) -> int:
         """Send, and be told of the answer. Not when it is closed. What comes back is for ``forget``."""
         request_id = next(self._ids)
+        frame = encode(kind, header, body, request_id=request_id)
         self._expect()
         self._replies[request_id] = answered
-        frame = encode(kind, header, body, request_id=request_id)
         if len(self._replies) > 1 or self._queue:
             self._send(frame)
         else:  # alone: there is nothing to gather it with

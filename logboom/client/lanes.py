@@ -148,9 +148,13 @@ class Lane:
         part = Part(self._partition_id, self._sequences.take(len(singles)), block)
         batch = _Batch(singles, part, max(single.deadline for single in singles))
         self._in_flight[batch] = None
-        batch.take_back = self._carrier.post(
-            part, wait=self._wait, deadline=batch.deadline, answered=partial(self._answered, batch)
-        )
+        try:
+            batch.take_back = self._carrier.post(
+                part, wait=self._wait, deadline=batch.deadline, answered=partial(self._answered, batch)
+            )
+        except Exception as error:
+            self._broke(batch, error)
+            raise  # nobody expected this one: let the loop report it
         if batch.take_back is None:
             self._carrier.start(self._deliver(batch, None))
 
@@ -164,10 +168,10 @@ class Lane:
                 _fail(batch.singles, UnknownOutcome(CLOSED))
             else:
                 _share(batch.singles, receipt_of(answer.header["parts"][0]))
-        except Exception as error:  # noqa: BLE001 - whatever a node may have answered: it is told, and reported
-            _fail(batch.singles, UnknownOutcome(f"the client failed: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - whatever a node may have answered: told, and reported
+            self._broke(batch, error)
             self._loop.call_exception_handler({"message": "an answer that is none", "exception": error})
-        finally:
+        else:
             self._ended(batch)
 
     async def _deliver(self, batch: _Batch, failed: LogboomError | None) -> None:
@@ -187,6 +191,10 @@ class Lane:
             raise  # nobody expected this one: let the loop report it
         finally:
             self._ended(batch)
+
+    def _broke(self, batch: _Batch, error: Exception) -> None:
+        _fail(batch.singles, UnknownOutcome(f"the client failed: {error!r}"))
+        self._ended(batch)
 
     def _ended(self, batch: _Batch) -> None:
         del self._in_flight[batch]
@@ -214,12 +222,16 @@ class Lane:
                 continue
             outcome: Outcome = "unknown" if single.sent else "not_applied"
             single.answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome=outcome))
+        for batch in list(self._in_flight):
+            if batch.take_back is None:
+                continue  # its task knows the deadline
+            if batch.deadline > due:
+                earliest = min(earliest, batch.deadline)
+                continue
+            batch.take_back()
+            self._ended(batch)
         if earliest < math.inf:
             self._watch(max(earliest, due + EXPIRY_STEP_S))
-        for batch in [each for each in self._in_flight if each.deadline <= due and each.take_back is not None]:
-            if batch.take_back is not None:
-                batch.take_back()
-            self._ended(batch)
 
 
 def _fail(singles: Iterable[Single], error: LogboomError) -> None:

@@ -96,6 +96,29 @@ async def test_what_waits_for_a_place_in_flight_was_not_applied() -> None:
             each.cancel()
 
 
+async def test_what_nobody_waits_for_any_more_is_taken_back_too() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.answers[Kind.SUBMIT] = silent
+        waiting = asyncio.ensure_future(boom.submit(0, Put(b"a", b""), timeout=0.1))
+        await until(lambda: node.of(Kind.SUBMIT))
+        waiting.cancel()
+        await until(lambda: node.of(Kind.CANCEL))
+        assert boom._submitter.budget.used == 0
+
+
+async def test_what_cannot_be_sent_is_told_at_once_and_blocks_nobody() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        with loop_complains() as seen:
+            for _ in range(IN_FLIGHT_MAX + 1):
+                with pytest.raises(UnknownOutcome, match="the client failed"):
+                    await boom.submit(1 << 70, Put(b"a", b""), timeout=5.0)
+            assert len(seen) == IN_FLIGHT_MAX + 1
+        assert boom._submitter.budget.used == 0
+        await boom.submit(0, Put(b"b", b""))
+
+
 @pytest.mark.parametrize("header", [{}, {"parts": []}, {"parts": [[0, 1]]}, {"parts": [[0, 1, 1, 1, 0, b"\xff"]]}])
 async def test_an_answer_that_is_none(header: dict[str, Any]) -> None:
     def malformed(session: Session, frame: Frame) -> None:
