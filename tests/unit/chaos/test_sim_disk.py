@@ -152,6 +152,24 @@ class TestPowerLoss:
             found.add(tuple((p.name, disk.read_file(p)) for p in disk.paths()))
         assert found == {(("a", b"old"), ("b", b"new")), (("a", b"new"),), ()}
 
+    def test_what_would_be_kept_is_told_before_it_happens(self) -> None:
+        disk, part = made(), b"looked for"
+        assert not disk.keeps(HERE / "nowhere", ".log", part)
+        for name, synced, named, kept in (
+            ("1.log", False, True, False),
+            ("2.log", True, False, False),
+            ("3.log", True, True, True),
+            ("4.other", True, True, True),  # of another kind: the one before is still the last
+            ("5.log", False, True, False),  # what is newest counts, whatever older files have
+        ):
+            file = disk.open(HERE / name, create=True)
+            if named:
+                disk.sync_directory(HERE)
+            file.write([b"before " + part + b" behind"], offset=0)
+            if synced:
+                file.sync()
+            assert disk.keeps(HERE, ".log", part) is kept, name
+
     def test_replacing_leaves_the_old_or_the_new(self) -> None:
         """Cut short at each of its operations."""
         for stop in range(1, 8):

@@ -96,6 +96,20 @@ async def test_what_waits_for_a_place_in_flight_was_not_applied() -> None:
             each.cancel()
 
 
+async def test_a_node_that_does_not_read_gets_nothing_more() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        await boom.submit(0, Put(b"a", b""))
+        (connection,) = boom._cluster._connections.values()
+        connection.pause_writing()
+        waiting = asyncio.ensure_future(boom.submit(0, Put(b"b", b"")))
+        with pytest.raises(DeadlineExceeded):
+            await boom.submit(1, Put(b"c", b""), timeout=0.1)
+        assert len(node.of(Kind.SUBMIT)) == 1
+        connection.resume_writing()
+        assert (await waiting).first_index == 2
+
+
 async def test_what_nobody_waits_for_any_more_is_taken_back_too() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         await known(boom)
