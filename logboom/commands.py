@@ -43,7 +43,10 @@ class Put(msgspec.Struct, frozen=True):
 
     def record(self) -> Record:
         """As a record of a ``kv`` partition."""
-        return Record(PUT + self.value, _key(self.key))
+        try:
+            return Record(PUT + self.value, _key(self.key))
+        except TypeError:
+            raise InvalidRequest(f"a value is bytes, not {self.value!r}") from None
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -65,6 +68,9 @@ class Cas(msgspec.Struct, frozen=True):
 
     def record(self) -> Record:
         """As a record of a ``kv`` partition."""
+        for value in (self.expected, self.value):
+            if value is not None and not isinstance(value, bytes):
+                raise InvalidRequest(f"a value is bytes or None, not {value!r}")
         flags = (CAS_HAS_EXPECTED if self.expected is not None else 0) | (
             CAS_HAS_VALUE if self.value is not None else 0
         )

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self
 
 from logboom.certs import client_context
 from logboom.client.cluster import Cluster
-from logboom.client.parts import Part
+from logboom.client.parts import Part, check_partition
 from logboom.client.reads import LogBatch, Reader, watermark_of
 from logboom.client.submits import Submitter
 from logboom.commands import COMMANDS, Command, Value, to_record
@@ -204,6 +204,7 @@ class Client:
         dense: bool = False,
     ) -> Receipt:
         """Columnar form of ``submit``; with ``producer_id`` and ``sequence``, under the caller's own numbering."""
+        check_partition(partition_id)
         if (producer_id is None) != (sequence is None):
             raise InvalidRequest("give producer_id and sequence together, or neither")
         if producer_id is None or sequence is None:
@@ -414,8 +415,8 @@ def _producer(given: Any) -> bytes:
     return given
 
 
-def _level(wait: str) -> Level:
-    level = WAITS.get(wait)
+def _level(wait: Any) -> Level:
+    level = WAITS.get(wait) if isinstance(wait, str) else None
     return level if level is not None else _bad("wait", wait)
 
 

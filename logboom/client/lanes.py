@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol
 
+from logboom.client.connection import Answered
 from logboom.client.parts import Budget, Part, Sequences, receipt_of
 from logboom.errors import DeadlineExceeded, LogboomError, Outcome, Unavailable, UnknownOutcome
 from logboom.records import RecordBlock
@@ -30,8 +31,6 @@ EXPIRY_GRACE_S: Final = 0.05
 EXPIRY_STEP_S: Final = 0.005
 """Commands that expire within this time do so together."""
 CLOSED: Final = "the client was closed before an answer came"
-
-Answered = Callable[[Frame | LogboomError], None]
 
 
 class Carrier(Protocol):

@@ -14,6 +14,7 @@ from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Receipt, Record, Status
 
 RECORD_OVERHEAD: Final = 16
+PARTITION_ID_MAX: Final = (1 << 32) - 1
 
 
 class Sequences:
@@ -104,6 +105,12 @@ class Budget:
                 self.used += size
                 turn.set_result(None)
             self._waiting.popleft()
+
+
+def check_partition(partition_id: Any) -> None:
+    """Raises InvalidRequest for what cannot be a partition's id; which there are the nodes know."""
+    if type(partition_id) is not int or not 0 <= partition_id <= PARTITION_ID_MAX:
+        raise InvalidRequest(f"a partition's id is an int from 0 to {PARTITION_ID_MAX}, not {partition_id!r}")
 
 
 def record_bytes(record: Record) -> int:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from logboom.client.cluster import Cluster
-from logboom.client.connection import NodeConnection
-from logboom.client.lanes import Answered, Lane, Single
-from logboom.client.parts import Budget, Part, Sequences, receipt_of, record_bytes
+from logboom.client.connection import Answered, NodeConnection
+from logboom.client.lanes import Lane, Single
+from logboom.client.parts import Budget, Part, Sequences, check_partition, receipt_of, record_bytes
 from logboom.errors import InvalidRequest, LogboomError, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.types import Level, Receipt, Receipts, Record
@@ -39,6 +39,7 @@ class Submitter:
 
     async def single(self, partition_id: int, record: Record, *, wait: Level, deadline: float) -> Receipt:
         """One command; travels with others of the same turn. Raises before it is sent if it is too large."""
+        check_partition(partition_id)
         size = record_bytes(record)
         if size > PART_BYTES_MAX:
             self._check_size(size)
@@ -56,6 +57,8 @@ class Submitter:
 
     async def blocks(self, blocks: dict[int, RecordBlock], *, wait: Level, deadline: float) -> Receipts:
         """One atomic request under this client's own sequence numbers."""
+        for partition_id in blocks:
+            check_partition(partition_id)
         size = sum(block.nbytes for block in blocks.values())
         self._check_size(size)
         await self.budget.take(size, deadline=deadline)

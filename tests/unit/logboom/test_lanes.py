@@ -121,13 +121,14 @@ async def test_what_nobody_waits_for_any_more_is_taken_back_too() -> None:
         assert boom._submitter.budget.used == 0
 
 
-async def test_what_cannot_be_sent_is_told_at_once_and_blocks_nobody() -> None:
+async def test_what_cannot_be_sent_is_told_at_once_and_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster() as [node], Client(node.address) as boom:
         await known(boom)
-        with loop_complains() as seen:
+        with monkeypatch.context() as broken, loop_complains() as seen:
+            broken.setattr(boom._submitter, "_header", lambda *_, **__: {"not for msgpack": 1 << 70})
             for _ in range(IN_FLIGHT_MAX + 1):
                 with pytest.raises(UnknownOutcome, match="the client failed"):
-                    await boom.submit(1 << 70, Put(b"a", b""), timeout=5.0)
+                    await boom.submit(0, Put(b"a", b""), timeout=5.0)
             assert len(seen) == IN_FLIGHT_MAX + 1
         assert boom._submitter.budget.used == 0
         await boom.submit(0, Put(b"b", b""))

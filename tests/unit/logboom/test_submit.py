@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from logboom import Add, Client, Put, Record, RecordBlock, Status
+from logboom import Add, Cas, Client, Put, Record, RecordBlock, Status
 from logboom.client.parts import Budget
 from logboom.errors import (
     DeadlineExceeded,
@@ -362,13 +362,43 @@ async def test_bytes_in_flight_are_bounded() -> None:
         assert len(node.log[0]) == 6
 
 
-@pytest.mark.parametrize("how", [{"wait": "maybe"}, {"wait": "ordered"}])
+@pytest.mark.parametrize("how", [{"wait": "maybe"}, {"wait": "ordered"}, {"wait": ["applied"]}, {"wait": None}])
 async def test_bad_arguments_are_told_before_anything_is_sent(how) -> None:
     async with cluster() as [node], Client(node.address) as boom:
         with pytest.raises(InvalidRequest, match="wait"):
             await boom.submit(0, Put(b"a", b""), **how)
         with pytest.raises(InvalidRequest, match="no commands"):
             await boom.submit(0, [])
+        assert not node.frames
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Put(b"k", "v"), Put(b"k", None), Put(b"k", 5), Put("k", b"v"), Cas(b"k", "", None), Cas(b"k", None, 0), b"k", 5],
+)
+async def test_what_is_not_made_of_bytes_is_told_before_anything_is_sent(command) -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        for commands in (command, [command], [Put(b"k", b"v"), command]):
+            with pytest.raises(InvalidRequest):
+                await boom.submit(0, commands)
+        assert not node.frames
+
+
+@pytest.mark.parametrize("partition", ["0", None, 0.0, True, [0], -1, 1 << 32, 1 << 70])
+async def test_a_partition_that_cannot_be_is_told_before_anything_is_sent(partition) -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        block = RecordBlock.from_columns(payloads=[b"a"])
+        for attempt in (
+            boom.submit(partition, Put(b"a", b"")),
+            boom.submit(partition, [Put(b"a", b"")] * 2),
+            boom.submit_block(partition, block, producer_id=PRODUCER, sequence=0),
+        ):
+            with pytest.raises(InvalidRequest, match="partition"):
+                await attempt
+        if not isinstance(partition, list):
+            with pytest.raises(InvalidRequest, match="partition"):
+                await boom.submit_blocks({5: block, partition: block})
+        assert boom._submitter.budget.used == 0
         assert not node.frames
 
 
