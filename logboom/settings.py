@@ -129,12 +129,14 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Batches applied in one transaction, at most."""
     linger_ms: int = 100
     """Shortest time between two groups of a partition while nobody waits for its effects."""
-    unsaved_bytes: int = 16 * MIB
+    unsaved_bytes: int = 32 * MIB
     """Memory for effects of a partition that are not saved yet; twice that while they are being saved."""
+    replay_bytes: int = 32 * MIB
+    """A partition that has applied so much of its log since it last saved does so: a crash repeats it."""
     unsaved_ms: int = 5_000
     """Longest time until effects are saved: a crash repeats less than twice that, many times faster."""
     unsaved_node_bytes: int = 256 * MIB
-    """The same for a node: with many partitions each gets its share of this, not less than 64 KiB."""
+    """Both for a node: with many partitions that have state each gets its share of this, at least 64 KiB."""
     retry_initial_ms: int = 50
     """First pause after a failed apply; doubles,"""
     retry_max_ms: int = 2_000

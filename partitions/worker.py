@@ -51,6 +51,8 @@ class ApplyWorker:
         self._fatal = fatal
         self._running = False
         self._saving = False
+        self._since_saved = 0
+        """Bytes of the log applied since the last checkpoint began: a crash repeats them."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._stopped: asyncio.Future[None] | None = None
@@ -152,6 +154,7 @@ class ApplyWorker:
             self._failed(error)
         else:
             self.dedupe.commit()
+            self._since_saved += sum(batch.nbytes for batch in batches)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)
@@ -164,7 +167,7 @@ class ApplyWorker:
 
     def _save_when_due(self) -> None:
         unsaved = self.machine.unsaved_bytes
-        if unsaved > self._settings.unsaved_bytes:
+        if unsaved > self._settings.unsaved_bytes or (unsaved and self._since_saved > self._settings.replay_bytes):
             self._save()
         elif unsaved and self._save_timer is None:
             # What is old and not saved would have to be applied again after a crash, before this node can answer.
@@ -175,7 +178,7 @@ class ApplyWorker:
             self._save_timer.cancel()
             self._save_timer = None
         if not self._saving and not self._closing:  # closing the machine saves
-            self._saving = True
+            self._saving, self._since_saved = True, 0
             self._offload.submit(self.machine.checkpoint, self._saved)
 
     def _saved(self, _: object, error: BaseException | None) -> None:

@@ -148,7 +148,7 @@ class Node:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
-        self.apply_settings = shares(self.settings.apply, cluster.partitions)
+        self.apply_settings = shares(self.settings.apply, cluster)
         directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
         self.disk.make_directories(path for each in directories for path in (each, each / STATE))
         self.disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
@@ -247,12 +247,14 @@ def _member(settings: Settings) -> Member:
     raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
 
 
-def shares(settings: ApplySettings, partitions: int) -> ApplySettings:
-    """What one partition of so many may use."""
-    unsaved = max(UNSAVED_BYTES_MIN, settings.unsaved_node_bytes // partitions)
+def shares(settings: ApplySettings, cluster: ClusterSettings) -> ApplySettings:
+    """What one partition may use of the node's memory and addresses, which `log` partitions do without."""
+    partitions = max(1, sum(cluster.partition(p).state_machine != "log" for p in range(cluster.partitions)))
+    share = max(UNSAVED_BYTES_MIN, settings.unsaved_node_bytes // partitions)
     mapped = ADDRESS_BYTES // partitions // PAGE_BYTES * PAGE_BYTES
     return msgspec.structs.replace(
         settings,
-        unsaved_bytes=min(settings.unsaved_bytes, unsaved),
+        unsaved_bytes=min(settings.unsaved_bytes, share),
+        replay_bytes=min(settings.replay_bytes, share),
         kv_map_bytes=min(settings.kv_map_bytes, mapped),
     )

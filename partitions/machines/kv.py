@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
 from blake3 import blake3
@@ -26,6 +26,19 @@ ENTRY_BYTES: Final = 200
 Layer = dict[bytes, bytes | None]
 
 
+class _Unsaved:
+    """The newest state of what has changed since a checkpoint, and the memory that it takes."""
+
+    def __init__(self) -> None:
+        self.state: Layer = {}
+        self.meta: Layer = {}
+        self.nbytes = 0
+
+    def merge(self, state: Layer, meta: Mapping[bytes, bytes | None]) -> None:
+        """Later changes."""
+        self.nbytes += _merge(self.state, state) + _merge(self.meta, meta)
+
+
 class KvMachine:
     """See the module. ``apply`` in one thread at a time, ``checkpoint`` in one, reads in any, all at once."""
 
@@ -36,11 +49,9 @@ class KvMachine:
         self._position = self._file.position()
         self._lock = threading.Lock()
         """For moving from one consistent view to the next; never held during I/O."""
-        self._changes: Layer = {}
-        self._meta: Layer = {}
-        self._saving: Layer = {}
+        self._changes = _Unsaved()
+        self._saving = _Unsaved()
         """Older changes, on their way into the file."""
-        self._unsaved = 0
         self._closed = False
 
     def position(self) -> Position:
@@ -54,11 +65,11 @@ class KvMachine:
     @property
     def unsaved_bytes(self) -> int:
         """See Machine."""
-        return self._unsaved
+        return self._changes.nbytes + self._saving.nbytes
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
-        layers = (self._changes, self._saving)
+        layers = (self._changes.state, self._saving.state)
         with self._file.view() as file:
 
             def load(key: bytes) -> bytes | None:
@@ -69,38 +80,31 @@ class KvMachine:
 
             results, changed = apply_blocks(batches, load)
         position, meta = seal(results)
-        size = sum(map(len, changed)) + sum(map(len, filter(None, changed.values())))  # no value is empty
         with self._lock:
-            self._changes.update(changed)
-            self._meta.update(meta)
+            self._changes.merge(changed, meta)
             self._position = position
-            self._unsaved += size + ENTRY_BYTES * (len(changed) + len(meta))
         return results
 
     def checkpoint(self) -> None:
         """See Machine."""
         with self._lock:
-            state, self._changes = self._changes, {}
-            meta, self._meta = self._meta, {}
-            position, unsaved = self._position, self._unsaved
-            self._saving = state
+            saving, position = self._changes, self._position
+            self._saving, self._changes = saving, _Unsaved()
         try:
-            self._file.write(state, meta, position)
+            self._file.write(saving.state, saving.meta, position)
         except BaseException:
             with self._lock:  # nothing is lost, nothing is half there: as if it had not been tried
-                self._changes = {**state, **self._changes}
-                self._meta = {**meta, **self._meta}
-                self._saving = {}
+                later, self._changes, self._saving = self._changes, saving, _Unsaved()
+                saving.merge(later.state, later.meta)
             raise
         with self._lock:
-            self._saving = {}
-            self._unsaved -= unsaved
+            self._saving = _Unsaved()
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
         """See Machine."""
         with self._lock:
             file, position = self._file.view(), self._position
-            layers = (self._changes, self._saving)
+            layers = (self._changes.state, self._saving.state)
             found = {key: layer[key] for layer in reversed(layers) for key in keys if key in layer}
         with file:
             raws = [found[key] if key in found else file.get(key) for key in keys]
@@ -135,15 +139,25 @@ class KvMachine:
 
     def _snapshot(self) -> tuple[StateView, Layer, Position]:
         with self._lock:
-            return self._file.view(), {**self._saving, **self._changes}, self._position
+            return self._file.view(), {**self._saving.state, **self._changes.state}, self._position
 
     def close(self) -> None:
         """See Machine."""
         if not self._closed:
             self._closed = True
-            if self._unsaved:
+            if self.unsaved_bytes:
                 self.checkpoint()
             self._file.close()
+
+
+def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
+    """Put ``changed`` over ``layer``; returns by how many bytes of memory it has grown."""
+    before, replaced = len(layer), sum(map(len, filter(None, map(layer.get, changed)))) if layer else 0
+    layer.update(changed)
+    fresh = len(layer) - before
+    # Keys are short: which of them are new would cost more to find out than it is worth.
+    keys = sum(map(len, changed)) * fresh // max(1, len(changed))
+    return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
 
 
 def _merged(file: StateView, changes: Layer, *, start: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -25,6 +25,8 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from ports.state_file import Changes
 
 POSITION: Final = struct.Struct("<QQI")
+pack_crc: Final = struct.Struct("<I").pack
+crc32c: Final = google_crc32c.value
 POSITION_KEY: Final = b"position"
 FORMAT_KEY: Final = b"format"
 FORMAT: Final = b"logboom kv 1"
@@ -81,7 +83,7 @@ class KvFile:
         if raw is None:
             return NOWHERE
         index, global_index, crc = POSITION.unpack(raw)
-        if google_crc32c.value(bytes(raw[:16])) != crc:
+        if crc32c(bytes(raw[:16])) != crc:
             raise CorruptData(f"{self._directory}: damaged position", path=str(self._directory))
         return Position(PartitionLogIndex(index), GlobalLogIndex(global_index))
 
@@ -115,12 +117,12 @@ class KvFile:
         for changes, db in ((state, self._state), (meta, self._meta)):
             with txn.cursor(db=db) as cursor:
                 # Sorted, so that neighbours share pages.
-                cursor.putmulti((k, _seal(k, v)) for k in sorted(changes) if (v := changes[k]) is not None)
+                cursor.putmulti((k, v + pack_crc(crc32c(k + v))) for k in sorted(changes) if (v := changes[k]) is not None)
             for key, value in changes.items():
                 if value is None:
                     txn.delete(key, db=db)
         body = struct.pack("<QQ", *position)
-        txn.put(POSITION_KEY, body + struct.pack("<I", google_crc32c.value(body)), db=self._system)
+        txn.put(POSITION_KEY, body + pack_crc(crc32c(body)), db=self._system)
 
     def close(self) -> None:
         """See StateFile."""
@@ -184,14 +186,9 @@ def _check_size(path: Path) -> None:
         )
 
 
-def _seal(key: bytes, value: bytes) -> bytes:
-    crc: int = google_crc32c.extend(google_crc32c.value(key), value)
-    return value + crc.to_bytes(4, "little")
-
-
 def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
     value = bytes(raw[:-4])
-    if google_crc32c.extend(google_crc32c.value(bytes(key)), value).to_bytes(4, "little") != bytes(raw[-4:]):
+    if pack_crc(crc32c(bytes(key) + value)) != bytes(raw[-4:]):
         raise CorruptData(f"{directory}: the value of {bytes(key)!r} is damaged", path=str(directory))
     return value
 

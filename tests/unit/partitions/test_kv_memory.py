@@ -13,7 +13,7 @@ from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines.kv import KvMachine
+from partitions.machines.kv import ENTRY_BYTES, KvMachine
 from partitions.machines.kv_file import KvFile
 
 KEYS = [b"k%02d" % k for k in range(40)]
@@ -136,11 +136,37 @@ def test_a_checkpoint_that_fails_loses_nothing_and_can_be_tried_again(
             model.machine.checkpoint()
     assert model.machine.unsaved_bytes == unsaved
     model.check()
+
+    def full_beside_an_apply(*_: object) -> None:
+        model.step()
+        full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KvFile, "write", full_beside_an_apply)
+        with pytest.raises(OSError, match="No space"):
+            model.machine.checkpoint()
+    model.check()
     model.step()
     model.machine.checkpoint()
-    assert model.crash() == 6
+    assert model.crash() == 7
     model.check()
     model.machine.close()
+
+
+def test_what_is_written_often_takes_the_memory_of_its_newest_value(tmp_path: Path) -> None:
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    sizes = []
+    for index, length in enumerate((100, 100, 5_000, 10), 1):
+        at = position(index)
+        machine.apply([batch(index, [Put(b"k%02d" % k, bytes(length)) for k in range(20)])], lambda _, at=at: (at, {}))
+        sizes.append(machine.unsaved_bytes)
+    assert sizes[1] == sizes[0] > 20 * 100
+    assert sizes[2] - sizes[1] == 20 * 4_900
+    assert sizes[3] == sizes[0] - 20 * 90
+    machine.apply([batch(5, [Delete(KEYS[0]), Put(KEYS[30], b"new")])], lambda _: (position(5), {}))
+    assert machine.unsaved_bytes - sizes[3] == len(b"b" + b"new") - len(b"b" + bytes(10)) + len(KEYS[30]) + ENTRY_BYTES
+    machine.close()
+    assert machine.unsaved_bytes == 0
 
 
 def test_a_reader_sees_one_moment_while_applies_and_checkpoints_go_on(tmp_path: Path) -> None:

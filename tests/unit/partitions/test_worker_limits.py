@@ -101,6 +101,19 @@ class TestMemory:
 
             w.run(story)
 
+    def test_what_a_crash_would_repeat_is_saved_in_time_however_little_memory_it_takes(self) -> None:
+        with world(batches_max=1, replay_bytes=1_000, unsaved_ms=1_000_000) as w:
+            w.machine.grows = w.machine.frees = 1  # as if the same key was written again and again
+
+            async def story() -> None:
+                w.commit(40)
+                w.notify()
+                await asyncio.sleep(10)
+                nbytes = w.progress[0][0].nbytes
+                assert w.machine.checkpoints == 40 // (1_000 // nbytes + 1) > 3
+
+            w.run(story)
+
     def test_a_checkpoint_alone_holds_nothing_up(self) -> None:
         with world(HeldOffload, batches_max=1, unsaved_bytes=100) as w:
             w.machine.grows = 150
