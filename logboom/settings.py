@@ -116,6 +116,10 @@ class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Largest batch; a request's share for one partition is one batch."""
     linger_ms: int = 20
     """Write-behind: the longest time between a write and its sync."""
+    recent_bytes: int = 4 * MIB
+    """Batches of a partition kept in memory until they are committed, and as much until they are applied, 0: none."""
+    recent_node_bytes: int = 64 * MIB
+    """The same for a node: with many partitions each gets its share of this."""
     open_files_max: int = 64
     """Sealed segments kept open per partition, least recently used closed first."""
 

@@ -110,6 +110,7 @@ class ApplyGroup:
             max_bytes=self.settings.batch_bytes,
             max_batches=self.settings.batches_max,
             headers_only=not self.machine.needs_records,
+            recent=self.log.recent,
         )
         invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
         invariant(

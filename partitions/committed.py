@@ -46,7 +46,7 @@ class Committed:
         if self._lost and (last_index, digest) in self._lost:
             return None
         position = bisect_left(self._last, last_index)
-        if position < len(self._last) and self._last[position] == last_index and self._digest(position) == digest:
+        if position < len(self._last) and self._last[position] == last_index and self.digest(position) == digest:
             return self.ref(position)
         return None
 
@@ -67,8 +67,8 @@ class Committed:
         return BatchRef(
             PartitionLogIndex(self.first_index(position)),
             PartitionLogIndex(self._last[position]),
-            self._digest(position),
-            self._digest(position - 1) if position else NO_DIGEST,
+            self.digest(position),
+            self.digest(position - 1) if position else NO_DIGEST,
             Term(0),
             self._segment[position],
             self._offset[position],
@@ -76,7 +76,8 @@ class Committed:
             0,
         )
 
-    def _digest(self, position: int) -> bytes:
+    def digest(self, position: int) -> bytes:
+        """Of the batch there."""
         return bytes(self._digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES])
 
     def run_from(self, position: int, *, through_index: int, room: int, most: int) -> int:

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
-from logboom.types import KIB, MIB, NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.batch import Batch, BatchHeader
 from partitions.committed import Committed
+from partitions.open_segment import OpenSegment, Write
 from partitions.reading import CommittedBatch, LogReader
+from partitions.recent import RecentBatches
 from partitions.segment import (
     SEGMENT_HEADER_BYTES,
     BatchRef,
     Damage,
     load,
-    pack_index,
-    pack_segment_header,
     segment_name,
     segment_ordinal,
 )
@@ -36,7 +35,6 @@ from ports.invariant import InvariantViolated, invariant
 from ports.sync import Redo
 
 HELD_PRUNE = 8192
-ALLOCATION_BYTES_MIN, ALLOCATION_BYTES_MAX = 64 * KIB, 4 * MIB
 
 
 class ChainBroken(LogboomError):
@@ -46,21 +44,10 @@ class ChainBroken(LogboomError):
     retryable = True
 
 
-@dataclass(slots=True)
-class _Write:
-    """Batches for one segment, in order, back to back from ``offset``."""
-
-    segment: int
-    first_index: PartitionLogIndex
-    offset: int
-    batches: list[Batch]
-    refs: list[BatchRef]
-
-
 class WriteJob:
     """One group's batches of one partition."""
 
-    def __init__(self, log: PartitionLog, writes: list[_Write], *, order: int, sync: bool, must_sync: bool) -> None:
+    def __init__(self, log: PartitionLog, writes: list[Write], *, order: int, sync: bool, must_sync: bool) -> None:
         self._log = log
         self.writes = writes
         self.order = order
@@ -78,7 +65,7 @@ class WriteJob:
 
     def run(self) -> None:
         """See ports.sync.SyncJob."""
-        self._log.write(self.writes, sync=self.sync and not self.journaled)
+        self._log.open_segment.write(self.writes, sync=self.sync and not self.journaled)
 
     def done(self) -> None:
         """See ports.sync.SyncJob."""
@@ -121,17 +108,15 @@ class PartitionLog:
         self._order = 0
         self._written_order = 0
         self._synced_order = 0
-        self._queue: list[_Write] = []
+        self._queue: list[Write] = []
         self._unwritten: dict[tuple[int, bytes], Batch] = {}
         self._tail_segment = 0
         self._tail_offset = 0
         self._tail_records = 0
-        # Off the loop, one job at a time
-        self._file: File | None = None
-        self._file_segment = 0
-        self._file_refs: list[BatchRef] = []
-        self._file_end = 0
-        self._allocated = 0
+        self.recent = RecentBatches(settings.recent_bytes)
+        """For whoever applies."""
+        self.open_segment = OpenSegment(disk, directory, partition_id, settings)
+        """Written by jobs, off the loop."""
         self._job: WriteJob | None = None
         self._sync_requested = False
         self._journaled = False
@@ -161,26 +146,11 @@ class PartitionLog:
             self._tail_segment, self._tail_offset = ordinal, found.end
             self._tail_records = sum(r.last_index - r.first_index + 1 for r in found.refs)
             if file is not None:
-                self._reopen_tail(file, found.refs, found.end)
-
-    def _reopen_tail(self, file: File, refs: list[BatchRef], end: int) -> None:
-        if end == 0:
-            end = self._tail_offset = SEGMENT_HEADER_BYTES
-            first = int(file.path.name[:20])
-            file.write(
-                [pack_segment_header(self.partition_id, ordinal=self._tail_segment, first_index=first)], offset=0
-            )
-        # What a crash left in the page cache counts as held: make it so before anyone relies on it. The name,
-        # too: a process that was killed may have made the file and not got as far as syncing its directory.
-        file.sync()
-        self._disk.sync_directory(self._directory)
-        self._file, self._file_refs, self._file_end = file, list(refs), end
-        self._file_segment = self._tail_segment
-        self._allocated = file.size()
+                self._tail_offset = self.open_segment.reopen(file, found.refs, ordinal=ordinal, end=found.end)
 
     def found_last(self) -> list[bytes]:
         """At start: digests of the batches in the last segment."""
-        return [ref.digest for ref in self._file_refs]
+        return [ref.digest for ref in self.open_segment.refs]
 
     def write_again(self, proven: Callable[[BatchRef], bool]) -> int:
         """Write what was found at the end and is not proven to be on the disk; returns the bytes (blocking).
@@ -188,17 +158,7 @@ class PartitionLog:
         After a failed sync the page cache may show what the disk never got, and a later sync of it succeeds.
         Segments before the last were synced before the next one was made.
         """
-        if self._file is None:
-            return 0
-        doubtful = [ref for ref in self._file_refs if not proven(ref)]
-        # The header too, unless a later process has relied on this file.
-        ranges = [(0, SEGMENT_HEADER_BYTES)] if len(doubtful) == len(self._file_refs) else []
-        ranges += [(ref.offset, ref.length) for ref in doubtful]
-        for offset, length in ranges:
-            self._file.write([self._file.read(offset=offset, length=length)], offset=offset)
-        if ranges:
-            self._file.sync()
-        return sum(length for _, length in ranges)
+        return self.open_segment.write_again(proven)
 
     # -- holding
 
@@ -275,9 +235,10 @@ class PartitionLog:
         self._unwritten[batch.last_index, header.digest] = batch
         if not lost:
             self._hold(ref)
+            self.recent.appended(batch)
         return True
 
-    def _place(self, header: BatchHeader) -> _Write:
+    def _place(self, header: BatchHeader) -> Write:
         full = (
             self._tail_segment == 0
             or self._tail_offset + header.nbytes > self._settings.segment_bytes
@@ -288,7 +249,7 @@ class PartitionLog:
             self._tail_offset, self._tail_records = SEGMENT_HEADER_BYTES, 0
             self._names[self._tail_segment] = segment_name(header.first_index, self._tail_segment)
         if full or not self._queue:
-            self._queue.append(_Write(self._tail_segment, header.first_index, self._tail_offset, [], []))
+            self._queue.append(Write(self._tail_segment, header.first_index, self._tail_offset, [], []))
         return self._queue[-1]
 
     # -- writing (ports.sync.SyncTarget)
@@ -308,55 +269,6 @@ class PartitionLog:
         """See ports.sync.SyncTarget."""
         self._sync_requested = self._journaled or self._synced_order < self._order
         return self._sync_requested
-
-    def write(self, writes: Sequence[_Write], *, sync: bool) -> None:
-        """Off the loop, one job at a time. An OSError is final for this node."""
-        for write in writes:
-            if self._file is None or self._file_segment != write.segment:
-                self._roll(write)
-            file = self._tail_file()
-            invariant(
-                write.offset == self._file_end, "{}: write at {}, end is {}", file.path, write.offset, self._file_end
-            )
-            self._reserve(self._file_end + sum(ref.length for ref in write.refs))
-            buffers = [buffer for batch in write.batches for buffer in batch.buffers]
-            self._file_end += file.write(buffers, offset=write.offset)
-            self._file_refs += write.refs
-        if sync:
-            self._tail_file().sync()
-
-    def _roll(self, write: _Write) -> None:
-        if self._file is not None:
-            # Seal: everything in it durable, then its index; a crash in between only costs a scan.
-            self._file.sync()
-            index = pack_index(self._file_refs, ordinal=self._file_segment, end=self._file_end)
-            self._disk.replace_file(self._file.path.with_suffix(".idx"), index)
-            self._file.close()
-        path = self._directory / self._names[write.segment]
-        self._file = self._disk.open(path, create=True)
-        self._allocated = 0
-        self._reserve(SEGMENT_HEADER_BYTES)
-        header = pack_segment_header(self.partition_id, ordinal=write.segment, first_index=write.first_index)
-        self._file.write([header], offset=0)
-        self._file.sync()
-        self._disk.sync_directory(self._directory)
-        self._file_segment, self._file_refs, self._file_end = write.segment, [], SEGMENT_HEADER_BYTES
-
-    def _reserve(self, end: int) -> None:
-        """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.
-
-        Little at first: what is reserved is looked through at the next start, and there may be thousands of logs.
-        """
-        if end > self._allocated:
-            doubled = 1 << (end - 1).bit_length()
-            step = min(max(doubled, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX, self._settings.segment_bytes)
-            self._allocated = -(-end // step) * step
-            self._tail_file().allocate(self._allocated)
-
-    def _tail_file(self) -> File:
-        if self._file is None:
-            raise InvariantViolated(f"partition {self.partition_id}: no open segment")
-        return self._file
 
     def written(self, job: WriteJob) -> None:
         """On the loop, after the job."""
@@ -387,6 +299,7 @@ class PartitionLog:
             self.committed_index,
         )
         del self._held[last_index]
+        self.recent.committed(digest)
         self._committed.append(ref, global_index)
         self._head = digest
         self.committed_index = PartitionLogIndex(last_index)
@@ -412,11 +325,12 @@ class PartitionLog:
         max_bytes: int,
         max_batches: int = 1 << 30,
         headers_only: bool = False,
+        recent: RecentBatches | None = None,
     ) -> list[CommittedBatch]:
         """Committed batches that hold records in (after, through], at least one if there is any.
 
-        Reads only what has been written. Every batch is checked against the digest that the
-        parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
+        Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
+        against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
         """
         return self._reader.read_committed(
             after_index=after_index,
@@ -424,6 +338,7 @@ class PartitionLog:
             max_bytes=max_bytes,
             max_batches=max_batches,
             headers_only=headers_only,
+            recent=recent,
         )
 
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
@@ -445,6 +360,4 @@ class PartitionLog:
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""
         self._reader.close()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.open_segment.close()

@@ -12,6 +12,7 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
 from partitions.committed import Committed
 from partitions.files import OpenFiles
+from partitions.recent import RecentBatches
 from partitions.segment import BatchRef
 from ports.disk import File
 
@@ -61,7 +62,14 @@ class LogReader:
         self._files.close()
 
     def read_committed(
-        self, *, after_index: int, through_index: int, max_bytes: int, max_batches: int, headers_only: bool
+        self,
+        *,
+        after_index: int,
+        through_index: int,
+        max_bytes: int,
+        max_batches: int,
+        headers_only: bool,
+        recent: RecentBatches | None = None,
     ) -> list[CommittedBatch]:
         """See PartitionLog."""
         batches: list[CommittedBatch] = []
@@ -71,14 +79,34 @@ class LogReader:
         while position < len(committed) and len(batches) < max_batches:
             if committed.first_index(position) > through_index:
                 break
+            known = self._recall(position, recent, headers_only=headers_only) if recent else None
+            if known is not None:
+                batches.append(known)
+                position += 1
+                room -= known.header.nbytes
+                if room <= 0:
+                    break
+                continue
             most = max_batches - len(batches)
             run = committed.run_from(position, through_index=through_index, room=room, most=most)
+            if recent:  # what is in memory ends it
+                run = next((n for n in range(1, run) if committed.digest(position + n) in recent), run)
             batches += self._read_run(position, run, headers_only=headers_only)
             position += run
             room -= committed.nbytes(position - run, position)
             if room <= 0:
                 break
         return batches
+
+    def _recall(self, position: int, recent: RecentBatches, *, headers_only: bool) -> CommittedBatch | None:
+        batch = recent.take(self._committed.digest(position))
+        if batch is None:
+            return None
+        try:
+            records = None if headers_only else batch.records()
+        except CorruptData:
+            return None  # the file knows where it lies
+        return CommittedBatch(batch.header, self._committed.global_index(position), records)
 
     def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
         refs = [self._committed.ref(p) for p in range(position, position + count)]

@@ -18,9 +18,9 @@ from dispatcher.service import ClientService
 from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError
-from logboom.settings import ApplySettings, ClusterSettings, Member, Settings
+from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
-from logboom.types import KIB, DurabilityMode, NodeId, PartitionId
+from logboom.types import DurabilityMode, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
 from partitions.log import PartitionLog
 from partitions.machines import open_machine
@@ -34,14 +34,11 @@ from raftlog.outbox import GroupLimits, GroupSync
 from server.data_dir import DataDir
 from server.faults import drop_hook
 from server.manifest import Manifest
+from server.shares import apply_share, log_share
 from server.world import World, real_world
 
 log = structlog.get_logger(__name__)
 
-UNSAVED_BYTES_MIN = 64 * KIB
-ADDRESS_BYTES = 1 << 46
-"""Half of what a process can map."""
-PAGE_BYTES = 4 * KIB
 STATE = "state"
 """Directory of a partition's state machine, in the partition's own."""
 
@@ -148,7 +145,8 @@ class Node:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
-        self.apply_settings = shares(self.settings.apply, cluster)
+        self.apply_settings = apply_share(self.settings.apply, cluster)
+        log_settings = log_share(self.settings.log, cluster)
         directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
         self.disk.make_directories(path for each in directories for path in (each, each / STATE))
         self.disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
@@ -159,7 +157,7 @@ class Node:
                 disk=self.disk,
                 directory=directory,
                 partition_id=partition_id,
-                settings=self.settings.log,
+                settings=log_settings,
                 mode=DurabilityMode(chosen.mode),
             )
             for damage in self.logs[partition_id].damage:
@@ -245,16 +243,3 @@ def _member(settings: Settings) -> Member:
             return member
     known = ", ".join(m.id for m in settings.cluster.members) or "none"
     raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
-
-
-def shares(settings: ApplySettings, cluster: ClusterSettings) -> ApplySettings:
-    """What one partition may use of the node's memory and addresses, which `log` partitions do without."""
-    partitions = max(1, sum(cluster.partition(p).state_machine != "log" for p in range(cluster.partitions)))
-    share = max(UNSAVED_BYTES_MIN, settings.unsaved_node_bytes // partitions)
-    mapped = ADDRESS_BYTES // partitions // PAGE_BYTES * PAGE_BYTES
-    return msgspec.structs.replace(
-        settings,
-        unsaved_bytes=min(settings.unsaved_bytes, share),
-        replay_bytes=min(settings.replay_bytes, share),
-        kv_map_bytes=min(settings.kv_map_bytes, mapped),
-    )

@@ -174,6 +174,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
         linger_ms=rng.choice([1, 20, 100]),
         unsaved_bytes=rng.choice([1 * KIB, 64 * KIB, 16384 * KIB]),
         unsaved_ms=rng.choice([100, 1_000, 5_000]),
+        replay_bytes=rng.choice([1 * KIB, 32 * KIB, 32768 * KIB]),
         producer_receipts=rng.choice([2, 16]),
     )
     return Settings(
@@ -198,6 +199,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
             linger_ms=rng.choice([5, 20, 200]),
             batch_bytes_max=8 * KIB,
             open_files_max=rng.choice([1, 64]),
+            recent_bytes=rng.choice([0, 2 * KIB, 4096 * KIB]),
         ),
         apply=apply,
         admission=AdmissionSettings(partition_ops=rng.choice([50, 1_000_000])),

@@ -117,7 +117,9 @@ class KvFile:
         for changes, db in ((state, self._state), (meta, self._meta)):
             with txn.cursor(db=db) as cursor:
                 # Sorted, so that neighbours share pages.
-                cursor.putmulti((k, v + pack_crc(crc32c(k + v))) for k in sorted(changes) if (v := changes[k]) is not None)
+                cursor.putmulti(
+                    (k, v + pack_crc(crc32c(k + v))) for k in sorted(changes) if (v := changes[k]) is not None
+                )
             for key, value in changes.items():
                 if value is None:
                     txn.delete(key, db=db)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from partitions import log
+from partitions import open_segment
 from tests.storage.journal_world import JournalWorld
 from tests.storage.node_world import NodeWorld
 from tests.storage.partition_world import PartitionWorld, WriteBehindWorld
@@ -50,10 +50,10 @@ PLANS = {
 @contextmanager
 def small_and_quiet() -> Iterator[None]:
     """Space in a partition's file is reserved in small steps, so that more of them are seen; no log lines."""
-    before, log.ALLOCATION_BYTES_MIN = log.ALLOCATION_BYTES_MIN, 1024
+    before, open_segment.ALLOCATION_BYTES_MIN = open_segment.ALLOCATION_BYTES_MIN, 1024
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         yield
     finally:
-        log.ALLOCATION_BYTES_MIN = before
+        open_segment.ALLOCATION_BYTES_MIN = before
         structlog.reset_defaults()

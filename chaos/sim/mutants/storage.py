@@ -9,6 +9,7 @@ from chaos.sim.mutants.edit import Edit, Mutant
 CORE: Final = "raftlog.core:RaftLog."
 JOURNAL: Final = "raftlog.journal:Journal."
 LOG: Final = "partitions.log:PartitionLog."
+SEGMENT: Final = "partitions.open_segment:OpenSegment."
 KV: Final = "partitions.machines.kv:KvMachine."
 
 MUTANTS: Final = (
@@ -61,7 +62,7 @@ MUTANTS: Final = (
         "log-name-not-synced",
         "A new segment's name is not synced: with the power goes the file (I8).",
         ("AckDurable", "AcknowledgedKept"),
-        (Edit(LOG + "_roll", "self._disk.sync_directory(self._directory)", "pass"),),
+        (Edit(SEGMENT + "_roll", "self._disk.sync_directory(self._directory)", "pass"),),
     ),
     Mutant(
         "found-journal-not-synced",
@@ -74,7 +75,7 @@ MUTANTS: Final = (
         "What a killed process had written to a partition's log counts as held after the start, and is not synced.",
         ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (
-            Edit(LOG + "_reopen_tail", "file.sync()", "pass"),
+            Edit(SEGMENT + "reopen", "file.sync()", "pass"),
             Edit("raftlog.recovery:recover", "_write_again(journal, payloads)", "pass"),
         ),
     ),
@@ -186,17 +187,23 @@ MUTANTS: Final = (
         "A checkpoint saves its position, and the state up to there only with the next one (I6, I8).",
         ("I6", "I8", "ReadYourWrites", "LinearizableRead"),
         (
-            Edit(KV + "checkpoint", "self._saving = state", "late, self._saving = self._saving, state"),
             Edit(
-                KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(late, meta, position)"
+                KV + "checkpoint",
+                "self._saving, self._changes = saving",
+                "late, self._saving, self._changes = self._saving, saving",
             ),
-            Edit(KV + "checkpoint", "with self._lock:\n        self._saving = {}\n", "with self._lock:\n"),
+            Edit(KV + "checkpoint", "write(saving.state,", "write(late.state,"),
+            Edit(
+                KV + "checkpoint",
+                "with self._lock:\n        self._saving = _Unsaved()\n",
+                "with self._lock:\n        self._saving.nbytes = 0\n",
+            ),
         ),
     ),
     Mutant(
         "dedupe-not-saved",
         "What producers have done is not part of a checkpoint: after a crash it is forgotten (I5, I6).",
         ("I5", "I6", "I8"),
-        (Edit(KV + "checkpoint", "self._file.write(state, meta, position)", "self._file.write(state, {}, position)"),),
+        (Edit(KV + "checkpoint", "saving.meta, position)", "{}, position)"),),
     ),
 )

@@ -116,11 +116,21 @@ def test_a_node_must_know_who_it_is(flags, path: str) -> None:
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize("name", ["inline_sync_bytes_max", "redo_bytes_max", "commit_linger_ms", "spare_linger_ms"])
-def test_what_zero_turns_off_may_be_zero_and_nothing_less(name: str) -> None:
-    assert getattr(load(environment={}, flags={f"raft.{name}": 0}).raft, name) == 0
-    with pytest.raises(ConfigError, match=f"raft.{name} must not be negative"):
-        load(environment={}, flags={f"raft.{name}": -1})
+@pytest.mark.parametrize(
+    "path",
+    [
+        "raft.inline_sync_bytes_max",
+        "raft.redo_bytes_max",
+        "raft.commit_linger_ms",
+        "raft.spare_linger_ms",
+        "log.recent_bytes",
+    ],
+)
+def test_what_zero_turns_off_may_be_zero_and_nothing_less(path: str) -> None:
+    section, name = path.split(".")
+    assert getattr(getattr(load(environment={}, flags={path: 0}), section), name) == 0
+    with pytest.raises(ConfigError, match=f"{path} must not be negative"):
+        load(environment={}, flags={path: -1})
 
 
 # -- docs/configuration.md
