@@ -158,11 +158,11 @@ class ApplyGroup:
         return decisions, applied
 
     def _outcome(self, batch: CommittedBatch, decision: Decision, fresh: bytes | None) -> AppliedBatch:
-        header = batch.header
+        header, duplicate = batch.header, decision.duplicate
         results = None
         if fresh is not None:
             results = self.dedupe.results(header, decision, fresh)
-            if decision.duplicate < header.record_count:
+            if duplicate < header.record_count:
                 self.dedupe.remember(header, batch.global_index, results)
         return AppliedBatch(
             header.first_index,
@@ -173,7 +173,7 @@ class ApplyGroup:
             header.sequence,
             header.record_count,
             header.nbytes,
-            decision.duplicate,
+            duplicate,
             results,
             decision.refused,
         )

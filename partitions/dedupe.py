@@ -46,7 +46,7 @@ class Decision(NamedTuple):
     @property
     def duplicate(self) -> int:
         """Records skipped."""
-        return sum(stop - start for start, stop in self.skip)
+        return sum(stop - start for start, stop in self.skip) if self.skip else 0
 
 
 @dataclass(slots=True)
@@ -67,8 +67,10 @@ class Producer:
 
     def covered(self, first: int, last: int, floor: int) -> list[tuple[int, int]]:
         """The parts of [first, last) that are settled."""
-        found = []
+        found = list[tuple[int, int]]()
         floor = max(floor, self.floor)
+        if not self.ranges and first >= floor:  # nearly always
+            return found
         if first < floor:
             found.append((first, min(last, floor)))
         for start, stop in self.ranges:
@@ -80,6 +82,9 @@ class Producer:
     def settle(self, first: int, last: int, floor: int) -> None:
         """[first, last) is applied; nothing below ``floor`` will come again."""
         self.floor = max(self.floor, floor)
+        if not self.ranges and first <= self.floor:  # nearly always
+            self.floor = max(self.floor, last)
+            return
         merged = _merge([*self.ranges, (first, last)])
         while merged and merged[0][0] <= self.floor:
             self.floor = max(self.floor, merged.pop(0)[1])
