@@ -402,7 +402,7 @@ class Client:
         return str(frame.header["state"])
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._cluster.now + (self.timeout if timeout is None else timeout)
+        return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)
 
 
 async def _nothing(_: object) -> None:

@@ -8,6 +8,7 @@ import random
 import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from logboom.client.connection import NodeConnection
@@ -77,10 +78,15 @@ class Cluster:
         self._next = self._rng.randrange(len(self.endpoints))
         self.closed = False
 
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The one that this client is first used on. Asking for it each time would cost a system call."""
+        return asyncio.get_running_loop()
+
     @property
     def now(self) -> float:
         """The loop's clock, which deadlines are on."""
-        return asyncio.get_running_loop().time()
+        return self.loop.time()
 
     def addresses(self) -> list[str]:
         """Every node that is known of; given endpoints first."""

@@ -7,7 +7,7 @@ at once gets a frame of his own: one atomic request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -37,23 +37,34 @@ class Submitter:
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.closed = False
 
-    async def single(self, partition_id: int, record: Record, *, wait: Level, deadline: float) -> Receipt:
+    def single(self, partition_id: int, record: Record, *, wait: Level, deadline: float) -> Awaitable[Receipt]:
         """One command; travels with others of the same turn. Raises before it is sent if it is too large."""
         check_partition(partition_id)
         size = record_bytes(record)
         if size > PART_BYTES_MAX:
             self._check_size(size)
         if not self.budget.try_take(size):
-            await self.budget.take(size, deadline=deadline)
+            return self._single_in_turn(partition_id, record, size, wait=wait, deadline=deadline)
+        return self._put(partition_id, record, size, wait=wait, deadline=deadline)
+
+    async def _single_in_turn(
+        self, partition_id: int, record: Record, size: int, *, wait: Level, deadline: float
+    ) -> Receipt:
+        await self.budget.take(size, deadline=deadline)
+        return await self._put(partition_id, record, size, wait=wait, deadline=deadline)
+
+    def _put(
+        self, partition_id: int, record: Record, size: int, *, wait: Level, deadline: float
+    ) -> asyncio.Future[Receipt]:
         if self.closed:
             self.budget.give(size)
             raise InvalidRequest("this client is closed")
         lane = self._lanes.get((partition_id, wait))
         if lane is None:
             lane = self._lanes[partition_id, wait] = Lane(self, partition_id, wait)
-        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Receipt] = self._cluster.loop.create_future()
         lane.put(Single(record, deadline, answer, size))
-        return await answer
+        return answer
 
     async def blocks(self, blocks: dict[int, RecordBlock], *, wait: Level, deadline: float) -> Receipts:
         """One atomic request under this client's own sequence numbers."""
