@@ -23,7 +23,7 @@ PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
 PARTITIONS_MAX: Final = 100_000
 MAY_BE_ZERO: Final = frozenset(
-    ("inline_sync_bytes_max", "redo_bytes_max", "commit_linger_ms", "spare_linger_ms", "recent_bytes")
+    ("inline_sync_bytes_max", "redo_bytes_max", "commit_linger_ms", "spare_linger_ms", "recent_bytes", "inline_bytes")
 )
 
 

@@ -131,6 +131,8 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
     """Batches applied in one transaction, at most."""
+    inline_bytes: int = 16 * KIB
+    """A few commands in memory, together up to this, are applied by `kv` on the event loop itself, 0: never."""
     linger_ms: int = 100
     """Shortest time between two groups of a partition while nobody waits for its effects."""
     unsaved_bytes: int = 32 * MIB

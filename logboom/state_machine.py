@@ -6,7 +6,8 @@ what ``cluster.state_machine`` in the configuration says.
 Rules: ``apply`` is deterministic (no clock, no randomness, no I/O beyond its own state), takes
 whole batches so that it can be vectorised, and saves state, position and the opaque
 ``meta`` entries in ONE transaction. All methods are called off the event loop, ``apply``
-from one thread at a time, reads concurrently with it.
+from one thread at a time, reads concurrently with it. A class that says ``applies_in_memory = True``
+promises that ``apply`` waits for no disk: it may be called with a few commands on the loop itself.
 """
 
 from __future__ import annotations

@@ -341,6 +341,16 @@ class PartitionLog:
             recent=recent,
         )
 
+    def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
+        """The committed batches in (after, through] are in memory, and together not larger than this."""
+        committed, position = self._committed, self._committed.first_after(after_index)
+        while nbytes >= 0 and position < len(committed) and committed.first_index(position) <= through_index:
+            if committed.digest(position) not in self.recent:
+                return False
+            nbytes -= committed.nbytes(position, position + 1)
+            position += 1
+        return nbytes >= 0
+
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
         """A held batch, raw, written or not. Raises CorruptData. Blocking."""
         queued = self._unwritten.get((last_index, digest))

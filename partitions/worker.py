@@ -1,6 +1,8 @@
 """The worker of one partition: applies what may be applied, group by group, off the loop.
 
-Its queue is a position in the log, so a backlog costs no memory. A failing apply is retried
+Its queue is a position in the log, so a backlog costs no memory. A few commands that are in
+memory, for a machine that applies in memory, are not worth two hops between threads: those
+are applied on the loop. A failing apply is retried
 with growing pauses, then the partition waits for an operator; no other partition notices.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 
@@ -24,6 +27,13 @@ from ports.invariant import InvariantViolated
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
+
+INLINE_RECORDS_MAX: Final = 64
+INLINE_RECORDS_MIN: Final = 16
+"""So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
+INLINE_S_MAX: Final = 0.002
+INLINE_AGAIN_S: Final = 10.0
+"""Whose state is slow to read is not applied on the loop for so long."""
 
 
 class ApplyWorker:
@@ -59,6 +69,8 @@ class ApplyWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._started = -1e9
+        self._inline_bytes = settings.inline_bytes if getattr(machine, "applies_in_memory", False) else 0
+        self._inline_from = -1e9
         self._aim = PartitionLogIndex(0)
         """What might be applied when the last group began."""
         self._urgent = False
@@ -102,7 +114,8 @@ class ApplyWorker:
     def _start_when_due(self) -> None:
         # Each group costs a sync; what nobody waits for is worth fewer of them.
         wait = self._started + self._settings.linger_ms / 1000 - self._clock.monotonic()
-        if wait <= 0 or self._urgent:
+        pending = self._cursor.limit - self.applied_index
+        if wait <= 0 or self._urgent or (pending >= INLINE_RECORDS_MIN and self._is_at_hand()):
             self._start()
         elif self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(wait, self._linger_over)
@@ -144,7 +157,33 @@ class ApplyWorker:
         group = ApplyGroup(
             self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, cursor.limit
         )
-        self._offload.submit(group.run, self._ended)
+        if self._is_at_hand():
+            # Soon, not now: whoever has called us is in the midst of something.
+            asyncio.get_running_loop().call_soon(self._run_here, group)
+        else:
+            self._offload.submit(group.run, self._ended)
+
+    def _is_at_hand(self) -> bool:
+        cursor = self._cursor
+        return (
+            self._inline_bytes > 0
+            and cursor.limit - self.applied_index <= INLINE_RECORDS_MAX
+            and self._clock.monotonic() >= self._inline_from
+            and self.log.is_recent(
+                after_index=self.applied_index, through_index=cursor.limit, nbytes=self._inline_bytes
+            )
+        )
+
+    def _run_here(self, group: ApplyGroup) -> None:
+        before = self._clock.monotonic()
+        batches, error = None, None
+        try:
+            batches = group.run()
+        except Exception as caught:  # noqa: BLE001 - as if a thread had run it
+            error = caught
+        if self._clock.monotonic() - before > INLINE_S_MAX:
+            self._inline_from = before + INLINE_AGAIN_S
+        self._ended(batches, error)
 
     def _ended(self, batches: list[AppliedBatch] | None, error: BaseException | None) -> None:
         self._running = False

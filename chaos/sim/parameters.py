@@ -172,6 +172,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
         batch_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),
         batches_max=rng.choice([1, 3, 1024]),
         linger_ms=rng.choice([1, 20, 100]),
+        inline_bytes=rng.choice([0, 1 * KIB, 16 * KIB]),
         unsaved_bytes=rng.choice([1 * KIB, 64 * KIB, 16384 * KIB]),
         unsaved_ms=rng.choice([100, 1_000, 5_000]),
         replay_bytes=rng.choice([1 * KIB, 32 * KIB, 32768 * KIB]),

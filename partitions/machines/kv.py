@@ -43,6 +43,7 @@ class KvMachine:
     """See the module. ``apply`` in one thread at a time, ``checkpoint`` in one, reads in any, all at once."""
 
     needs_records: ClassVar[bool] = True
+    applies_in_memory: ClassVar[bool] = True
 
     def __init__(self, file: StateFile) -> None:
         self._file = file

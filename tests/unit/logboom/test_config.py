@@ -124,6 +124,7 @@ def test_a_node_must_know_who_it_is(flags, path: str) -> None:
         "raft.commit_linger_ms",
         "raft.spare_linger_ms",
         "log.recent_bytes",
+        "apply.inline_bytes",
     ],
 )
 def test_what_zero_turns_off_may_be_zero_and_nothing_less(path: str) -> None:

@@ -31,10 +31,12 @@ class Machine:
     def __init__(self, loop: VirtualLoop, position: Position) -> None:
         self.loop = loop
         self.at = position
+        self.applies_in_memory = False
         self.attempts: list[float] = []
         self.applied: list[int] = []
         self.failures: list[Exception] = []
         self.checkpoints = 0
+        self.takes_s = 0.0
         self.grows = self.unsaved_bytes = 0
         self.frees = 1 << 30
 
@@ -51,6 +53,7 @@ class Machine:
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         self.attempts.append(self.loop.now)
+        self.loop.now += self.takes_s
         results = [b"\0"] * len(batches)
         position, _ = seal(results)
         self._fail()
@@ -86,17 +89,27 @@ class HeldOffload:
 class World:
     """A worker over a real log on a memory disk, in virtual time."""
 
-    def __init__(self, offload: Any = None, *, position: Position = NOWHERE, seed: int = 0, **changes: int) -> None:
+    def __init__(
+        self,
+        offload: Any = None,
+        *,
+        position: Position = NOWHERE,
+        seed: int = 0,
+        applies_in_memory: bool = False,
+        recent_bytes: int = LogSettings().recent_bytes,
+        **changes: int,
+    ) -> None:
         self.loop = VirtualLoop()
         self.held = HeldOffload() if offload is HeldOffload else None
         slowest = JOB_S if offload is None else 0.05
         runs: Offload = self.held or VirtualOffload(self.loop, random.Random(seed), slowest)  # type: ignore[assignment]
         self.machine = Machine(self.loop, position)
+        self.machine.applies_in_memory = applies_in_memory
         self.log = PartitionLog.open(
             disk=MemoryDisk(),
             directory=Path("/partition"),
             partition_id=P,
-            settings=LogSettings(),
+            settings=LogSettings(recent_bytes=recent_bytes),
             mode=DurabilityMode.WRITE_AHEAD,
         )
         self.progress: list[list[AppliedBatch]] = []

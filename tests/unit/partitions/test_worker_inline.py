@@ -1,0 +1,164 @@
+"""A few commands at hand are applied on the loop; everything else elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from logboom.settings import ApplySettings
+from ports.invariant import InvariantViolated
+from tests.unit.partitions.worker_world import HeldOffload, world
+
+
+def inline(**changes: Any) -> Any:
+    """A worker whose jobs wait for the test if they go elsewhere."""
+    return world(HeldOffload, applies_in_memory=True, **{"linger_ms": 100, **changes})
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+def test_who_waits_for_one_command_waits_for_no_thread() -> None:
+    with inline() as w:
+
+        async def story() -> None:
+            w.commit()
+            w.notify()
+            assert w.reported == []  # whoever notifies is in the midst of something
+            await turn()
+            assert (w.reported, w.under_way) == ([1], 0)
+
+        w.run(story)
+
+
+def test_what_nobody_waits_for_is_applied_when_there_are_a_few() -> None:
+    with inline() as w:
+
+        async def story() -> None:
+            w.commit()
+            w.notify(urgent=False)  # the first group lingers for nobody
+            await turn()
+            for number in range(15):
+                w.commit(records=1)
+                w.notify(urgent=False)
+                await turn()
+                assert len(w.reported) == 1, number
+            w.commit(records=1)
+            w.notify(urgent=False)
+            await turn()
+            assert (len(w.reported), w.under_way) == (17, 0)
+            w.commit(records=1)
+            w.notify(urgent=False)
+            await asyncio.sleep(0.2)
+            assert len(w.reported) == 18  # or when they have waited long enough
+
+        w.run(story)
+
+
+@pytest.mark.parametrize(
+    ("count", "records", "changes"),
+    [
+        pytest.param(1, 65, {}, id="too many records"),
+        pytest.param(33, 2, {}, id="too many together"),
+        pytest.param(9, 2, {"inline_bytes": 1_000}, id="too large"),
+        pytest.param(1, 1, {"inline_bytes": 0}, id="turned off"),
+        pytest.param(3, 1, {"recent_bytes": 0}, id="not in memory"),
+    ],
+)
+def test_everything_else_goes_elsewhere(count: int, records: int, changes: dict[str, int]) -> None:
+    with inline(**changes) as w:
+
+        async def story() -> None:
+            w.commit(count, records=records)
+            w.notify()
+            await turn()
+            assert (w.reported, w.under_way) == ([], 1)
+            w.finish()
+            assert len(w.reported) == count
+
+        w.run(story)
+
+
+def test_a_machine_that_does_not_say_so_is_never_called_on_the_loop() -> None:
+    with world(HeldOffload) as w:
+
+        async def story() -> None:
+            w.commit()
+            w.notify()
+            await turn()
+            assert (w.reported, w.under_way) == ([], 1)
+            w.finish()
+
+        w.run(story)
+
+
+def test_whose_state_is_slow_to_read_is_left_alone_for_a_while() -> None:
+    with inline() as w:
+        w.machine.takes_s = 0.003
+
+        async def story() -> None:
+            w.commit()
+            w.notify()
+            await turn()
+            assert (w.reported, w.under_way) == ([1], 0)
+            w.machine.takes_s = 0.0
+            w.commit()
+            w.notify()
+            await turn()
+            assert w.under_way == 1
+            w.finish()
+            await asyncio.sleep(10.0)
+            w.commit()
+            w.notify()
+            await turn()
+            assert (w.reported, w.under_way) == ([1, 3, 5], 0)
+
+        w.run(story)
+
+
+def test_a_failure_is_tried_again_like_any_other() -> None:
+    with inline(retry_initial_ms=50) as w:
+        w.machine.failures = [OSError("injected 0")]
+
+        async def story() -> None:
+            w.commit(2)
+            w.notify()
+            await turn()
+            assert (w.worker.state, w.reported) == ("retrying", [])
+            await asyncio.sleep(0.06)
+            w.finish()  # what was in memory was used up: from the file, elsewhere
+            assert (w.worker.state, w.reported) == ("running", [1, 3])
+
+        w.run(story)
+
+
+def test_a_broken_invariant_ends_the_node() -> None:
+    with inline() as w:
+        w.machine.failures = [InvariantViolated("injected")]
+
+        async def story() -> None:
+            w.commit()
+            w.notify()
+            await turn()
+
+        w.run(story)
+        assert [str(error) for error in w.fatal] == ["injected"]
+
+
+def test_closing_waits_for_what_is_about_to_run_here() -> None:
+    with inline() as w:
+
+        async def story() -> None:
+            w.commit()
+            w.notify()
+            await w.worker.close()
+            assert w.reported == [1]
+
+        w.run(story)
+
+
+def test_the_default_takes_a_few_lone_commands() -> None:
+    assert 16 * 500 < ApplySettings().inline_bytes < 64 * 1024
