@@ -37,7 +37,7 @@ INLINE_AGAIN_S: Final = 10.0
 
 
 class ApplyWorker:
-    """See the module. ``on_progress`` is called on the loop after every group."""
+    """See the module. ``on_progress`` is called on the loop after every group, ``save_offload`` runs checkpoints."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class ApplyWorker:
         log: PartitionLog,
         machine: Machine,
         offload: Offload,
+        save_offload: Offload,
         clock: Clock,
         settings: ApplySettings,
         on_progress: Callable[[Sequence[AppliedBatch]], None],
@@ -55,6 +56,7 @@ class ApplyWorker:
         self.dedupe = Dedupe(settings, machine.meta())
         self._cursor = Cursor(applied=machine.position())
         self._offload = offload
+        self._save_offload = save_offload
         self._clock = clock
         self._settings = settings
         self._on_progress = on_progress
@@ -218,7 +220,7 @@ class ApplyWorker:
             self._save_timer = None
         if not self._saving and not self._closing:  # closing the machine saves
             self._saving, self._since_saved = True, 0
-            self._offload.submit(self.machine.checkpoint, self._saved)
+            self._save_offload.submit(self.machine.checkpoint, self._saved)
 
     def _saved(self, _: object, error: BaseException | None) -> None:
         self._saving = False

@@ -61,6 +61,7 @@ class Node:
         self.network = self.world.network
         self.sync_offload = self.world.sync_offload
         self.apply_offload = self.world.apply_offload
+        self.save_offload = self.world.save_offload
         manifest = Manifest.of(self.node_id, settings.cluster)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
@@ -127,7 +128,7 @@ class Node:
             await self._listener.close()
         await self.service.close()
         await self.pipeline.close()
-        await asyncio.gather(self.sync_offload.close(), self.apply_offload.close())
+        await asyncio.gather(self.sync_offload.close(), self.apply_offload.close(), self.save_offload.close())
         for machine in self.machines.values():
             machine.close()
         for store in self.logs.values():
@@ -179,6 +180,7 @@ class Node:
             log=self.logs[partition_id],
             machine=self.machines[partition_id],
             offload=self.apply_offload,
+            save_offload=self.save_offload,
             clock=self.clock,
             settings=self.apply_settings,
             on_progress=progressed,

@@ -22,6 +22,8 @@ from server.net_os import AsyncioNetwork
 from server.offload_os import ThreadOffload
 
 OFFLOAD_THREADS = 4
+SAVE_THREADS = 2
+"""Their syncs would stand in the way of those that commits wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class World:
     """For group syncs. A pool of its own: they must not wait for applying."""
     apply_offload: Offload
     """For applying, reading and everything else that blocks."""
+    save_offload: Offload
+    """For checkpoints: thousands of partitions take turns, and applying does not wait for its turn among them."""
     open_state_file: Callable[[Path, ApplySettings], StateFile]
     """In a directory that exists. Blocking."""
 
@@ -53,5 +57,6 @@ def real_world(*, fatal: Callable[[BaseException], None]) -> World:
         network=AsyncioNetwork(clock=clock, on_fatal=fatal),
         sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
+        save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
         open_state_file=KvFile,
     )

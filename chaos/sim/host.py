@@ -138,6 +138,7 @@ class Host:
             network=AsyncioNetwork(clock=self.clock, on_fatal=fatal),
             sync_offload=self.sync_offload,
             apply_offload=apply_offload,
+            save_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
             open_state_file=self.state_files.open,
         )
         try:

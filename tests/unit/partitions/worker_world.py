@@ -121,6 +121,7 @@ class World:
             log=self.log,
             machine=self.machine,  # type: ignore[arg-type]
             offload=runs,
+            save_offload=runs,
             clock=VirtualClock(self.loop),
             settings=ApplySettings(**{"linger_ms": 0, **changes}),  # type: ignore[arg-type]
             on_progress=self._progressed,
