@@ -1,9 +1,10 @@
 """Single commands that travel together: one lane per partition and level.
 
-Commands made in the same turn of the loop travel as one part of one frame, and while frames
-are in flight the next ones collect: load makes frames larger, never a lone command slower.
-The way that nearly all take has no task, no timer of its own, and no turn of the loop more
-than it needs; whatever goes wrong on it goes on in a task, with the same sequences.
+Commands made in the same turn of the loop travel as one part of one frame (but for the first
+after one that was alone), and while frames are in flight the next ones collect: load makes
+frames larger, never a lone command slower. The way that nearly all take has no task, no
+timer of its own, and no turn of the loop more than it needs; whatever goes wrong on it goes
+on in a task, with the same sequences.
 """
 
 from __future__ import annotations
@@ -92,15 +93,21 @@ class Lane:
         self._queue: deque[Single] = deque()
         self._in_flight: dict[_Batch, None] = {}
         self._scheduled = False
+        self._lone = False
+        """The last part had one command: the next command does not wait for others of its turn."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
 
     def put(self, single: Single) -> None:
-        """Take one more; it leaves at the end of this turn, or when a frame has been answered."""
+        """Take one more; it leaves at the end of this turn or, one at a time, at once; or when a frame is answered."""
         self._queue.append(single)
         if single.deadline < self._alarm_at:
             self._watch(single.deadline)
-        if not self._scheduled and len(self._in_flight) < IN_FLIGHT_MAX:
+        if self._scheduled or len(self._in_flight) >= IN_FLIGHT_MAX:
+            return
+        if self._lone and not self._in_flight:
+            self._flush()
+        else:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -142,6 +149,7 @@ class Lane:
             _fail(singles, error)
             self._carrier.budget.give(sum(single.size for single in singles))
             return
+        self._lone = len(singles) == 1
         for single in singles:
             single.sent = True
         part = Part(self._partition_id, self._sequences.take(len(singles)), block)
@@ -151,9 +159,10 @@ class Lane:
             batch.take_back = self._carrier.post(
                 part, wait=self._wait, deadline=batch.deadline, answered=partial(self._answered, batch)
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nobody expected this one: told, and reported
             self._broke(batch, error)
-            raise  # nobody expected this one: let the loop report it
+            self._loop.call_exception_handler({"message": "a request that cannot be sent", "exception": error})
+            return
         if batch.take_back is None:
             self._carrier.start(self._deliver(batch, None))
 

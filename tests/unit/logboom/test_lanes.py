@@ -12,6 +12,7 @@ import pytest
 
 from logboom import Client, Put
 from logboom.client.lanes import IN_FLIGHT_MAX
+from logboom.client.parts import Part
 from logboom.errors import DeadlineExceeded, NotLeader, UnknownOutcome
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
@@ -43,6 +44,32 @@ async def test_a_command_needs_no_task_once_the_leader_is_known() -> None:
         await until(lambda: len(node.of(Kind.SUBMIT)) == 2)
         assert len(asyncio.all_tasks()) == before + 1
         waiting.cancel()
+
+
+async def test_one_at_a_time_leaves_at_once_and_many_leave_together() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        sent = list[int]()
+        post = boom._submitter.post
+
+        def noted(part: Part, **rest: Any) -> Any:
+            sent.append(part.records.count)
+            return post(part, **rest)
+
+        boom._submitter.post = noted  # type: ignore[method-assign]
+        for turns in (1, 0, 0):  # before the first nobody knows that it is alone
+            one = asyncio.ensure_future(boom.submit(0, Put(b"a", b"")))
+            await asyncio.sleep(0)
+            for _ in range(turns):
+                assert not sent
+                await asyncio.sleep(0)
+            assert sent == [1]
+            await one
+            sent.clear()
+        for counts in ([1, 9], [10], [10]):
+            await asyncio.gather(*(boom.submit(0, Put(b"a", b"")) for _ in range(10)))
+            assert sent == counts
+            sent.clear()
 
 
 async def test_each_expires_at_its_own_deadline() -> None:
