@@ -17,8 +17,9 @@ from bench.load import Load, Measured, NothingMeasured
 from bench.systems import SYSTEMS, Cluster, Missing, started
 from bench.targets import VALUE_BYTES
 from bench.works import FIGURES, FIRST_WRITE, KILLED, Work, works
+from logboom.errors import LogboomError
 
-FAILURES: Final = (Missing, TimeoutError, OSError, RuntimeError)
+FAILURES: Final = (Missing, LogboomError, TimeoutError, OSError, RuntimeError)
 DEATHS: Final[Mapping[str, int]] = {"logboom": 7}
 """Leaders killed per run; 20 and more over three runs."""
 DEATHS_OF_OTHERS: Final = 3
@@ -57,7 +58,8 @@ class System:
     version: str = ""
     settings: str = ""
     deaths: list[float] = field(default_factory=list)
-    failed: str | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why something is missing, or is of fewer runs: by work, or by "" for all of them."""
 
 
 def say(text: str) -> None:
@@ -84,8 +86,12 @@ class Runs:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why a system's figures are missing, or are of fewer runs."""
-        return {name: each.failed for name, each in self.systems.items() if each.failed is not None}
+        """Why figures of a system, or of a system and a work, are missing, or are of fewer runs."""
+        return {
+            f"{name}, {work}" if work else name: story
+            for name, each in self.systems.items()
+            for work, story in each.failed.items()
+        }
 
     def go(self) -> None:
         """Every system in turn, so often; who goes first changes."""
@@ -93,21 +99,21 @@ class Runs:
             try:
                 SYSTEMS[name].find()
             except Missing as error:
-                self._fail(name, error)
+                self._fail(name, "", error)
         for number in range(self.plan.runs):
             for name in self.plan.systems if number % 2 == 0 else reversed(self.plan.systems):
-                if name in self.failed or not self._has_work(name):
+                if "" in self.systems[name].failed or not self._has_work(name):
                     continue
                 say(f"run {number + 1} of {self.plan.runs}: {name}")
                 try:
                     with started(name, self.plan.directory) as cluster:
                         self._one(name, cluster)
                 except FAILURES as error:
-                    self._fail(name, error)
+                    self._fail(name, "", error)
 
-    def _fail(self, name: str, error: Exception) -> None:
-        self.systems[name].failed = str(error)
-        say(f"bench: {name} is not measured: {error}")
+    def _fail(self, name: str, work: str, error: Exception) -> None:
+        self.systems[name].failed[work] = str(error)
+        say(f"bench: {name}{', ' if work else ''}{work} is not measured: {error}")
 
     def _has_work(self, name: str) -> bool:
         dies = self.plan.wants(KILLED) and SYSTEMS[name].prober is not None
@@ -121,8 +127,12 @@ class Runs:
             if name in work.shapes:
                 asked.setdefault(work.shapes[name], work)
         for shapes, work in asked.items():
-            shape = self._choose(cluster, shapes, work.figure)
-            found = measure(cluster, replace(shape, seconds=self.plan.seconds))
+            try:
+                shape = self._choose(cluster, shapes, work.figure)
+                found = measure(cluster, replace(shape, seconds=self.plan.seconds))
+            except RuntimeError as error:  # a client failed; the servers may well be sound
+                self._fail(name, work.name, error)
+                continue
             self.measured.setdefault(shapes, []).append(found)
             say(f"  {work.name}, {shape.shape}: {_speak(found)}")
         prober = SYSTEMS[name].prober

@@ -19,6 +19,7 @@ class Server(asyncio.Protocol):
 
     def __init__(self, *answers):
         self.answers, self.pipelines, self.buffer = iter(answers), [], b""
+        self.asked = asyncio.Event()
 
     def connection_made(self, transport):
         self.transport = transport
@@ -28,6 +29,7 @@ class Server(asyncio.Protocol):
         if self.buffer.endswith(WAIT):
             self.pipelines.append(self.buffer)
             self.buffer = b""
+            self.asked.set()
             asyncio.get_running_loop().create_task(self.answer(next(self.answers)))
 
     async def answer(self, pieces):
@@ -70,8 +72,7 @@ async def test_open_calls_fail_when_the_connection_ends():
     server = Server([])
     listener, pipe = await open_pipe(server)
     call = pipe.send(SET, 1)
-    while not server.pipelines:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(server.asked.wait(), 5)
     server.transport.close()
     with pytest.raises(Refused):
         await call
