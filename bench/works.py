@@ -15,6 +15,7 @@ from bench.targets import PARTITIONS
 
 BLOCK: Final = 1_000
 """Records in logboom's blocks, SETs in Redis' pipelines."""
+LARGE_BLOCK: Final = 4_000
 COPY_ROWS: Final = 10_000
 PUBLISHES: Final = 100
 DISK_BLOCK: Final = 1 << 20
@@ -100,10 +101,9 @@ def _bulk() -> list[Work]:
     etcd = _shapes("etcd", [(128, 1, 2), (64, 1, 1), (16, 1, 1), (64, 2, 1)], records=TXN_OPS_MAX)
     redis = _shapes("redis", [(4, 1, 4), (16, 1, 8), (2, 1, 2), (16, 2, 4)], records=BLOCK)
     postgres = _shapes("postgres", [(4, 1, 4), (2, 1, 2), (8, 2, 4)], records=COPY_ROWS)
-    nats = tuple(
-        shape
-        for streams in (PARTITIONS, 1)
-        for shape in _shapes("nats", [(40, 1, 1), (16, 1, 1)], records=PUBLISHES, partitions=streams)
+    nats = (
+        *_shapes("nats", [(40, 1, 1), (100, 1, 1)], records=PUBLISHES, partitions=PARTITIONS),
+        *_shapes("nats", [(40, 1, 1)], records=PUBLISHES),
     )
     blocks = [(32, 1, 1), (16, 1, 1), (32, 2, 1)]
     rate = "commands_per_s"
@@ -113,7 +113,10 @@ def _bulk() -> list[Work]:
         "postgres": postgres,
         "redis": redis,
         "nats": nats,
-        "logboom": _logboom(blocks, records=BLOCK, machine="log"),
+        "logboom": (
+            *_logboom(blocks, records=BLOCK, machine="log"),
+            *_logboom([(16, 1, 1)], records=LARGE_BLOCK, machine="log"),
+        ),
     }
     kv = {"etcd": etcd, "redis": redis}
     found = [
