@@ -8,7 +8,6 @@ import pwd
 import random
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 from collections.abc import AsyncIterator, Sequence
@@ -79,7 +78,7 @@ class PostgresCluster(Processes):
         # What initdb writes need not be safe; every commit that counts is synced.
         self._run("initdb", "-D", str(data), "-U", "bench", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
         super().start_node("n1")
-        self.until(lambda: self._answers("n1") or None, "the primary does not start")
+        self.until(lambda: asyncio.run(self._serves()), "the primary does not start")
         for node in self.nodes[1:]:
             source = f"host=127.0.0.1 port={self.port('n1')} user=bench application_name={node}"
             self._run(
@@ -118,10 +117,16 @@ class PostgresCluster(Processes):
     def version(self) -> str:
         return programs.output(self.program, "--version").removeprefix("postgres (PostgreSQL) ")
 
+    async def _serves(self) -> bool | None:
+        connection = await self._try()
+        if connection is None:
+            return None
+        await connection.close()
+        return True
+
     async def _streaming(self) -> str | None:
-        try:
-            connection = await connect(self.addresses["n1"])
-        except (OSError, TimeoutError, _postgres_error()):
+        connection = await self._try()
+        if connection is None:
             return None
         try:
             states = await connection.fetch("SELECT state FROM pg_stat_replication WHERE state = 'streaming'")
@@ -129,18 +134,18 @@ class PostgresCluster(Processes):
         finally:
             await connection.close()
 
+    async def _try(self) -> Any:
+        """A connection to the primary, or None while it still starts."""
+        try:
+            return await connect(self.addresses["n1"])
+        except (OSError, TimeoutError, _postgres_error()):
+            return None
+
     async def _make_tables(self) -> None:
         connection = await connect(self.addresses["n1"])
         for table in TABLES:
             await connection.execute(table)
         await connection.close()
-
-    def _answers(self, node: str) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", int(self.port(node))), 1.0).close()
-        except OSError:
-            return False
-        return True
 
     def _data(self, node: str) -> Path:
         return self.place(node) / "data"
