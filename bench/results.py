@@ -52,7 +52,7 @@ def say_goal(found: Mapping[str, Any], unit: str = "") -> str:
     if found["value"] is None:
         return f"{of}{sign} {bound:.3g}{about}: not measured"
     value = number(found["value"]) if found["peer"] is None else f"{found['value']:.2f}"
-    return f"{of}{sign} {bound:g}{about}: {value} {'met' if found['met'] else 'MISSED'}".replace("0.333333", "1/3")
+    return f"{of}{sign} {bound:g}{about}: {value} {'met' if found['met'] else 'MISSED'}"
 
 
 def number(value: float) -> str:

@@ -38,7 +38,7 @@ def test_a_row_takes_medians_and_leaves_out_who_was_not_measured():
     assert row["goals"] == []
 
 
-def test_the_issue_s_goals_are_in_the_rows():
+def test_what_logboom_is_held_to():
     def goal(work, figure):
         return {(g.kind, g.peer, g.at_least or g.at_most, g.of) for g in goals_of(work, figure)}
 
