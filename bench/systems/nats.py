@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,9 +17,8 @@ from typing import Any, Final, cast
 from bench.systems import programs
 from bench.systems.api import Cluster, Probe, System
 from bench.systems.processes import Processes
-from bench.targets import PARTITIONS, SINGLES, Job, Operation, prepared, rows
+from bench.targets import PARTITIONS, SINGLES, Job, Operation, rows
 
-INBOX: Final = b"_I"
 CONNECT: Final = b'CONNECT {"verbose":false,"pedantic":false,"lang":"python","version":"0","protocol":1}\r\n'
 CALL_S: Final = 5.0
 PATIENCE_S: Final = 30.0
@@ -28,9 +28,14 @@ class Refused(ConnectionError):
     """The server refused a publish or a request, or the connection ended under it."""
 
 
-def publish(subject: bytes, reply: bytes, payload: bytes) -> bytes:
-    """A PUB that asks for an acknowledgement."""
-    return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+def head(to: bytes) -> bytes:
+    """A PUB up to the reply subject."""
+    return b"PUB %b " % to
+
+
+def tail(payload: bytes) -> bytes:
+    """A PUB after the reply subject."""
+    return b" %d\r\n%b\r\n" % (len(payload), payload)
 
 
 def stream(number: int) -> str:
@@ -51,6 +56,8 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._out: list[bytes] = []
         self._calls: dict[bytes, tuple[int, asyncio.Future[bytes]]] = {}
+        # Nobody else's: two that listen at one inbox would count each other's acknowledgements.
+        self._inbox = b"_I." + os.urandom(8).hex().encode()
         self._number = 0
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the subscription is there."""
@@ -69,17 +76,17 @@ class Connection(asyncio.Protocol):
 
         Raises Refused if one is not.
         """
-        return self.send_bytes([(b"PUB " + to + b" ", b" %d\r\n%b\r\n" % (len(raw), raw)) for to, raw in frames])
+        return self.send_halves([(head(to), tail(payload)) for to, payload in frames])
 
-    def send_bytes(self, halves: Sequence[tuple[bytes, bytes]]) -> asyncio.Future[bytes]:
-        """The same, with everything but the reply subject prepared: what stands before it, and after."""
+    def send_halves(self, halves: Sequence[tuple[bytes, bytes]]) -> asyncio.Future[bytes]:
+        """The same, with everything but the reply subject prepared: pairs of ``head`` and ``tail``."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bytes] = loop.create_future()
         if self._lost:
             done.set_exception(Refused("the connection is closed"))
             return done
         self._number += 1
-        reply = b"%b.%b.%d" % (INBOX, self._name, self._number)
+        reply = b"%b.%d" % (self._inbox, self._number)
         self._calls[reply] = (len(halves), done)
         if not self._out:
             loop.call_soon(self._flush)
@@ -97,10 +104,6 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    @property
-    def _name(self) -> bytes:
-        return b"%x" % id(self)
-
     def _flush(self) -> None:
         if self._transport is not None and not self._lost:
             self._transport.write(b"".join(self._out))
@@ -111,7 +114,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have asyncio's methods and not its base class.
         self._transport = cast("asyncio.WriteTransport", transport)
-        self._transport.write(CONNECT + b"SUB %b.%b.* 1\r\nPING\r\n" % (INBOX, self._name))
+        self._transport.write(CONNECT + b"SUB %b.* 1\r\nPING\r\n" % self._inbox)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -236,26 +239,26 @@ class Target:
         self._job = job
         self._rng = random.Random(job.seed)
         self._connections: list[Connection] = []
-        self._values = [_tail(value) for _, value in rows(self._rng, SINGLES, job.value_bytes)]
+        self._values = [tail(value) for _, value in rows(self._rng, SINGLES, job.value_bytes)]
 
     async def open(self, connections: int) -> None:
         self._connections = [await Connection.open(self._job.endpoints[0]) for _ in range(connections)]
 
     def single(self, slot: int) -> Operation:
         send, values, choose = self._send(slot), self._values, self._rng.random
-        head = self._head(slot)
+        before = head(self._subject(slot))
 
         async def one() -> int:
-            await send([(head, values[int(choose() * len(values))])])
+            await send([(before, values[int(choose() * len(values))])])
             return 1
 
         return one
 
     def bulk(self, slot: int, records: int) -> Operation:
-        send, head, turn = self._send(slot), self._head(slot), slot
-        size = self._job.value_bytes
-        values = [_tail(value) for _, value in rows(self._rng, records * 4, size)]
-        blocks = [[(head, value) for value in values[start::4]] for start in range(min(4, prepared(records * size)))]
+        send, before, turn = self._send(slot), head(self._subject(slot)), slot
+        # Of this slot alone, so a few will do.
+        values = [tail(value) for _, value in rows(self._rng, 4 * records, self._job.value_bytes)]
+        blocks = [[(before, value) for value in values[start::4]] for start in range(4)]
 
         async def block() -> int:
             nonlocal turn
@@ -273,14 +276,10 @@ class Target:
             connection.close()
 
     def _send(self, slot: int) -> Any:
-        return self._connections[slot % len(self._connections)].send_bytes
+        return self._connections[slot % len(self._connections)].send_halves
 
-    def _head(self, slot: int) -> bytes:
-        return b"PUB %b " % subject(slot % self._job.partitions)
-
-
-def _tail(value: bytes) -> bytes:
-    return b" %d\r\n%b\r\n" % (len(value), value)
+    def _subject(self, slot: int) -> bytes:
+        return subject(slot % self._job.partitions)
 
 
 @asynccontextmanager

@@ -60,6 +60,16 @@ async def test_a_connection_subscribes_to_its_inbox_and_answers_pings():
     listener.close()
 
 
+async def test_every_connection_has_an_inbox_of_its_own():
+    servers = [Server(), Server()]
+    for server in servers:
+        listener, address = await serve(server)
+        (await Connection.open(address)).close()
+        listener.close()
+    inboxes = {server.seen[1] for server in servers}
+    assert len(inboxes) == 2
+
+
 async def test_publishes_are_acknowledged_together():
     server = Server()
     listener, address = await serve(server)
