@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from bench.systems.api import Cluster, Prober
@@ -51,11 +51,9 @@ async def death(cluster: Cluster, prober: Prober) -> float:
     return taken
 
 
-def measure(cluster: Cluster, prober: Prober, times: int) -> list[float]:
+def measure(cluster: Cluster, prober: Prober, times: int) -> Iterator[float]:
     """Milliseconds of each of several deaths; the dead node is back before the next."""
-    found = []
     for _ in range(times):
-        time.sleep(SETTLE_S)
-        found.append(asyncio.run(death(cluster, prober)) * 1000)
         cluster.wait_serving()
-    return found
+        time.sleep(SETTLE_S)
+        yield asyncio.run(death(cluster, prober)) * 1000

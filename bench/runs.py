@@ -6,7 +6,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from bench.targets import VALUE_BYTES
 from bench.works import FIGURES, FIRST_WRITE, KILLED, Work, works
 from logboom.errors import LogboomError
 
-FAILURES: Final = (Missing, LogboomError, TimeoutError, OSError, RuntimeError)
+FAILURES: Final = (LogboomError, TimeoutError, OSError, RuntimeError)
 DEATHS: Final[Mapping[str, int]] = {"logboom": 7}
 """Leaders killed per run; 20 and more over three runs."""
 DEATHS_OF_OTHERS: Final = 3
@@ -59,7 +60,7 @@ class System:
     settings: str = ""
     deaths: list[float] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Why something is missing, or is of fewer runs: by work, or by "" for all of them."""
+    """Why something is missing, or is of fewer runs: by what it is, or by "" for everything."""
 
 
 def say(text: str) -> None:
@@ -86,11 +87,11 @@ class Runs:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why figures of a system, or of a system and a work, are missing, or are of fewer runs."""
+        """Why figures of a system, or some of them, are missing, or are of fewer runs."""
         return {
-            f"{name}, {work}" if work else name: story
+            f"{name}, {what}" if what else name: story
             for name, each in self.systems.items()
-            for work, story in each.failed.items()
+            for what, story in each.failed.items()
         }
 
     def go(self) -> None:
@@ -102,47 +103,57 @@ class Runs:
                 self._fail(name, "", error)
         for number in range(self.plan.runs):
             for name in self.plan.systems if number % 2 == 0 else reversed(self.plan.systems):
-                if "" in self.systems[name].failed or not self._has_work(name):
-                    continue
                 say(f"run {number + 1} of {self.plan.runs}: {name}")
-                try:
-                    with started(name, self.plan.directory) as cluster:
-                        self._one(name, cluster)
-                except FAILURES as error:
-                    self._fail(name, "", error)
+                # Deaths in a cluster of their own: a node that comes back would have all the loads to look through.
+                for what, part in (("loads", self._loads), (KILLED, self._deaths)):
+                    if "" not in self.systems[name].failed:
+                        try:
+                            part(name)
+                        except Missing as error:
+                            self._fail(name, "", error)
+                        except FAILURES as error:  # the next run may fare better
+                            self._fail(name, f"{what}, run {number + 1}", error)
 
-    def _fail(self, name: str, work: str, error: Exception) -> None:
-        self.systems[name].failed[work] = str(error)
-        say(f"bench: {name}{', ' if work else ''}{work} is not measured: {error}")
+    def _fail(self, name: str, what: str, error: Exception) -> None:
+        self.systems[name].failed[what] = str(error)
+        say(f"bench: {name}{', ' if what else ''}{what}: not measured: {error}")
 
-    def _has_work(self, name: str) -> bool:
-        dies = self.plan.wants(KILLED) and SYSTEMS[name].prober is not None
-        return dies or any(name in work.shapes for work in self.plan.chosen())
+    @contextmanager
+    def _started(self, name: str) -> Iterator[Cluster]:
+        with started(name, self.plan.directory) as cluster:
+            self.systems[name].version, self.systems[name].settings = cluster.version(), cluster.settings
+            yield cluster
 
-    def _one(self, name: str, cluster: Cluster) -> None:
-        system = self.systems[name]
-        system.version, system.settings = cluster.version(), cluster.settings
+    def _loads(self, name: str) -> None:
         asked: dict[tuple[Load, ...], Work] = {}
         for work in self.plan.chosen():
             if name in work.shapes:
                 asked.setdefault(work.shapes[name], work)
-        for shapes, work in asked.items():
-            try:
-                shape = self._choose(cluster, shapes, work.figure)
-                found = measure(cluster, replace(shape, seconds=self.plan.seconds))
-            except RuntimeError as error:  # a client failed; the servers may well be sound
-                self._fail(name, work.name, error)
-                continue
-            self.measured.setdefault(shapes, []).append(found)
-            say(f"  {work.name}, {shape.shape}: {_speak(found)}")
+        if asked:
+            with self._started(name) as cluster:
+                for shapes, work in asked.items():
+                    self._load(name, cluster, shapes, work)
+
+    def _load(self, name: str, cluster: Cluster, shapes: tuple[Load, ...], work: Work) -> None:
+        try:
+            shape = self._choose(name, cluster, shapes, work)
+            found = measure(cluster, replace(shape, seconds=self.plan.seconds))
+        except RuntimeError as error:  # a client failed; the servers may well be sound
+            self._fail(name, work.name, error)
+            return
+        self.measured.setdefault(shapes, []).append(found)
+        say(f"  {work.name}, {shape.shape}: {_speak(found)}")
+
+    def _deaths(self, name: str) -> None:
         prober = SYSTEMS[name].prober
         if prober is not None and self.plan.wants(KILLED):
             times = self.plan.deaths or DEATHS.get(name, DEATHS_OF_OTHERS)
-            found_ms = failover.measure(cluster, prober, times)
-            system.deaths += found_ms
-            say(f"  {KILLED}: {', '.join(f'{ms:.0f}' for ms in found_ms)} ms")
+            with self._started(name) as cluster:
+                for found_ms in failover.measure(cluster, prober, times):
+                    self.systems[name].deaths.append(found_ms)
+                    say(f"  {KILLED}: {found_ms:.0f} ms")
 
-    def _choose(self, cluster: Cluster, shapes: tuple[Load, ...], figure: str) -> Load:
+    def _choose(self, name: str, cluster: Cluster, shapes: tuple[Load, ...], work: Work) -> Load:
         if shapes not in self._best:
             found = {}
             for shape in shapes if self.plan.trials and len(shapes) > 1 else ():
@@ -150,8 +161,11 @@ class Runs:
                     found[shape] = measure(cluster, replace(shape, seconds=min(TUNE_S, self.plan.seconds)))
                 except NothingMeasured:  # so deep that no operation ended in time: not a best shape
                     continue
+                except RuntimeError as error:
+                    self._fail(name, f"{work.name}, trying {shape.shape}", error)
+                    continue
                 say(f"    trying {shape.shape}: {_speak(found[shape])}")
-            self._best[shapes] = min(found, key=lambda each: _cost(found[each], figure)) if found else shapes[0]
+            self._best[shapes] = min(found, key=lambda each: _cost(found[each], work.figure)) if found else shapes[0]
         return self._best[shapes]
 
     def table(self) -> list[results.Row]:

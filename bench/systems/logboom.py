@@ -19,6 +19,8 @@ from logboom.testing import LocalCluster
 
 NODES: Final = 3
 PATIENCE_S: Final = 30.0
+RECOVERY_S: Final = 120.0
+"""A node that was killed after all the loads has gigabytes to look through, on a busy disk."""
 
 
 class LogboomCluster(LocalCluster):
@@ -34,6 +36,10 @@ class LogboomCluster(LocalCluster):
             directory=directory,
             settings={"cluster.overrides": log, "node.log_level": "warning"},
         )
+
+    def wait_serving(self, timeout: float = RECOVERY_S) -> None:
+        """Until every running node has recovered and one of them admits."""
+        super().wait_serving(timeout)
 
     def client_addresses(self) -> tuple[str, ...]:
         """All: the client finds the leader by itself."""

@@ -142,6 +142,33 @@ def test_a_load_that_fails_leaves_the_others_alone(world, tmp_path, monkeypatch)
     assert len(runs.systems["logboom"].deaths) == 14
 
 
+def test_a_cluster_that_fails_is_tried_again_in_the_next_run(world, tmp_path, monkeypatch):
+    started, failures = module.started, iter([TimeoutError("no node leads")])
+
+    def fails_once(name, directory):
+        if name == "etcd" and (error := next(failures, None)):
+            raise error
+        return started(name, directory)
+
+    monkeypatch.setattr(module, "started", fails_once)
+    runs = Runs(plan(tmp_path))
+    runs.go()
+    assert runs.failed == {"etcd, loads, run 1": "no node leads"}
+    assert world.count(("etcd", 2, 5.0)) == 1
+
+
+def test_deaths_that_were_measured_count_though_a_later_one_fails(world, tmp_path, monkeypatch):
+    def deaths(_cluster, _prober, times):
+        yield 100.0
+        raise TimeoutError("it does not come back")
+
+    monkeypatch.setattr(module.failover, "measure", deaths)
+    runs = Runs(Plan(tmp_path, ["etcd"], ["killed"], runs=2))
+    runs.go()
+    assert runs.systems["etcd"].deaths == [100.0, 100.0]
+    assert set(runs.failed) == {"etcd, leader killed, run 1", "etcd, leader killed, run 2"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
