@@ -56,7 +56,7 @@ class PostgresCluster(Processes):
 
     settings: str = (
         "synchronous_standby_names 'ANY 1 (n2, n3)', synchronous_commit on, fsync on; shared_buffers 512 MB, "
-        "max_wal_size 16 GB; tables without an index; bulk: binary COPY of 10,000 rows in one transaction"
+        "max_wal_size 16 GB, checkpoint_timeout 30 min; tables without an index; bulk: binary COPY of 10,000 rows in one transaction"
     )
     # Fast shutdown: not waiting for clients.
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT
@@ -101,7 +101,6 @@ class PostgresCluster(Processes):
             "checkpoint_timeout": "30min",
             "synchronous_commit": "on",
             "synchronous_standby_names": "ANY 1 (n2, n3)" if node == "n1" else "",
-            "wal_receiver_status_interval": "1s",
         }
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._as, str(self.program), "-D", str(self._data(node)), *flags]
