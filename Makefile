@@ -17,7 +17,7 @@ SIM_SECONDS ?= 28800
 FUZZ_SECONDS ?= 20
 TARGET ?=
 
-.PHONY: help setup fmt lint type unit test demo bench sim sim-long mutants chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench bench-check sim sim-long mutants chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,8 +50,16 @@ test: lint type unit ## lint, types and tests
 demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a leader killed on the way
 	@$(IN) logboom demo $(ARGS)
 
-bench: setup ## logboom and etcd side by side on this disk
-	@$(IN) etcd=$$(scripts/etcd); PATH="$$etcd:$$PATH" python -m bench $(ARGS)
+bench: .venv/.bench ## logboom beside etcd, PostgreSQL, Redis, NATS and the bare disk; ARGS=--quick for a look
+	@$(IN) python -m bench $(ARGS)
+
+bench-check: setup ## goals and floors by the figures of the last make bench; ARGS=--goals, ARGS=file.json
+	@$(IN) python -m bench.check $(ARGS)
+
+.venv/.bench: .venv/.setup requirements/bench.txt
+	@echo "bench: asyncpg, locked"
+	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/bench.txt
+	@touch $@
 
 mutants: setup ## deliberate bugs, each of which the simulator must find; MUTANT=name for one of them
 	@$(IN) python -m chaos.sim.mutants --workers $(WORKERS) $(if $(MUTANT),--only $(MUTANT)) $(ARGS)

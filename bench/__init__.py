@@ -1,1 +1,1 @@
-"""Logboom and etcd side by side on one machine: ``python -m bench``. See DESIGN.md."""
+"""logboom and its peers side by side on one machine: ``python -m bench``. See DESIGN.md."""

@@ -1,22 +1,17 @@
 """From the leader's death to the first new acknowledged write.
 
 From the moment of the SIGKILL a new write is begun every 5 ms and given up by none; the first
-that is acknowledged counts. So neither system waits for a client's timeout.
+that is acknowledged counts. So no system waits for a client's timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from bench import etcd
-from bench.etcd import EtcdCluster
-from bench.http2 import CallFailed, Method
-from logboom import Client, Put
-from logboom.errors import LogboomError
-from logboom.testing import LocalCluster
+from bench.systems.api import Cluster, Prober
 
 EVERY_S: Final = 0.005
 PATIENCE_S: Final = 30.0
@@ -46,52 +41,19 @@ async def first_write(probe: Callable[[int], Awaitable[bool]]) -> float:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def of_etcd(cluster: EtcdCluster, leader: str) -> float:
-    """Kill etcd's leader; the survivors are asked in turn, over connections that are open already."""
-    survivors = [n for n in cluster.nodes if n != leader]
-    methods = [await Method.open(cluster.addresses[n], etcd.PUT) for n in survivors]
-    for method in methods:
-        await method.call(etcd.put(b"before", b"x" * 256))
-
-    async def probe(number: int) -> bool:
-        try:
-            await methods[number % len(methods)].call(etcd.put(b"after", b"x" * 256))
-        except CallFailed:
-            return False
-        return True
-
-    await asyncio.to_thread(cluster.kill, leader)
-    try:
-        return await first_write(probe)
-    finally:
-        for method in methods:
-            method.close()
-
-
-async def of_logboom(cluster: LocalCluster, leader: str) -> float:
-    """Kill logboom's leader; one client that knew it, and finds the next by itself."""
-    async with Client(cluster.endpoints) as client:
-        await client.submit(0, Put(b"before", b"x" * 256))
-
-        async def probe(number: int) -> bool:
-            try:
-                await client.submit(number % 8, Put(b"after", b"x" * 256), timeout=PATIENCE_S)
-            except LogboomError:
-                return False
-            return True
-
+async def death(cluster: Cluster, prober: Prober) -> float:
+    """Kill the leader once; seconds to the first write."""
+    leader = await asyncio.to_thread(cluster.leader)
+    async with prober(cluster, leader) as probe:
         await asyncio.to_thread(cluster.kill, leader)
-        return await first_write(probe)
+        taken = await first_write(probe)
+    cluster.start_node(leader)
+    return taken
 
 
-def measure(cluster: EtcdCluster | LocalCluster, times: int) -> list[float]:
+def measure(cluster: Cluster, prober: Prober, times: int) -> Iterator[float]:
     """Milliseconds of each of several deaths; the dead node is back before the next."""
-    found = []
     for _ in range(times):
-        time.sleep(SETTLE_S)
-        leader = cluster.leader()
-        trial = of_etcd(cluster, leader) if isinstance(cluster, EtcdCluster) else of_logboom(cluster, leader)
-        found.append(asyncio.run(trial) * 1000)
-        cluster.start_node(leader)
         cluster.wait_serving()
-    return found
+        time.sleep(SETTLE_S)
+        yield asyncio.run(death(cluster, prober)) * 1000

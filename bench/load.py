@@ -1,7 +1,7 @@
 """A closed loop: so many operations under way at any time, each followed by the next.
 
 ``run`` spreads it over client processes (this module is their program too), so that one Python
-interpreter is not what is measured. The same for both systems.
+interpreter is not what is measured. The same for all systems.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Final
 
 import uvloop
 
-from bench import targets
-from bench.targets import PARTITIONS
+from bench import cpu, targets
+from bench.cpu import cpu_seconds
+from bench.targets import PARTITIONS, VALUE_BYTES
 
 WARM_UP_S: Final = 0.5
 PATIENCE_S: Final = 20.0
@@ -31,7 +32,6 @@ SAMPLES_MAX: Final = 5_000
 """Latencies kept per process, evenly chosen."""
 GIVE_UP_S: Final = 120.0
 """A client that has not ended this long after it should have is killed, and the run fails."""
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class NothingMeasured(RuntimeError):
@@ -51,19 +51,20 @@ class Load:
     connections: int = 1
     """Per process."""
     partitions: int = PARTITIONS
-    """Spread over so many (logboom; etcd has one log)."""
+    """Spread over so many, or over so many streams; 1 where a system has one log."""
     seconds: float = 3.0
     machine: str = "kv"
     wait: str = "applied"
     seed: int = 1
     apart: bool = False
     """Leader and clients on one half of the CPUs, the followers on the other, as if on machines of their own."""
+    value_bytes: int = VALUE_BYTES
 
     @property
     def shape(self) -> str:
         """For people."""
         block = f", blocks of {self.records}" if self.records > 1 else ""
-        spread = f", {self.partitions} partitions" if self.system == "logboom" else ""
+        spread = f", {self.partitions} partitions" if self.partitions > 1 else ""
         apart = ", followers on CPUs of their own" if self.apart else ""
         under_way = f"{self.concurrency} under way, {self.processes} x {self.connections} connections"
         return f"{under_way}{block}{spread}{apart}"
@@ -77,7 +78,7 @@ class Measured:
     p50_ms: float
     p99_ms: float
     cpu_us_per_command: float
-    """User and system time of the three servers, until everything acknowledged was also applied."""
+    """User and system time of all server processes, until everything acknowledged was also applied."""
     drain_s: float
     """How long that took after the last acknowledgement."""
     until_applied_per_s: float
@@ -104,6 +105,7 @@ async def drive(load: Load) -> Tally:
         machine=load.machine,
         wait=load.wait,
         partitions=load.partitions,
+        value_bytes=load.value_bytes,
     )
     await asyncio.wait_for(target.open(load.connections), PATIENCE_S)
     make = target.single if load.records == 1 else (lambda slot: target.bulk(slot, load.records))
@@ -140,23 +142,14 @@ async def drive(load: Load) -> Tally:
     return tally
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of these processes so far."""
-    total = 0
-    for pid in pids:
-        raw = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(raw[11]) + int(raw[12])
-    return total / TICKS
-
-
 def run(load: Load, pids: Sequence[int], *, leader: int) -> Measured:
     """Drive the load from its processes while counting the servers' CPU. Raises RuntimeError if a client fails.
 
-    ``leader``: the process among ``pids`` that leads.
+    ``pids``: of the nodes, whose children count too; ``leader``: the one among them that leads.
     """
-    near, far = _halves() if load.apart else (os.sched_getaffinity(0),) * 2
+    near, far = cpu.halves() if load.apart else (os.sched_getaffinity(0),) * 2
     for pid in pids:
-        _place(pid, near if pid == leader else far)
+        cpu.place(pid, near if pid == leader else far)
     share, rest = divmod(load.concurrency, load.processes)
     clients: list[subprocess.Popen[str]] = []
     watchdog = threading.Timer(WARM_UP_S + load.seconds + GIVE_UP_S, _end, [clients])
@@ -172,7 +165,7 @@ def run(load: Load, pids: Sequence[int], *, leader: int) -> Measured:
                 cwd=Path(__file__).resolve().parent.parent,
             )
             clients.append(client)
-            _place(client.pid, near)
+            cpu.place(client.pid, near)
         if any(_line(client) != "ready" for client in clients):
             raise RuntimeError(f"a client of {load.system} did not get ready")
         before = cpu_seconds(pids)
@@ -193,17 +186,6 @@ def run(load: Load, pids: Sequence[int], *, leader: int) -> Measured:
                 if pipe is not None:
                     pipe.close()
     return summary(tallies, seconds=load.seconds, cpu_s=used)
-
-
-def _halves() -> tuple[set[int], set[int]]:
-    cpus = sorted(os.sched_getaffinity(0))
-    middle = max(1, len(cpus) // 2)
-    return set(cpus[:middle]), set(cpus[middle:] or cpus)
-
-
-def _place(pid: int, cpus: set[int]) -> None:
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cpus)
 
 
 def summary(tallies: Sequence[Tally], *, seconds: float, cpu_s: float) -> Measured:

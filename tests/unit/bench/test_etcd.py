@@ -1,15 +1,12 @@
-"""What the benchmark sends to etcd, how it reads answers, and how it judges."""
+"""What the benchmark sends to etcd, and how it reads answers."""
 
 import asyncio
 import struct
-from pathlib import Path
 
 import pytest
 
-from bench import etcd, http2
-from bench.__main__ import _judge, _row
-from bench.http2 import DATA, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, CallFailed, Method, frame
-from bench.load import Load, Tally, summary
+from bench.systems import etcd, http2
+from bench.systems.http2 import DATA, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, CallFailed, Method, frame
 
 
 def test_a_put_has_its_key_and_value():
@@ -142,52 +139,3 @@ async def test_open_calls_fail_when_the_connection_ends():
     with pytest.raises(CallFailed):
         await method.call(b"b")
     listener.close()
-
-
-def test_figures_are_those_of_all_processes_together():
-    tallies = [Tally(30, 20, [0.001] * 50, 0.0, 3.0), Tally(10, 10, [0.003] * 50, 1.0, 4.0)]
-    found = summary(tallies, seconds=2.0, cpu_s=0.004)
-    assert found.commands_per_s == 15
-    assert found.p99_ms == pytest.approx(3.0)
-    assert found.cpu_us_per_command == pytest.approx(100)
-    assert found.drain_s == 1.0
-    assert found.until_applied_per_s == 10
-
-
-def test_nothing_measured_is_an_error():
-    with pytest.raises(RuntimeError, match="nothing was measured"):
-        summary([Tally(0, 0, [])], seconds=1.0, cpu_s=0.0)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours", "floor", "larger", "met"),
-    [
-        ([10.0], [30.0], 3.0, True, True),
-        ([10.0], [29.0], 3.0, True, False),
-        ([10.0], [10.0], 1.0, False, True),
-        ([10.0], [11.0], 1.0, False, False),
-    ],
-)
-def test_a_floor_is_met_or_missed(theirs, ours, floor, larger, met):
-    row = _row("work", "figure", "", theirs, ours)
-    _judge(row, floor, larger=larger)
-    assert row["met"] is met
-
-
-def test_a_row_takes_medians():
-    row = _row("work", "figure", "", [1.0, 2.0, 9.0], [4.0, 4.0, 40.0])
-    assert row["ratio"] == 2
-    assert row["logboom"] == {"median": 4.0, "min": 4.0, "max": 40.0}
-
-
-def test_etcd_that_is_nowhere_is_said_with_what_to_do(monkeypatch):
-    monkeypatch.setattr(etcd.shutil, "which", lambda *_, **__: None)
-    monkeypatch.setattr(Path, "exists", lambda _: False)
-    with pytest.raises(FileNotFoundError, match="apt-get install etcd-server"):
-        etcd.find()
-
-
-def test_shapes_are_described_for_people():
-    assert Load("etcd", (), records=128, concurrency=64, connections=2).shape == (
-        "64 under way, 1 x 2 connections, blocks of 128"
-    )
