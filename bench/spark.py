@@ -64,6 +64,16 @@ WORKS: Final = (
 )
 
 
+@dataclass(frozen=True)
+class Run:
+    """One write."""
+
+    rate: float
+    """Rows per second."""
+    again: int
+    """Rows whose request was sent again, after a change of leader or a lost connection; they took effect once."""
+
+
 def frames(spark: SparkSession, rows: int) -> dict[str, DataFrame]:
     """Cached rows for either state machine: a key of 16 bytes for ``kv``, a partition for ``log``."""
     from pyspark.sql import functions as f
@@ -90,11 +100,11 @@ def started(directory: Path) -> Iterator[LocalCluster]:
             yield cluster
 
 
-def measure(directory: Path, *, rows: int, runs: int) -> dict[str, list[float]]:
-    """Rows per second of every run, by work. Raises the errors of ``logboom.errors``."""
+def measure(directory: Path, *, rows: int, runs: int) -> dict[str, list[Run]]:
+    """Every run, by work. Raises the errors of ``logboom.errors``."""
     import logboom.spark
 
-    found: dict[str, list[float]] = {work.name: [] for work in WORKS}
+    found: dict[str, list[Run]] = {work.name: [] for work in WORKS}
     with started(directory) as cluster, local_spark(cluster.directory) as spark:
         data = frames(spark, rows)
         for frame in data.values():
@@ -111,17 +121,21 @@ def measure(directory: Path, *, rows: int, runs: int) -> dict[str, list[float]]:
                     wait=work.wait,
                 )
                 rate = rows / (time.perf_counter() - began)
-                if report.rows != rows or report.duplicates:
-                    raise RuntimeError(f"{work.name}: {report.rows} rows written, {report.duplicates} of them twice")
-                say(f"  {work.name}, {f'run {run}' if run else 'warm-up'}: {rate:,.0f} rows/s")
+                if report.rows != rows:
+                    raise RuntimeError(f"{work.name}: {report.rows} rows written, not {rows}")
+                again = f", {report.duplicates:,} of them sent again" if report.duplicates else ""
+                say(f"  {work.name}, {f'run {run}' if run else 'warm-up'}: {rate:,.0f} rows/s{again}")
                 if run:
-                    found[work.name].append(rate)
+                    found[work.name].append(Run(rate, report.duplicates))
     return found
 
 
-def table(found: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """A row per work: median, least and most."""
-    return [{"work": name, "unit": "rows/s", **three(rates)} for name, rates in found.items()]
+def table(found: dict[str, list[Run]]) -> list[dict[str, Any]]:
+    """A row per work: median, least and most, and rows sent again over all runs."""
+    return [
+        {"work": name, "unit": "rows/s", **three([run.rate for run in runs]), "again": sum(run.again for run in runs)}
+        for name, runs in found.items()
+    ]
 
 
 def judge(rows: Sequence[dict[str, Any]]) -> list[Check]:
