@@ -147,7 +147,7 @@ def _kill(processes: Sequence[subprocess.Popen[str]]) -> None:
 def _line(process: subprocess.Popen[str]) -> str:
     line = process.stdout.readline() if process.stdout is not None else ""
     if not line.endswith("\n"):
-        raise RuntimeError(f"a client ended with status {process.wait()}; its error is above")
+        raise RuntimeError(f"a client ended with status {process.wait()} after {line[:80]!r}; its error is above")
     return line.strip()
 
 

@@ -40,13 +40,13 @@ def partitions(given: Given, sheet: Sheet) -> None:
     counts = given.some(PARTITIONS)
     for count in counts:
         with cluster(given.directory, partitions=count) as (local, started_s):
-            sheet.point("start over partitions", count, started_s, series="log, first")
+            sheet.point("start over partitions", count, started_s, series="log, 3 nodes, first")
             sheet.point("memory over partitions", count, memory_bytes(local) / 1e6, series="log")
             found = given.measure(local, _bulk(local, count, seconds=given.seconds))
             sheet.point("bulk over partitions", count, [each.commands_per_s for each in found])
     for count in (counts[0], counts[-1]):
         with cluster(given.directory, partitions=count, machine="kv") as (local, started_s):
-            sheet.point("start over partitions", count, started_s, series="kv, first")
+            sheet.point("start over partitions", count, started_s, series="kv, 3 nodes, first")
             sheet.point("memory over partitions", count, memory_bytes(local) / 1e6, series="kv")
     for machine in ("log", "kv"):
         few, *_, many = sheet.curves["memory over partitions"].line(machine)
