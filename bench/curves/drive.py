@@ -160,7 +160,7 @@ async def work(drive: Drive, number: int) -> Tally:
     clients = [Client(drive.endpoints) for _ in range(len(range(number, drive.clients, drive.processes)))]
     try:
         for client in clients:
-            await client.partitions()
+            await client.barrier(0, scope="leader")  # it knows the leader then, and asks nobody to pass requests on
         operations = [_operation(drive, clients[k % len(clients)], slot) for k, slot in enumerate(mine)]
         sys.stdout.write("ready\n")
         sys.stdout.flush()
