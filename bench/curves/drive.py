@@ -27,8 +27,11 @@ from logboom import Client, Record, RecordBlock
 WARM_UP_S: Final = 0.5
 PREPARED: Final = 16
 """Blocks are made before the clock runs, and used in turn."""
-SAMPLES_MAX: Final = 5_000
-"""Latencies kept per process, evenly chosen."""
+SAMPLES_MAX: Final = 2_000
+"""Latencies kept per process, evenly chosen: a pipe has to take a tally as a whole (64 KiB).
+
+What does not fit into it at once may be lost after ``uvloop.run``, without an error.
+"""
 GIVE_UP_S: Final = 120.0
 """A client that has not ended so long after it should have is killed, and the run fails."""
 LEAST_PER_S: Final = 5e6
@@ -228,8 +231,9 @@ async def _loop(drive: Drive, operations: Sequence[Operation], clients: Sequence
         if client.last_seen > 0:
             await client.barrier(client.last_seen, timeout=GIVE_UP_S)
     latencies.sort()
-    step = max(1, len(latencies) // SAMPLES_MAX)
-    return Tally(counted, window_s, done, time.perf_counter() - started, latencies[::step])
+    step = -(-len(latencies) // SAMPLES_MAX) or 1
+    kept = [round(each, 6) for each in latencies[::step]]
+    return Tally(counted, window_s, done, time.perf_counter() - started, kept)
 
 
 def main() -> None:

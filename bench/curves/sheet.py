@@ -52,7 +52,7 @@ class Sheet:
         point = Point(x, statistics.median(runs), min(runs), max(runs), series)
         self.curves[name].points.append(point)
         label = f" ({series})" if series else ""
-        say(f"  {name}, {self.curves[name].x} {x:,g}{label}: {point.y:,.4g} {self.curves[name].unit}")
+        say(f"  {name}, {self.curves[name].x} {x:,.10g}{label}: {point.y:,.4g} {self.curves[name].unit}")
 
     def skip(self, what: str) -> None:
         """Something that could not be measured here, and why."""
@@ -67,7 +67,7 @@ class Sheet:
         if len(line) < 2:
             return
         label = f"{name} ({series})" if series else name
-        what = f"{label}, {line[-1].x:,g} / {line[0].x:,g} {self.curves[name].x}"
+        what = f"{label}, {line[-1].x:,.10g} / {line[0].x:,.10g} {self.curves[name].x}"
         self.check(what, line[-1].y / line[0].y, at_least=at_least, at_most=at_most)
 
     def check(self, name: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> None:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import shutil
 from collections import Counter
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from bench import reads, report, spark
 from bench.curves import given, length
 from bench.curves.__main__ import GROUPS, chosen
-from bench.curves.drive import Drive, Tally, _loop, summary
+from bench.curves.drive import SAMPLES_MAX, Drive, Tally, _loop, summary
 from bench.curves.given import GB, Given, affordable_gb
 from bench.curves.sheet import Sheet
 from bench.curves.size import ParentLog, parent_log
@@ -140,6 +141,17 @@ def test_a_quick_run_has_few_points():
 
 
 # -- loads
+
+
+async def test_a_tally_fits_into_a_pipe():
+    async def request(turn):
+        if turn % 100 == 0:
+            await asyncio.sleep(0)
+
+    tally = await _loop(Drive(("nowhere:1",), commands=1, under_way=1, total=4_001), [request], [])
+    assert tally.commands == 4_001
+    assert 1_000 <= len(tally.latencies) <= SAMPLES_MAX
+    assert len(report.json.dumps(asdict(tally))) < 64 * 1024
 
 
 async def test_a_load_of_so_many_commands_does_them_and_no_more():
