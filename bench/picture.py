@@ -41,6 +41,8 @@ WIDTH_IN: Final = 11.0
 PANEL_IN: Final = 2.1
 LOG_ABOVE: Final = 20.0
 """Ratio of largest to smallest from which on an axis is logarithmic."""
+TICK_APART: Final = 0.16
+"""Of an axis's length, between two labels."""
 FEW_DECADES: Final = 60.0
 """Below this ratio a logarithmic axis has ticks at 2 and 5 too."""
 STYLE: Final = {
@@ -104,6 +106,16 @@ def ordered(systems: Mapping[str, Any]) -> list[str]:
 def wide(values: Sequence[float]) -> bool:
     """They are better told apart on a logarithmic axis."""
     return min(values) > 0 and max(values) / min(values) > LOG_ABOVE
+
+
+def ticks(xs: Sequence[float]) -> list[float]:
+    """Of these places, in order, those that can be labelled on a logarithmic axis; the last always is."""
+    apart = (xs[-1] / xs[0]) ** TICK_APART
+    kept: list[float] = []
+    for x in reversed(xs):
+        if not kept or kept[-1] / x >= apart:
+            kept.append(x)
+    return kept[::-1]
 
 
 def series_of(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -192,7 +204,7 @@ def _lines(axes: Any, name: str, curve: Mapping[str, Any]) -> None:
     ys = [p["y"] for p in curve["points"]]
     axes.set_xscale("log")
     say_x = binary if curve["x"] == "bytes" else short
-    axes.set_xticks(xs[:: -(-len(xs) // 6)], [say_x(x) for x in xs[:: -(-len(xs) // 6)]])
+    axes.set_xticks(ticks(xs), [say_x(x) for x in ticks(xs)])
     axes.minorticks_off()
     if wide(ys):
         axes.set_yscale("log")

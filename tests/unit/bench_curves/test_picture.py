@@ -51,6 +51,19 @@ def test_logboom_is_on_top_and_strangers_at_the_end():
     ]
 
 
+@pytest.mark.parametrize(
+    ("xs", "labelled"),
+    [
+        ([1, 8, 64, 256, 1_000], [1, 8, 64, 256, 1_000]),
+        ([1, 8, 64, 256, 1_000, 10_000], [1, 8, 64, 1_000, 10_000]),
+        ([1, 3, 5], [1, 3, 5]),
+        ([7], [7]),
+    ],
+)
+def test_labels_do_not_touch(xs, labelled):
+    assert picture.ticks(xs) == labelled
+
+
 def test_series_keep_their_order_and_run_along_x():
     points = [{"x": 8, "series": "b"}, {"x": 1, "series": "b"}, {"x": 1, "series": "a"}]
     assert {name: [p["x"] for p in found] for name, found in picture.series_of(points).items()} == {
