@@ -61,6 +61,25 @@ bench-check: setup ## goals and floors by the figures of the last make bench; AR
 	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/bench.txt
 	@touch $@
 
+.PHONY: bench-curves bench-reads bench-spark bench-picture
+
+bench-curves: setup ## how cost grows: partitions, nodes, clients, sizes, log length
+	@$(IN) python -m bench.curves $(ARGS)
+
+bench-reads: setup ## what a read and a barrier cost, idle and under load
+	@$(IN) python -m bench.reads $(ARGS)
+
+bench-spark: setup ## a million rows from Spark, until durable and until applied
+	@$(IN) python -m bench.spark $(ARGS)
+
+bench-picture: .venv/.picture ## docs/performance.svg and docs/curves.svg from bench/results
+	@$(IN) python -m bench.picture $(ARGS)
+
+.venv/.picture: .venv/.setup requirements/picture.txt
+	@echo "picture: matplotlib, locked"
+	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/picture.txt
+	@touch $@
+
 mutants: setup ## deliberate bugs, each of which the simulator must find; MUTANT=name for one of them
 	@$(IN) python -m chaos.sim.mutants --workers $(WORKERS) $(if $(MUTANT),--only $(MUTANT)) $(ARGS)
 

@@ -1,0 +1,186 @@
+"""``python -m bench.reads``: what a read and a barrier cost on three nodes, idle and under a bulk load.
+
+*Wake-up* of a barrier is measured between two connections of one client process. A barrier waits at the leader for
+the global index that the next command will get; then that command is submitted with ``wait="applied"``. Both are
+answered by the same apply, over ways of the same length: what the barrier's answer arrives later than the receipt is
+the wake-up. While others write the next index can only be guessed, so barriers wait at several; those that did not
+hit the command's own index do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from bench.curves.drive import Drive, driving
+from bench.report import RESULTS, SCRATCH, Check, quantiles_ms, say, verdict, write
+from logboom import Client, Put
+from logboom.errors import LogboomError
+from logboom.testing import LocalCluster
+
+PARTITIONS: Final = 8
+"""Of either state machine: ``kv`` from 0 on, then ``log``."""
+KEYS: Final = 1_000
+VALUE: Final = b"v" * 256
+SETTLE_S: Final = 0.002
+"""For barriers to arrive at the node before the command is sent."""
+GUESSES: Final = {"idle": 1, "bulk": 16}
+"""Barriers per trial: how many indices others may take meanwhile, and one."""
+READ_MS_MAX: Final = 0.5
+WAKE_MS_MAX: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    load: str
+    what: str
+    p50_ms: float
+    p99_ms: float
+    count: int
+
+
+async def times(call: Callable[[int], Awaitable[object]], count: int) -> list[float]:
+    """Seconds of each of ``count`` calls, one at a time."""
+    took = []
+    for number in range(count):
+        began = time.perf_counter()
+        await call(number)
+        took.append(time.perf_counter() - began)
+    return took
+
+
+async def wake_ups(cluster: LocalCluster, leader: str, *, guesses: int, count: int) -> list[float]:
+    """Seconds from an applied receipt to the return of the barrier that waited for the same command."""
+    node = cluster.addresses[leader]
+    found: list[float] = []
+    async with Client(node) as writer, Client(node) as waiter:
+
+        async def wait(target: int) -> float:
+            await waiter.barrier(target, partitions=[0], node=node)
+            return time.perf_counter()
+
+        for number in range(count):
+            commit = (await waiter.status(node=node))["commit_index"]
+            waiting = {target: asyncio.create_task(wait(target)) for target in range(commit + 1, commit + 1 + guesses)}
+            await asyncio.sleep(SETTLE_S)
+            receipt = await writer.submit(0, Put(b"wake%d" % number, VALUE), wait="applied")
+            applied = time.perf_counter()
+            hit = waiting.pop(receipt.global_index, None)
+            if hit is not None:
+                found.append(await hit - applied)
+            for task in waiting.values():
+                task.cancel()
+            await asyncio.gather(*waiting.values(), return_exceptions=True)
+    return found
+
+
+async def table(cluster: LocalCluster, load: str, count: int) -> list[Row]:
+    """Everything under one load."""
+    leader = await asyncio.to_thread(cluster.leader)
+    keys = [b"k%06d" % k for k in range(KEYS)]
+    rows: list[Row] = []
+
+    def add(what: str, took: Sequence[float]) -> None:
+        p50, p99 = quantiles_ms(took)
+        rows.append(Row(load, what, p50, p99, len(took)))
+        say(f"  {load}, {what}: p50 {p50:.3f} ms, p99 {p99:.3f} ms ({len(took)})")
+
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(cluster.endpoints))
+        await client.submit(0, [Put(key, VALUE) for key in keys])
+        await client.barrier(client.last_seen, scope="all")
+        gets: list[tuple[str, dict[str, Any]]] = [
+            ("get, linearizable (default)", {}),
+            ("get, at_least=session", {"at_least": "session"}),
+            ("get, stale", {"stale": True}),
+        ]
+        for what, how in gets:
+            add(what, await times(lambda n, how=how: client.get(0, keys[n % KEYS], **how), count))  # type: ignore[misc]
+        target = client.last_seen
+        add("barrier, applied already", await times(lambda _: client.barrier(target), count))
+        add(
+            "barrier at the leader, applied already",
+            await times(lambda _: client.barrier(target, scope="leader"), count),
+        )
+        add("submit, wait=applied", await times(lambda n: client.submit(0, Put(keys[n % KEYS], VALUE)), count // 4))
+    add("barrier, wake-up", await wake_ups(cluster, leader, guesses=GUESSES[load], count=count // 4))
+    return rows
+
+
+def judge(rows: Sequence[Row]) -> list[Check]:
+    """The floors hold where nothing else is going on."""
+
+    def p50(what: str) -> float:
+        return next(row.p50_ms for row in rows if row.load == "idle" and row.what.startswith(what))
+
+    return [
+        Check("ms of a linearizable get, idle, p50", p50("get, linearizable"), at_most=READ_MS_MAX),
+        Check("ms of a barrier's wake-up, idle, p50", p50("barrier, wake-up"), at_most=WAKE_MS_MAX),
+    ]
+
+
+def measure(directory: Path, count: int) -> list[Row]:
+    """On three fresh nodes. Raises the errors of ``logboom.errors``, and ValueError if no barrier hit its command."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="reads-", dir=directory) as place:
+        overrides = {str(p): {"state_machine": "log"} for p in range(PARTITIONS, 2 * PARTITIONS)}
+        settings = {"cluster.overrides": overrides, "node.log_level": "warning"}
+        with LocalCluster(nodes=3, partitions=2 * PARTITIONS, directory=place, settings=settings) as cluster:
+            endpoints = tuple(cluster.addresses.values())
+            bulk = Drive(endpoints, first=PARTITIONS, partitions=PARTITIONS, under_way=8, seconds=600)
+            for load, under in (("idle", nullcontext()), ("bulk", driving(bulk))):
+                with under:
+                    rows += uvloop.run(table(cluster, load, count))
+    return rows
+
+
+def _on_term(*_: object) -> None:
+    raise SystemExit(143)  # so that every `finally` runs
+
+
+def main() -> int:
+    """Exit status 1: a floor was missed; 2: it could not be measured."""
+    parser = argparse.ArgumentParser(prog="python -m bench.reads", description="reads and barriers")
+    parser.add_argument("--quick", action="store_true", help="few calls: a look, not a measurement")
+    parser.add_argument("--count", type=int, default=2_000, help="calls of each kind")
+    parser.add_argument("--directory", type=Path, default=SCRATCH, help="on the disk to be measured")
+    parser.add_argument("--output", type=Path, default=RESULTS / "reads.json")
+    parser.add_argument("--no-floors", action="store_true", help="exit 0 whatever the figures are")
+    asked = parser.parse_args()
+    if asked.count < 40:
+        parser.error("--count is at least 40")
+    count = 200 if asked.quick else asked.count
+    signal.signal(signal.SIGTERM, _on_term)
+    try:
+        rows = measure(asked.directory, count)
+    except (LogboomError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+        say(f"reads: {error}")
+        return 2
+    checks = judge(rows)
+    settings = {
+        "nodes": 3,
+        "count": count,
+        "value_bytes": len(VALUE),
+        "bulk": "8 blocks of 1,000 records of 256 bytes under way into 8 log partitions, from another process",
+        "servers": "defaults; every acknowledged write is synced on a majority",
+    }
+    write(asked.output, settings=settings, checks=checks, table=[asdict(row) for row in rows])
+    return verdict(checks, floors=not asked.no_floors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
