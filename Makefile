@@ -42,7 +42,7 @@ type: setup ## mypy, strict
 	@echo "type: mypy --strict $(PACKAGES)"
 	@$(IN) mypy $(PACKAGES)
 
-unit: setup ## the tests alone; ARGS='-k name' to choose, WORKERS=0 for one process
+unit: .venv/.picture ## the tests alone; ARGS='-k name' to choose, WORKERS=0 for one process
 	@$(IN) pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test: lint type unit ## lint, types and tests

@@ -75,7 +75,6 @@ def test_series_keep_their_order_and_run_along_x():
 
 @pytest.mark.parametrize(("name", "report"), [("latest.json", golden.latest()), ("curves.json", golden.curves())])
 def test_a_picture_names_everything_and_is_always_the_same(tmp_path, name, report):
-    pytest.importorskip("matplotlib", reason="`make bench-picture` installs it")
     (tmp_path / name).write_text(json.dumps(report))
     for target in ("one.svg", "two.svg"):
         picture.draw(tmp_path / name, tmp_path / target)
