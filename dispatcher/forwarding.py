@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from dispatcher.requests import SubmitReply, SubmitRequest, encode_reply, encode_submit, parse_reply, parse_submit
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome, from_wire
@@ -24,6 +26,11 @@ class _Forwarded:
     done: Done
 
 
+class _Answer(NamedTuple):
+    number: int
+    header: dict[str, Any]
+
+
 class Forwarding:
     """Both sides. Bounded by ``bytes_max`` of requests under way."""
 
@@ -37,6 +44,8 @@ class Forwarding:
         self._bytes = 0
         self._next = itertools.count(1)
         self._open: dict[int, _Forwarded] = {}
+        self._owed: dict[NodeId, deque[_Answer]] = {}
+        """Answers that wait for a congested link; not more than the other side has requests under way."""
 
     def forward(self, leader: NodeId, request: SubmitRequest, done: Done) -> None:
         """Send a request on; ``done`` gets the leader's answer, or UnknownOutcome if the link breaks."""
@@ -69,7 +78,7 @@ class Forwarding:
 
             def answer(reply: SubmitReply | LogboomError) -> None:
                 header = {"error": reply.to_wire()} if isinstance(reply, LogboomError) else encode_reply(reply)
-                self._links.send(peer, Kind.FORWARDED, header, request_id=number)
+                self._answer(peer, _Answer(number, header))
 
             try:
                 request = parse_submit(frame, now=self._clock.monotonic(), forwarded=True)
@@ -78,8 +87,27 @@ class Forwarding:
                 return
             self._submit(request, answer)
 
+    def _answer(self, peer: NodeId, answer: _Answer) -> None:
+        owed = self._owed.get(peer)
+        if owed is not None:
+            owed.append(answer)  # behind those that wait already
+        elif not self._send(peer, answer) and self._links.connected(peer):
+            self._owed[peer] = deque((answer,))
+
+    def _send(self, peer: NodeId, answer: _Answer) -> bool:
+        return self._links.send(peer, Kind.FORWARDED, answer.header, request_id=answer.number)
+
+    def peer_drained(self, peer: NodeId) -> None:
+        """The link takes frames again."""
+        owed = self._owed.get(peer)
+        while owed and self._send(peer, owed[0]):
+            owed.popleft()
+        if not owed:
+            self._owed.pop(peer, None)
+
     def peer_down(self, peer: NodeId) -> None:
-        """Answers that were to come over this link never will."""
+        """Answers that were to go over this link, either way, never will: the other side knows, too."""
+        self._owed.pop(peer, None)
         for number in [n for n, f in self._open.items() if f.leader == peer]:
             self._fail(number, UnknownOutcome("the link to the leader broke; send it again"))
 

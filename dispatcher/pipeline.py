@@ -312,6 +312,10 @@ class Pipeline:
         self.stability.forget_told(peer)
         self._tell_progress()
 
+    def peer_drained(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.forwarding.peer_drained(peer)
+
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
         self.forwarding.peer_down(peer)

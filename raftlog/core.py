@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -25,6 +25,7 @@ from ports.rng import Rng
 from raftlog import gate, messages
 from raftlog.engine import Engine
 from raftlog.entry import Route, pack_requests, pack_routes, unpack_routes
+from raftlog.events import RaftEvents
 from raftlog.feed import Feeds
 from raftlog.journal import Journal
 from raftlog.links import Links
@@ -39,42 +40,6 @@ log = structlog.get_logger(__name__)
 ENTRY_PAYLOAD_BYTES_MAX: Final = 4 * MIB
 """Payload behind one Raft entry (one request may exceed it): what a catch-up reads at once."""
 NEED_AGAIN_S: Final = 0.25
-
-
-class RaftEvents(Protocol):
-    """Who uses the parent log; called on the loop."""
-
-    def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
-        """Every node, in order, exactly once per process; the payload of all routes is held and synced here."""
-        ...
-
-    def leads(self, term: int) -> None:
-        """This node leads and knows all that is committed: it may admit."""
-        ...
-
-    def lost_leadership(self) -> None:
-        """What was proposed and is not committed has an unknown outcome."""
-        ...
-
-    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
-        """A frame that is not the parent log's own."""
-        ...
-
-    def peer_up(self, peer: NodeId) -> None:
-        """A link to it is open."""
-        ...
-
-    def peer_down(self, peer: NodeId) -> None:
-        """Its link is gone."""
-        ...
-
-    def synced(self) -> None:
-        """A group sync is done: durable watermarks may have moved."""
-        ...
-
-    def repaired(self) -> None:
-        """All payload that was missing or damaged here is back."""
-        ...
 
 
 class RaftLog:
@@ -389,6 +354,7 @@ class RaftLog:
 
     def link_drained(self, peer: NodeId) -> None:
         """See LinkEvents."""
+        self.events.peer_drained(peer)
         self.poke()
 
     def link_frame(self, peer: NodeId, frame: Frame) -> None:

@@ -207,6 +207,9 @@ class SimNode:
     def peer_up(self, peer: NodeId) -> None:
         pass
 
+    def peer_drained(self, peer: NodeId) -> None:
+        pass
+
     def peer_down(self, peer: NodeId) -> None:
         pass
 

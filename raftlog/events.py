@@ -1,0 +1,50 @@
+"""What the parent log tells whoever uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from logboom.types import NodeId
+from logboom.wire import Frame
+from raftlog.entry import Route
+
+
+class RaftEvents(Protocol):
+    """Who uses the parent log; called on the loop."""
+
+    def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
+        """Every node, in order, exactly once per process; the payload of all routes is held and synced here."""
+        ...
+
+    def leads(self, term: int) -> None:
+        """This node leads and knows all that is committed: it may admit."""
+        ...
+
+    def lost_leadership(self) -> None:
+        """What was proposed and is not committed has an unknown outcome."""
+        ...
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        """A frame that is not the parent log's own."""
+        ...
+
+    def peer_up(self, peer: NodeId) -> None:
+        """A link to it is open."""
+        ...
+
+    def peer_drained(self, peer: NodeId) -> None:
+        """Its link takes frames again, after it did not."""
+        ...
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Its link is gone."""
+        ...
+
+    def synced(self) -> None:
+        """A group sync is done: durable watermarks may have moved."""
+        ...
+
+    def repaired(self) -> None:
+        """All payload that was missing or damaged here is back."""
+        ...

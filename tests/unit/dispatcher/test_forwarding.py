@@ -1,0 +1,183 @@
+"""Requests that go to the leader by way of another node: both sides over one pair of links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from dispatcher.forwarding import Done, Forwarding
+from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
+from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome
+from logboom.records import RecordBlock
+from logboom.types import Level, NodeId, PartitionId, ProducerId
+from logboom.wire import Buffer, FrameDecoder, Kind, encode
+from tests.unit.raftlog.world import VirtualClock, VirtualLoop
+
+FOLLOWER, LEADER = NodeId("f"), NodeId("l")
+
+
+class Wire:
+    """``Links`` of one side: what is sent arrives at the other at once, unless the link is full or cut."""
+
+    def __init__(self) -> None:
+        self.full = self.cut = False
+        self.other: Forwarding
+        self.own: NodeId
+
+    def connected(self, peer: NodeId) -> bool:
+        return not self.cut
+
+    def send(
+        self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
+    ) -> bool:
+        if self.full or self.cut:
+            return False
+        raw = b"".join(bytes(part) for part in encode(kind, header, body, request_id=request_id))
+        for frame in FrameDecoder(frame_bytes_max=1 << 20).feed(raw):
+            self.other.on_frame(self.own, frame)
+        return True
+
+
+class Pair:
+    """A follower and a leader whose pipeline answers when the test says so."""
+
+    def __init__(self, *, bytes_max: int = 1 << 20) -> None:
+        self.loop = VirtualLoop()
+        self.clock = VirtualClock(self.loop)
+        self.asked: list[tuple[SubmitRequest, Done]] = []
+        self.answers: list[SubmitReply | LogboomError] = []
+        self.up, self.down = Wire(), Wire()
+        refuse = lambda request, done: done(UnknownOutcome("nobody asks a follower"))  # noqa: E731
+        self.follower = Forwarding(links=self.up, submit=refuse, clock=self.clock, bytes_max=bytes_max)  # type: ignore[arg-type]
+        self.leader = Forwarding(
+            links=self.down,  # type: ignore[arg-type]
+            submit=lambda request, done: self.asked.append((request, done)),
+            clock=self.clock,
+            bytes_max=bytes_max,
+        )
+        self.up.other, self.up.own = self.leader, FOLLOWER
+        self.down.other, self.down.own = self.follower, LEADER
+
+    def forward(self, sequence: int = 0) -> None:
+        self.follower.forward(LEADER, _request(self.loop.now + 5.0, sequence), self.answers.append)
+
+    def answer(self, number: int) -> None:
+        request, done = self.asked[number]
+        done(UnknownOutcome(f"answer {request.parts[0].first_sequence}"))
+
+    @property
+    def told(self) -> list[str]:
+        return [str(answer) for answer in self.answers]
+
+
+def _request(deadline: float, sequence: int) -> SubmitRequest:
+    records = RecordBlock.from_columns(payloads=[b"x" * 100])
+    return SubmitRequest(
+        producer=ProducerId(bytes(16)),
+        epoch=0,
+        dense=False,
+        wait=Level.COMMITTED,
+        deadline=deadline,
+        parts=(SubmitPart(PartitionId(0), sequence, 0, records),),
+        nbytes=records.nbytes,
+    )
+
+
+@pytest.fixture
+def pair() -> Pair:
+    made = Pair()
+    yield made  # type: ignore[misc]
+    made.loop.close()
+
+
+def test_an_answer_comes_back(pair: Pair) -> None:
+    for sequence in range(3):
+        pair.forward(sequence)
+    for number in (2, 0, 1):
+        pair.answer(number)
+    assert pair.told == ["answer 2", "answer 0", "answer 1"]
+    assert pair.follower._bytes == 0
+
+
+def test_answers_wait_for_a_link_that_is_full_and_keep_their_order(pair: Pair) -> None:
+    """They were dropped: the client waited until its deadline, and the bytes stayed taken."""
+    for sequence in range(4):
+        pair.forward(sequence)
+    pair.answer(0)
+    pair.down.full = True
+    pair.answer(1)
+    pair.answer(2)
+    assert pair.told == ["answer 0"]
+    pair.down.full = False
+    pair.answer(3)  # not in front of those that wait
+    assert pair.told == ["answer 0"]
+    pair.leader.peer_drained(FOLLOWER)
+    assert pair.told == [f"answer {k}" for k in range(4)]
+    assert pair.follower._bytes == 0
+
+
+def test_a_link_that_is_full_again_keeps_the_rest(pair: Pair) -> None:
+    for sequence in range(3):
+        pair.forward(sequence)
+    pair.down.full = True
+    for number in range(3):
+        pair.answer(number)
+    pair.leader.peer_drained(FOLLOWER)
+    assert pair.told == []
+    pair.down.full = False
+    pair.leader.peer_drained(FOLLOWER)
+    pair.leader.peer_drained(FOLLOWER)
+    assert pair.told == ["answer 0", "answer 1", "answer 2"]
+
+
+def test_a_link_that_breaks_takes_what_waited_for_it_along(pair: Pair) -> None:
+    pair.forward()
+    pair.down.full = True
+    pair.answer(0)
+    pair.leader.peer_down(FOLLOWER)
+    pair.follower.peer_down(LEADER)
+    pair.down.full = False
+    pair.leader.peer_drained(FOLLOWER)
+    assert [type(answer) for answer in pair.answers] == [UnknownOutcome]
+    assert "link to the leader broke" in pair.told[0]
+    assert pair.follower._bytes == 0
+
+
+def test_nothing_waits_for_a_link_that_is_gone(pair: Pair) -> None:
+    pair.forward()
+    pair.down.cut = True
+    pair.answer(0)
+    pair.follower.peer_down(LEADER)
+    pair.down.cut = False  # another link
+    pair.leader.peer_drained(FOLLOWER)
+    assert len(pair.answers) == 1
+
+
+def test_what_cannot_be_sent_on_was_not_applied(pair: Pair) -> None:
+    pair.up.full = True
+    with pytest.raises(UnknownOutcome) as caught:
+        pair.forward()
+    assert caught.value.outcome == "not_applied"
+    assert pair.follower._bytes == 0
+
+
+def test_requests_on_the_way_are_bounded() -> None:
+    pair = Pair(bytes_max=250)
+    pair.forward()
+    pair.forward()
+    with pytest.raises(Overloaded) as caught:
+        pair.forward()
+    assert caught.value.fields["limit"] == "forward_bytes"
+    pair.loop.close()
+
+
+def test_nobody_waits_beyond_the_deadline(pair: Pair) -> None:
+    pair.forward()
+    pair.follower.expire(pair.loop.now + 4.9)
+    assert pair.answers == []
+    pair.follower.expire(pair.loop.now + 5.1)
+    assert [type(answer) for answer in pair.answers] == [DeadlineExceeded]
+    pair.answer(0)  # too late, and for nobody
+    assert len(pair.answers) == 1
