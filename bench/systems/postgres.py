@@ -56,7 +56,8 @@ class PostgresCluster(Processes):
 
     settings: str = (
         "synchronous_standby_names 'ANY 1 (n2, n3)', synchronous_commit on, fsync on; shared_buffers 512 MB, "
-        "max_wal_size 16 GB, checkpoint_timeout 30 min; tables without an index; bulk: binary COPY of 10,000 rows in one transaction"
+        "max_wal_size 16 GB, checkpoint_timeout 30 min; tables without an index; "
+        "bulk: binary COPY of 10,000 rows in one transaction"
     )
     # Fast shutdown: not waiting for clients.
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT
