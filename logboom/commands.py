@@ -35,7 +35,7 @@ Value = bytes | tuple[int, ...] | tuple[float, ...]
 """What a key holds: bytes from Put and Cas, numbers from Add."""
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Set ``key`` to ``value``."""
 
     key: bytes
@@ -49,7 +49,7 @@ class Put(msgspec.Struct, frozen=True):
             raise InvalidRequest(f"a value is bytes, not {self.value!r}") from None
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove ``key``; NOT_FOUND if it is not there."""
 
     key: bytes
@@ -59,7 +59,7 @@ class Delete(msgspec.Struct, frozen=True):
         return Record(bytes((OP_DELETE,)), _key(self.key))
 
 
-class Cas(msgspec.Struct, frozen=True):
+class Cas(msgspec.Struct, frozen=True, gc=False):
     """Set ``key`` to ``value`` if it holds ``expected``; None stands for "no such key" on either side."""
 
     key: bytes

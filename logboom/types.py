@@ -82,7 +82,7 @@ class Status(IntEnum):
     """Applied before, in an attempt whose result is no longer remembered."""
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where one partition's share of a request landed.
 
     ``duplicate`` counts the leading records that an earlier attempt had already
@@ -143,7 +143,7 @@ class BarrierResult:
     watermarks: tuple[Watermark, ...]
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One command as stored: optional key, headers, payload."""
 
     payload: bytes

@@ -1,7 +1,7 @@
 """Single commands that travel together: one lane per partition and level.
 
 Commands made in the same turn of the loop travel as one part of one frame (but for the first
-after one that was alone), and while frames are in flight the next ones collect: load makes
+after one that was alone), and while many are in flight the next ones collect: load makes
 frames larger, never a lone command slower. The way that nearly all take has no task, no
 timer of its own, and no turn of the loop more than it needs; whatever goes wrong on it goes
 on in a task, with the same sequences.
@@ -18,6 +18,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from logboom.client.connection import Answered
 from logboom.client.parts import Budget, Part, Sequences, receipt_of
 from logboom.errors import DeadlineExceeded, LogboomError, Outcome, Unavailable, UnknownOutcome
@@ -27,6 +29,10 @@ from logboom.wire import Frame
 
 IN_FLIGHT_MAX: Final = 4
 PART_RECORDS_MAX: Final = 8192
+BESIDE_COMMANDS_MAX: Final = 64
+"""With more in flight, the next ones wait for them: a node takes one large frame faster than two halves of it."""
+LARGE_PART: Final = 2048
+"""So many go beside whatever is in flight: a frame is large enough then."""
 EXPIRY_GRACE_S: Final = 0.05
 """The node ends a request at the same deadline and knows better why."""
 EXPIRY_STEP_S: Final = 0.005
@@ -59,9 +65,8 @@ class Carrier(Protocol):
         """Run a coroutine that belongs to the client."""
 
 
-@dataclass(slots=True)
-class Single:
-    """One command and who waits for it."""
+class Single(msgspec.Struct, gc=False):
+    """One command and who waits for it. No cycle goes through it, and thousands make the collector busy."""
 
     record: Record
     deadline: float
@@ -92,6 +97,7 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Single] = deque()
         self._in_flight: dict[_Batch, None] = {}
+        self._commands_in_flight = 0
         self._scheduled = False
         self._lone = False
         """The last part had one command: the next command does not wait for others of its turn."""
@@ -124,10 +130,16 @@ class Lane:
 
     def _flush(self) -> None:
         self._scheduled = False
-        while not self._carrier.closed and self._queue and len(self._in_flight) < IN_FLIGHT_MAX:
+        while not self._carrier.closed and self._queue and self._may_leave():
             singles = self._take()
             if singles:
                 self._send(singles)
+
+    def _may_leave(self) -> bool:
+        """Another part, beside those in flight."""
+        if len(self._in_flight) >= IN_FLIGHT_MAX:
+            return False
+        return self._commands_in_flight <= BESIDE_COMMANDS_MAX or len(self._queue) >= LARGE_PART
 
     def _take(self) -> list[Single]:
         """For the next part: whoever has not given up while waiting."""
@@ -155,6 +167,7 @@ class Lane:
         part = Part(self._partition_id, self._sequences.take(len(singles)), block)
         batch = _Batch(singles, part, max(single.deadline for single in singles))
         self._in_flight[batch] = None
+        self._commands_in_flight += len(singles)
         try:
             batch.take_back = self._carrier.post(
                 part, wait=self._wait, deadline=batch.deadline, answered=partial(self._answered, batch)
@@ -206,9 +219,13 @@ class Lane:
 
     def _ended(self, batch: _Batch) -> None:
         del self._in_flight[batch]
+        self._commands_in_flight -= len(batch.singles)
         self._sequences.settle(batch.part.first_sequence)
         self._carrier.budget.give(sum(single.size for single in batch.singles))
-        self._flush()
+        if self._queue and not self._scheduled:
+            # After the turn of those who have just been answered: their next commands travel along.
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
 
     # -- deadlines: one alarm for all that is queued or in flight
 

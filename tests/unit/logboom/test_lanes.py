@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from logboom import Client, Put
-from logboom.client.lanes import IN_FLIGHT_MAX
+from logboom.client.lanes import BESIDE_COMMANDS_MAX, IN_FLIGHT_MAX, LARGE_PART
 from logboom.client.parts import Part
 from logboom.errors import DeadlineExceeded, NotLeader, UnknownOutcome
 from logboom.wire import Frame, Kind
@@ -46,17 +46,22 @@ async def test_a_command_needs_no_task_once_the_leader_is_known() -> None:
         waiting.cancel()
 
 
+def parts_sent(boom: Client) -> list[int]:
+    """How many commands each part has that leaves from here on."""
+    sent, post = list[int](), boom._submitter.post
+
+    def noted(part: Part, **rest: Any) -> Any:
+        sent.append(part.records.count)
+        return post(part, **rest)
+
+    boom._submitter.post = noted  # type: ignore[method-assign]
+    return sent
+
+
 async def test_one_at_a_time_leaves_at_once_and_many_leave_together() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         await known(boom)
-        sent = list[int]()
-        post = boom._submitter.post
-
-        def noted(part: Part, **rest: Any) -> Any:
-            sent.append(part.records.count)
-            return post(part, **rest)
-
-        boom._submitter.post = noted  # type: ignore[method-assign]
+        sent = parts_sent(boom)
         for turns in (1, 0, 0):  # before the first nobody knows that it is alone
             one = asyncio.ensure_future(boom.submit(0, Put(b"a", b"")))
             await asyncio.sleep(0)
@@ -70,6 +75,37 @@ async def test_one_at_a_time_leaves_at_once_and_many_leave_together() -> None:
             await asyncio.gather(*(boom.submit(0, Put(b"a", b"")) for _ in range(10)))
             assert sent == counts
             sent.clear()
+
+
+async def test_while_many_are_in_flight_the_next_ones_wait_and_leave_together() -> None:
+    held: list[tuple[Session, Frame]] = []
+
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        sent = parts_sent(boom)
+        node.answers[Kind.SUBMIT] = lambda session, frame: held.append((session, frame))
+        tasks = list[asyncio.Future[Any]]()
+
+        async def add(count: int) -> None:
+            tasks.extend(asyncio.ensure_future(boom.submit(0, Put(b"a", b""))) for _ in range(count))
+            for _ in range(4):
+                await asyncio.sleep(0)
+
+        await add(BESIDE_COMMANDS_MAX)
+        await add(3)  # beside little
+        await add(5)
+        await add(7)
+        assert sent == [BESIDE_COMMANDS_MAX, 3]
+        await add(LARGE_PART)  # worth a frame of its own, whatever is in flight
+        assert sent == [BESIDE_COMMANDS_MAX, 3, LARGE_PART + 12]
+        await add(9)
+        await until(lambda: len(held) == 3)
+        del node.answers[Kind.SUBMIT]
+        for session, frame in held:
+            session.usual(frame)
+        await asyncio.gather(*tasks)
+        assert sum(sent) == len(tasks)
+        assert sent[3:] == [9]
 
 
 async def test_each_expires_at_its_own_deadline() -> None:
