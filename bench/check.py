@@ -1,19 +1,24 @@
 """``python -m bench.check [file]``: is logboom as good as it has to be, by the figures of a run?
 
-Judges the figures anew, by the goals of this checkout. Exit status 1: a floor was missed (with ``--goals``
-also if a goal was); 2: there is no result, or something that a floor is about was not measured.
+Judges the figures anew, by the goals of this checkout; those of curves, reads and Spark that lie beside the file
+count as goals, by the bounds they were taken with. Exit status 1: a floor was missed (with ``--goals`` also if a
+goal was); 2: there is no result, or something that a floor is about was not measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench import results
+from bench.report import Check
 from bench.works import FIGURES, FIRST_WRITE, KILLED, goals_of, works
+
+OTHERS: Final = ("curves.json", "reads.json", "spark.json")
 
 
 def rows_of(table: Sequence[results.Row]) -> Iterator[results.Row]:
@@ -25,6 +30,15 @@ def rows_of(table: Sequence[results.Row]) -> Iterator[results.Row]:
         goals = [results.judged(goal, systems) for goal in goals_of(work, figure)]
         if goals:
             yield {"work": work, "figure": figure, "unit": unit, "systems": systems, "goals": goals}
+
+
+def beside(file: Path) -> Iterator[tuple[str, Check]]:
+    """The checks of the other benchmarks' last runs, each with its file's name. Raises OSError, ValueError."""
+    for name in OTHERS:
+        other = file.with_name(name)
+        if other.exists():
+            for each in json.loads(other.read_text())["checks"]:
+                yield name, Check(each["name"], each["value"], each.get("at_most"), each.get("at_least"))
 
 
 def status(rows: Sequence[results.Row], *, goals: bool = False) -> int:
@@ -44,13 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         report = results.read(given.file)
-    except (OSError, ValueError) as error:
+        others = list(beside(given.file))
+    except (OSError, ValueError, KeyError) as error:
         print(f"bench-check: {error}", file=sys.stderr)
         return 2
     rows = list(rows_of(report["table"]))
     print(f"taken {report.get('taken', 'at an unknown time')}")
     print("\n".join(results.goal_lines(rows)))
-    return status(rows, goals=given.goals)
+    for name, each in others:
+        print(f"goal    {name}: {each}")
+    missed = given.goals and not all(each.met for _, each in others)
+    return status(rows, goals=given.goals) or int(missed)
 
 
 if __name__ == "__main__":

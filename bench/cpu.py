@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,8 +55,7 @@ def halves() -> tuple[set[int], set[int]]:
 def place(pid: int, cpus: set[int]) -> None:
     """All threads of a process and of those under it run on these CPUs."""
     for member in family([pid]):
-        for thread in Path(f"/proc/{member}/task").glob("*"):
-            try:
-                os.sched_setaffinity(int(thread.name), cpus)
-            except ProcessLookupError:
-                continue  # it has ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for thread in os.listdir(f"/proc/{member}/task"):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread), cpus)

@@ -167,3 +167,20 @@ def test_a_row_of_the_json_has_the_shape_that_is_promised():
     row = json.loads(json.dumps(ROWS[0]))
     assert set(row) == {"work", "figure", "unit", "systems", "goals"}
     assert set(row["goals"][0]) == {"peer", "at_least", "value", "met", "kind"}
+
+
+@pytest.mark.parametrize(("value", "arguments", "status"), [(0.4, ["--goals"], 0), (0.6, ["--goals"], 1), (0.6, [], 0)])
+def test_check_judges_what_lies_beside_the_file_too(tmp_path, capsys, value, arguments, status):
+    results.write(tmp_path / "latest.json", report())
+    checks = [{"name": "ms of a get", "value": value, "at_most": 0.5, "met": True}]
+    (tmp_path / "reads.json").write_text(json.dumps({"checks": checks}))
+    assert check.main([str(tmp_path / "latest.json"), *arguments]) == status
+    found = f"goal    reads.json: {'met   ' if value < 0.5 else 'MISSED'} ms of a get: {value} (<= 0.5)"
+    assert found in capsys.readouterr().out.splitlines()
+
+
+def test_a_file_beside_it_that_is_none(tmp_path, capsys):
+    results.write(tmp_path / "latest.json", report())
+    (tmp_path / "spark.json").write_text("{}")
+    assert check.main([str(tmp_path / "latest.json")]) == 2
+    assert "bench-check: " in capsys.readouterr().err
