@@ -56,6 +56,6 @@ def place(pid: int, cpus: set[int]) -> None:
     """All threads of a process and of those under it run on these CPUs."""
     for member in family([pid]):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            for thread in os.listdir(f"/proc/{member}/task"):
+            for thread in Path(f"/proc/{member}/task").iterdir():
                 with suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(thread), cpus)
+                    os.sched_setaffinity(int(thread.name), cpus)
