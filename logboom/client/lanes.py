@@ -66,8 +66,10 @@ class Carrier(Protocol):
 
 
 class Single(msgspec.Struct, gc=False):
-    """One command and who waits for it. Not for the collector, which thousands keep busy: once it is answered, no
-    cycle goes through it."""
+    """One command and who waits for it.
+
+    Not for the collector, which thousands keep busy: once it is answered, no cycle goes through it.
+    """
 
     record: Record
     deadline: float
