@@ -34,6 +34,7 @@ FIGURES: Final = {
     "until_applied_per_s": "commands/s until applied",
     "p50_ms": "ms, p50; less is better",
     "p99_ms": "ms, p99; less is better",
+    "first_write_ms": "ms to the first write; less is better",
     "cpu_us_per_command": "µs of CPU per command; less is better",
 }
 COLUMNS: Final = 3
