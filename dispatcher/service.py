@@ -7,7 +7,7 @@ error and, at worst, the end of its own connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -202,35 +202,35 @@ class Session:
         elif frame.kind is Kind.BARRIER:
             self._barrier(frame)
         elif frame.kind is Kind.GET:
-            self._run(frame, self._get(frame))
+            self._run(frame, self._get)
         elif frame.kind is Kind.SCAN:
-            self._run(frame, self._scan(frame))
+            self._run(frame, self._scan)
         elif frame.kind is Kind.TAIL:
             self._tail(frame)
         elif frame.kind is Kind.WATERMARKS:
             self._watermarks(frame)
         elif frame.kind is Kind.STATUS:
-            self._run(frame, self._status(frame))
+            self._run(frame, self._status)
         elif frame.kind is Kind.ADMIN:
             self._admin(frame)
         else:
             raise ProtocolError(f"{frame.kind.name} is not a request")
 
-    def _run(self, frame: Frame, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         request_id = frame.request_id
         if request_id in self._tasks or len(self._tasks) >= REQUESTS_MAX:
-            work.close()
             raise QuotaExceeded(
                 f"{len(self._tasks)} requests are under way here",
                 limit=REQUESTS_MAX,
                 used=len(self._tasks),
                 retry_after=0.05,
             )
-        self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(request_id, work))
+        self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(frame, work))
 
-    async def _guarded(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
+        request_id = frame.request_id
         try:
-            await work
+            await work(frame)  # begun here: whoever is cancelled before leaves no coroutine that nobody awaited
         except LogboomError as error:
             self.fail(request_id, error)
         except Exception as error:

@@ -44,15 +44,15 @@ OTHER: Final = NodeId("n2")
 class _Session(Session):
     """Without an event loop: nothing that is asked has to wait here."""
 
-    def _run(self, frame: Frame, work: Coroutine[Any, Any, None]) -> None:
-        _at_once(self._guarded(frame.request_id, work))
+    def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
+        _at_once(self._guarded(frame, work))
 
-    async def _guarded(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         # Not the real one: it would hide what must not happen.
         try:
-            await work
+            await work(frame)
         except LogboomError as error:
-            self.fail(request_id, error)
+            self.fail(frame.request_id, error)
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:

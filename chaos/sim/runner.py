@@ -51,7 +51,7 @@ def commit() -> str:
 
 
 @contextmanager
-def _leftovers_unseen() -> Iterator[None]:
+def leftovers_unseen() -> Iterator[None]:
     """Coroutines of killed processes are thrown away at the end; Python would say so of each."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -67,7 +67,7 @@ def run(parameters: Parameters, *, timeline: Timeline | None = None, until: floa
     """One run, here."""
     gc.disable()  # a run is short, and collecting would take a fifth of it
     try:
-        with _leftovers_unseen():
+        with leftovers_unseen():
             started = time.process_time()
             outcome = Simulation(parameters, timeline=timeline or Timeline(), until=until).play()
             cpu_s = time.process_time() - started

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.sim.parameters import draw
+from chaos.sim.runner import leftovers_unseen
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
 from dispatcher.requests import SubmitPart, SubmitRequest
@@ -21,6 +22,11 @@ from raftlog.entry import Route
 def test_it_admits_nothing_that_would_have_to_follow_that_batch(seed: int) -> None:
     """It took the budget, could not append, and kept it (I10)."""
     print("seed", seed)
+    with leftovers_unseen():
+        _play(seed)
+
+
+def _play(seed: int) -> None:
     simulation = Simulation(replace(draw(seed, seconds=6.0), faults=()), timeline=Timeline())
     answers: list[Any] = []
     seen: list[tuple[Any, ...]] = []
