@@ -114,6 +114,22 @@ class TestMemory:
 
             w.run(story)
 
+    def test_applying_does_not_take_turns_with_checkpoints(self) -> None:
+        saves = HeldOffload()
+        with world(HeldOffload, saves=saves, batches_max=1, unsaved_bytes=100) as w:
+            w.machine.grows = 150
+
+            async def story() -> None:
+                w.commit(2)
+                w.notify()
+                w.finish()
+                assert (w.under_way, len(saves.jobs), w.machine.checkpoints) == (1, 1, 0)
+                saves.finish()
+                w.finish()
+                assert (w.reported, w.machine.checkpoints) == ([1, 3], 1)
+
+            w.run(story)
+
     def test_a_checkpoint_alone_holds_nothing_up(self) -> None:
         with world(HeldOffload, batches_max=1, unsaved_bytes=100) as w:
             w.machine.grows = 150

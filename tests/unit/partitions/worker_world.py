@@ -97,6 +97,7 @@ class World:
         seed: int = 0,
         applies_in_memory: bool = False,
         recent_bytes: int = LogSettings().recent_bytes,
+        saves: HeldOffload | None = None,
         **changes: int,
     ) -> None:
         self.loop = VirtualLoop()
@@ -121,7 +122,7 @@ class World:
             log=self.log,
             machine=self.machine,  # type: ignore[arg-type]
             offload=runs,
-            save_offload=runs,
+            save_offload=saves or runs,  # type: ignore[arg-type]
             clock=VirtualClock(self.loop),
             settings=ApplySettings(**{"linger_ms": 0, **changes}),  # type: ignore[arg-type]
             on_progress=self._progressed,
