@@ -27,7 +27,7 @@ class Backend(Pipeline):
 
     def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool:
         """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
-        return self._unrecovered.isdisjoint(self.logs if partitions is None else partitions)
+        return self.recovery.over if partitions is None else self.recovery.of(partitions)
 
     def global_commit_index(self) -> GlobalLogIndex:
         """Highest ``global_log_index`` that this node knows to be committed."""
@@ -147,7 +147,7 @@ class Backend(Pipeline):
             "admits": self.raft.admits,
             "commit_index": self.parent.global_index,
             "raft_index": engine.commit_index,
-            "recovered": not self._unrecovered,
+            "recovered": self.recovery.over,
             "members": [
                 [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
                 for m in self.cluster.members

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -18,13 +19,15 @@ from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
+from dispatcher.recovered import Recovered
 from dispatcher.requests import SubmitReply, SubmitRequest
+from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
 from dispatcher.watermarks import Watermarks
-from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
+from logboom.errors import CorruptData, LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
 from logboom.settings import Settings
 from logboom.state_machine import Machine
-from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
+from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
@@ -37,6 +40,7 @@ from ports.offload import Offload
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.parent_state import EMPTY, ParentState, Tail
+from snapshots.meta import SetMeta
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +66,10 @@ class Pipeline:
         watermarks: Watermarks,
         barriers: Barriers,
         admission: Admission,
+        parent: ParentState,
+        snapshots_of: Callable[[Pipeline], Snapshots],
     ) -> None:
+        """``parent`` is the parent log's state at its base."""
         self.settings = settings
         self.cluster = settings.cluster
         self.node_id = node_id
@@ -74,7 +81,7 @@ class Pipeline:
         self.barriers = barriers
         self.admission = admission
         self.payloads = PartitionPayloads(logs, self._appended)
-        self.parent = ParentState()
+        self.parent = parent
         self.pending = Pending()
         behind = [p for p, store in logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
         members = [NodeId(m.id) for m in settings.cluster.members]
@@ -86,12 +93,10 @@ class Pipeline:
         self.workers: dict[PartitionId, ApplyWorker] = {}
         for partition_id in logs:
             self.workers[partition_id] = worker_of(partition_id, self._progress_of(partition_id))
+        self.snapshots = snapshots_of(self)
         self._addresses = {m.id: m.client_address for m in settings.cluster.members}
         self._tails: dict[PartitionId, Tail] = {}
-        self._recovery_raft_index: int | None = None
-        self._recovery_target: GlobalLogIndex | None = None
-        self._unrecovered = set(logs)
-        """Partitions that may have shown higher watermarks before this process started."""
+        self.recovery = Recovered(logs)
         self._touched: set[PartitionId] = set()
         self._lagging: set[PartitionId] = set()
         """Partitions with committed batches that are not synced here yet: write-behind ones."""
@@ -107,6 +112,11 @@ class Pipeline:
         """Begin to talk to peers and to admit."""
         for partition_id in self.logs:
             self._publish(partition_id)
+        newest = self.snapshots.store.newest
+        if newest is not None:
+            self.snapshot_completed(newest)
+        self._touched.update(p for p, store in self.logs.items() if store.committed_index)  # below the journal's base
+        self._settle()
         await self.raft.start(peer_address)
         self._expire()
 
@@ -117,6 +127,7 @@ class Pipeline:
                 timer.cancel()
         self.pending.lost()
         self.forwarding.close()
+        await self.snapshots.close()
         await self.raft.close()
         for worker in self.workers.values():
             await worker.close()
@@ -125,8 +136,9 @@ class Pipeline:
         now = self.clock.monotonic()
         self.pending.expire(now)
         self.forwarding.expire(now)
+        self.snapshots.taking.tick()
         self._tell_progress()  # a congested link was passed over
-        if self._unrecovered:
+        if not self.recovery.over:
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
 
@@ -270,6 +282,19 @@ class Pipeline:
         elif self._settle_later is None:
             self._settle_later = asyncio.get_running_loop().call_later(SETTLE_LINGER_S, self._settle)
 
+    def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+        """See RaftEvents."""
+        self.parent.control(raft_index)
+        if fields.get("do") == CUT["do"]:
+            self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
+        else:
+            raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
+
+    def snapshot_completed(self, meta: SetMeta) -> None:
+        """A set is complete on this node: its partitions' watermarks say so."""
+        for each in meta.partitions:
+            self.watermarks.snapshotted(PartitionId(each.partition_id), PartitionLogIndex(each.applied_index))
+
     def look(self) -> None:
         """Somebody is about to look at watermarks: bring them up to what is committed."""
         if self._settle_later is not None:
@@ -304,8 +329,16 @@ class Pipeline:
                     self._touched.add(partition_id)
             if self._touched:
                 self._settle_soon()
+        elif frame.kind in SERVED:
+            self.snapshots.serving.on_frame(peer, frame)
+        elif frame.kind in FETCHED:
+            self.snapshots.installing.on_frame(peer, frame)
         else:
             self.forwarding.on_frame(peer, frame)
+
+    def peer_needs_snapshot(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.snapshots.serving.offer(peer)
 
     def peer_up(self, peer: NodeId) -> None:
         """See RaftEvents."""
@@ -319,6 +352,7 @@ class Pipeline:
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
         self.forwarding.peer_down(peer)
+        self.snapshots.installing.peer_down(peer)
 
     # -- after commit
 
@@ -354,7 +388,7 @@ class Pipeline:
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)
-        self._notice_recovery()
+        self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
 
     def _tell_progress(self) -> None:
         for peer in self.stability.untold():
@@ -366,7 +400,7 @@ class Pipeline:
             for batch in batches:
                 self.pending.applied(batch, partition_id)
             self._publish(partition_id)
-            self._notice_recovery()
+            self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
             damage = self.workers[partition_id].damage
             if damage is not None:
                 self.damaged(partition_id, damage)
@@ -400,21 +434,3 @@ class Pipeline:
             state=state,
             idle=worker.idle,
         )
-
-    def _notice_recovery(self) -> None:
-        """After a start: hide watermarks until they are known to be at least what was shown before.
-
-        A commit index of the current term, heard since the start, covers everything that was ever
-        committed; once a partition has applied up to there, its watermark cannot be lower than before (I7).
-        """
-        if not self._unrecovered:
-            return
-        if self._recovery_target is None:
-            self._recovery_raft_index = self._recovery_raft_index or self.raft.engine.covering_commit()
-            if self._recovery_raft_index is None or self.raft.engine.applied_index < self._recovery_raft_index:
-                return
-            self._recovery_target = self.parent.global_index
-        target = self._recovery_target
-        self._unrecovered = {p for p in self._unrecovered if self.watermarks.of(p).applied_global_index < target}
-        if not self._unrecovered:
-            log.info("recovered", global_commit_index=target)

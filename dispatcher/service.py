@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 
-from dispatcher import reads
+from dispatcher import admin, reads
 from dispatcher.backend import Backend
 from dispatcher.barriers import Waiter
 from dispatcher.requests import SubmitReply, encode_reply, field_of, parse_submit
@@ -40,7 +40,6 @@ log = structlog.get_logger(__name__)
 REQUESTS_MAX: Final = 4096
 """Requests under way per connection."""
 EXPIRE_S: Final = 0.02
-ACTIONS: Final = ("pause", "resume", "freeze", "thaw")
 
 
 class ClientService:
@@ -212,7 +211,7 @@ class Session:
         elif frame.kind is Kind.STATUS:
             self._run(frame, self._status)
         elif frame.kind is Kind.ADMIN:
-            self._admin(frame)
+            self._run(frame, self._admin)
         else:
             raise ProtocolError(f"{frame.kind.name} is not a request")
 
@@ -392,14 +391,9 @@ class Session:
             },
         )
 
-    def _admin(self, frame: Frame) -> None:
-        action = frame.header.get("action")
-        if action not in ACTIONS:
-            raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {shown(action)}")
-        partition = reads.partition_of_header(self._backend, frame.header)
-        state = getattr(self._backend, str(action))(partition)
-        log.info("admin", action=action, partition=partition, state=state)
-        self.reply(frame.request_id, Kind.ADMIN_REPLY, {"state": state})
+    async def _admin(self, frame: Frame) -> None:
+        answer = await admin.act(self._backend, frame.header, self._deadline(frame.header))
+        self.reply(frame.request_id, Kind.ADMIN_REPLY, answer)
 
     def _tail(self, frame: Frame) -> None:
         if frame.request_id in self._tails or len(self._tails) >= REQUESTS_MAX:

@@ -22,6 +22,7 @@ class Watermarks:
         zero, nothing = PartitionLogIndex(0), GlobalLogIndex(0)
         self._marks = {p: Watermark(p, zero, zero, zero, zero, nothing, "running") for p in partitions}
         self._idle: set[PartitionId] = set()
+        self._snapshot: dict[PartitionId, PartitionLogIndex] = {}
         self._commit = nothing
         self._listeners: list[Listener] = []
 
@@ -41,6 +42,14 @@ class Watermarks:
         """The commit index moved; every partition that it gave something to do has been updated before."""
         invariant(global_commit_index >= self._commit, "I7: the commit index went back")
         self._commit = GlobalLogIndex(global_commit_index)
+
+    def snapshotted(self, partition_id: PartitionId, snapshot_index: PartitionLogIndex) -> None:
+        """A snapshot of the partition is complete: it holds everything up to here."""
+        mark = self.of(partition_id)
+        if snapshot_index > mark.snapshot_index:
+            # After a start it is known before the log is replayed as far.
+            self._snapshot[partition_id] = snapshot_index
+            self._marks[partition_id] = replace(mark, snapshot_index=min(snapshot_index, mark.applied_index))
 
     def idle(self, partition_id: PartitionId) -> bool:
         """Nothing committed is left to apply."""
@@ -74,7 +83,7 @@ class Watermarks:
             PartitionLogIndex(max(log_index, applied_index)),
             PartitionLogIndex(max(durable_index, applied_index)),
             applied_index,
-            before.snapshot_index,
+            PartitionLogIndex(min(self._snapshot.get(partition_id, 0), applied_index)),
             # Idleness may have carried it further than the last batch.
             GlobalLogIndex(max(applied_global_index, before.applied_global_index)),
             state,
@@ -83,6 +92,7 @@ class Watermarks:
             return
         invariant(
             after.log_index >= before.log_index
+            and after.snapshot_index >= before.snapshot_index
             and after.durable_index >= before.durable_index
             and after.applied_index >= before.applied_index
             and after.applied_global_index >= before.applied_global_index,

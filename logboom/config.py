@@ -22,8 +22,21 @@ from logboom.types import is_address
 PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
 PARTITIONS_MAX: Final = 100_000
+SNAPSHOTS_MIN: Final = 2
 MAY_BE_ZERO: Final = frozenset(
-    ("inline_sync_bytes_max", "redo_bytes_max", "commit_linger_ms", "spare_linger_ms", "recent_bytes", "inline_bytes")
+    (
+        "inline_sync_bytes_max",
+        "redo_bytes_max",
+        "commit_linger_ms",
+        "spare_linger_ms",
+        "recent_bytes",
+        "inline_bytes",
+        "log_bytes",
+        "entries",
+        "age_ms",
+        "retain_bytes",
+        "retain_log_bytes",
+    )
 )
 
 
@@ -132,7 +145,9 @@ def check(settings: Settings) -> None:
         _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
     if net.client_frame_bytes > settings.admission.node_bytes:
         _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
-    for section in (raft, log, net, settings.apply, settings.admission, settings.barrier):
+    if settings.snapshot.keep < SNAPSHOTS_MIN:
+        _wrong("snapshot.keep", f"must be {SNAPSHOTS_MIN} or more, not {settings.snapshot.keep}")
+    for section in (raft, log, net, settings.apply, settings.snapshot, settings.admission, settings.barrier):
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
             least = 0 if field.name in MAY_BE_ZERO else 1

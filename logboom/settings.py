@@ -159,6 +159,25 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Latest receipts with results remembered per producer."""
 
 
+class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Snapshots, and what is removed below them. The leader decides when; every node takes its own, at the same index."""
+
+    log_bytes: int = 512 * MIB
+    """A snapshot is due when so much was written since the last, 0: not for that;"""
+    entries: int = 1_000_000
+    """or when so many routing entries were committed since, 0: not for that;"""
+    age_ms: int = 3_600_000
+    """or, if anything was, after this time, 0: not for that."""
+    keep: int = 2
+    """Sets kept, at least 2. All but the newest are what a node compacts to: others can always go on from the newest."""
+    retain_bytes: int = 64 * MIB
+    """Of a partition with state: payload kept below what is compacted, for readers (in whole segments)."""
+    retain_log_bytes: int = 0
+    """Of a `log` partition, whose records are kept nowhere else: payload kept, 0: all of it, for ever."""
+    bytes_per_s: int = 64 * MIB
+    """How fast a snapshot is written, and fetched from another node."""
+
+
 class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets of requests that are admitted and not yet applied."""
 
@@ -227,6 +246,7 @@ class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True)
     raft: RaftSettings = RaftSettings()
     log: LogSettings = LogSettings()
     apply: ApplySettings = ApplySettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
     admission: AdmissionSettings = AdmissionSettings()
     barrier: BarrierSettings = BarrierSettings()
     net: NetSettings = NetSettings()

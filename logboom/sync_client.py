@@ -175,3 +175,5 @@ class SyncClient:
     status_all = _blocking(Client.status_all)
     watermarks = _blocking(Client.watermarks)
     admin = _blocking(Client.admin)
+    create_snapshot = _blocking(Client.create_snapshot)
+    snapshots = _blocking(Client.snapshots)

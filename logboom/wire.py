@@ -73,6 +73,12 @@ class Kind(IntEnum):
     FORWARDED = 71
     FETCH = 72
     FETCHED = 73
+    SNAPSHOT_OFFER = 74
+    SNAPSHOT_FETCH = 75
+    SNAPSHOT_CHUNK = 76
+    LOG_FETCH = 77
+    LOG_CHUNK = 78
+    SNAPSHOT_WANTED = 79
 
 
 KINDS: Final = frozenset(int(k) for k in Kind)

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
-from logboom.state_machine import Machine, Position
+from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
 from partitions.dedupe import Dedupe
 from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch
 from ports.clock import Clock
-from ports.invariant import InvariantViolated
+from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,26 @@ INLINE_RECORDS_MIN: Final = 16
 INLINE_S_MAX: Final = 0.002
 INLINE_AGAIN_S: Final = 10.0
 """Whose state is slow to read is not applied on the loop for so long."""
+SAVES: Final = 2
+"""Checkpoints after which the first of them is there to stay: a power loss may undo a state file's last transaction."""
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Where to stop and capture the state."""
+
+    through_index: PartitionLogIndex
+    taken: Callable[[StateDump | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Save:
+    """Somebody waits for checkpoints; ``begun``: so many have begun since."""
+
+    saved: Callable[[BaseException | None], None]
+    begun: int = 0
+    index: PartitionLogIndex = PartitionLogIndex(0)
+    """What was applied when the first of them began."""
 
 
 class ApplyWorker:
@@ -65,6 +86,10 @@ class ApplyWorker:
         self._saving = False
         self._since_saved = 0
         """Bytes of the log applied since the last checkpoint began: a crash repeats them."""
+        self._cut: _Cut | None = None
+        self._wanted_saves: list[_Save] = []
+        self.saved_index = PartitionLogIndex(0)
+        """Up to here a ``save`` has made sure of what is applied."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._stopped: asyncio.Future[None] | None = None
@@ -126,6 +151,32 @@ class ApplyWorker:
         self._linger = None
         self._start()
 
+    # -- snapshots
+
+    def cut(self, through_index: int, taken: Callable[[StateDump | None], None]) -> None:
+        """Apply up to here and no further until the state of then is captured; ``taken`` gets it, to be closed.
+
+        None: it could not be captured. That happens when it gets there, or with ``hurry`` if it is there.
+
+        One at a time; ``drop_cut`` takes it back. Nothing beyond ``through_index`` may have been applied.
+        """
+        invariant(self._cut is None, "partition {}: two cuts at once", self.log.partition_id)
+        invariant(
+            self.applied_index <= through_index, "a cut at {}; applied is {}", through_index, self._cursor.applied
+        )
+        self._cut = _Cut(PartitionLogIndex(through_index), taken)
+
+    def drop_cut(self) -> None:
+        """Nobody wants it any more."""
+        self._cut = None
+        self._start()
+
+    def save(self, saved: Callable[[BaseException | None], None]) -> None:
+        """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""
+        # The last transaction of a state file may be undone by a power loss, the one before it cannot.
+        self._wanted_saves.append(_Save(saved))
+        self._save()
+
     def pause(self) -> None:
         """Apply nothing more until resumed; a group under way finishes."""
         self._cursor.state = WorkerState.PAUSED
@@ -150,20 +201,38 @@ class ApplyWorker:
 
     def _start(self) -> None:
         cursor = self._cursor
-        if self._running or not cursor.due or cursor.state is not WorkerState.RUNNING:
+        if self._running or cursor.state is not WorkerState.RUNNING:
+            return
+        if self._cut is not None and self._cut.through_index == self.applied_index:
+            self._capture(self._cut)
+            return
+        if not cursor.due:
             return
         if self.machine.unsaved_bytes > 2 * self._settings.unsaved_bytes:
             return  # memory is bounded: the end of the checkpoint starts it again
         self._running, self._urgent = True, False
-        self._started, self._aim = self._clock.monotonic(), cursor.limit
-        group = ApplyGroup(
-            self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, cursor.limit
-        )
+        limit = cursor.limit if self._cut is None else min(cursor.limit, self._cut.through_index)
+        self._started, self._aim = self._clock.monotonic(), limit
+        group = ApplyGroup(self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, limit)
         if self._is_at_hand():
             # Soon, not now: whoever has called us is in the midst of something.
             asyncio.get_running_loop().call_soon(self._run_here, group)
         else:
             self._offload.submit(group.run, self._ended)
+
+    def _capture(self, cut: _Cut) -> None:
+        """As a group of its own: nothing is applied meanwhile."""
+        self._running, self._cut = True, None
+
+        def captured(dump: StateDump | None, error: BaseException | None) -> None:
+            self._running = False
+            if error is not None:
+                log.error("capture_failed", partition=self.log.partition_id, error=repr(error))
+            cut.taken(dump)
+            self._start()
+            self._notice_stopped()
+
+        self._offload.submit(self.machine.dump, captured)
 
     def _is_at_hand(self) -> bool:
         cursor = self._cursor
@@ -220,11 +289,20 @@ class ApplyWorker:
             self._save_timer = None
         if not self._saving and not self._closing:  # closing the machine saves
             self._saving, self._since_saved = True, 0
+            for save in self._wanted_saves:
+                save.index = save.index if save.begun else self.applied_index
+                save.begun += 1
             self._save_offload.submit(self.machine.checkpoint, self._saved)
 
     def _saved(self, _: object, error: BaseException | None) -> None:
         self._saving = False
         self._notice_stopped()
+        done = [save for save in self._wanted_saves if error is not None or save.begun == SAVES]
+        self._wanted_saves = [save for save in self._wanted_saves if save not in done]
+        for save in done:
+            if error is None:
+                self.saved_index = max(self.saved_index, save.index)
+            save.saved(error)
         if error is not None:
             self.last_error = repr(error)
             log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
@@ -234,7 +312,10 @@ class ApplyWorker:
             if not self._closing:
                 self._save_timer = asyncio.get_running_loop().call_later(self._settings.retry_max_ms / 1000, self._save)
             return
-        self._save_when_due()  # what a group added meanwhile
+        if self._wanted_saves:
+            self._save()
+        else:
+            self._save_when_due()  # what a group added meanwhile
         self._start_when_due()
 
     def _notice_stopped(self) -> None:

@@ -56,6 +56,11 @@ class DataDir:
         """Where the parent journal lives."""
         return self.path / "journal"
 
+    @property
+    def snapshots(self) -> Path:
+        """Where snapshot sets live."""
+        return self.path / "snapshots"
+
     def partition(self, partition_id: int) -> Path:
         """Where one partition lives."""
         return self.path / "partitions" / str(partition_id)

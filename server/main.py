@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from dispatcher.installing import InstallDue
 from logboom.errors import LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
@@ -52,30 +53,41 @@ def _raise_open_files() -> None:
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[BaseException | None] = loop.create_future()
+    asked = False
 
     def fatal(error: BaseException) -> None:
         if not stop.done():
             stop.set_result(error)
 
     def ask_to_stop() -> None:
+        nonlocal asked
+        asked = True
         if not stop.done():
             stop.set_result(None)
 
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
-    try:
-        node = Node(settings, fatal=fatal)
-        await node.start()
-    except LogboomError as error:
-        sys.stderr.write(f"logboom node: {error} [{error.code}]\n")
-        return EXIT_USAGE
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else f"{settings.node.data_dir}: "
-        sys.stderr.write(f"logboom node: {where}{error.strerror or error} [io]\n")
-        return EXIT_UNHEALTHY
-    gc.freeze()
-    reason = await stop
+    while True:
+        try:
+            node = Node(settings, fatal=fatal)
+            await node.start()
+        except LogboomError as error:
+            sys.stderr.write(f"logboom node: {error} [{error.code}]\n")
+            return EXIT_USAGE
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else f"{settings.node.data_dir}: "
+            sys.stderr.write(f"logboom node: {where}{error.strerror or error} [io]\n")
+            return EXIT_UNHEALTHY
+        gc.freeze()
+        reason = await stop
+        if not isinstance(reason, InstallDue):
+            break
+        log.info("starting_anew", reason=reason.message)
+        await node.close()
+        if asked:
+            return EXIT_OK
+        stop = loop.create_future()
     if reason is not None:
         # Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how.
         log.critical("stopping", error=repr(reason), exc_info=reason)

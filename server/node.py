@@ -13,16 +13,21 @@ import structlog
 from dispatcher.admission import Admission
 from dispatcher.backend import Backend
 from dispatcher.barriers import Barriers
+from dispatcher.compaction import Compaction
+from dispatcher.installing import Installing
 from dispatcher.pipeline import Pipeline
 from dispatcher.service import ClientService
+from dispatcher.serving import SnapshotServing
+from dispatcher.snapshots import Snapshots
+from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError
+from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
-from logboom.types import DurabilityMode, NodeId, PartitionId
+from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
-from partitions.log import PartitionLog
+from partitions.log import LogBase, PartitionLog
 from partitions.machines import open_machine
 from partitions.worker import ApplyWorker
 from ports.net import ConnectionLimits, Listener
@@ -31,11 +36,15 @@ from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
+from raftlog.parent_state import EMPTY, ParentState
 from server.data_dir import DataDir
 from server.faults import drop_hook
+from server.install import Intent, install_logs, restore_state
 from server.manifest import Manifest
 from server.shares import apply_share, log_share
 from server.world import World, real_world
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +71,7 @@ class Node:
         self.sync_offload = self.world.sync_offload
         self.apply_offload = self.world.apply_offload
         self.save_offload = self.world.save_offload
+        self.slow_offload = self.world.slow_offload
         manifest = Manifest.of(self.node_id, settings.cluster)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
@@ -75,10 +85,15 @@ class Node:
             segment_bytes=settings.raft.journal_segment_bytes,
             random_bytes=self.rng.randbytes,
         )
+        self.sets = SnapshotStore(self.disk, self.data_dir.snapshots)
+        intent = Intent(self.disk, self.data_dir.path)
+        installing = self._install_logs(intent.read())
+        self.parent = ParentState.decode(self.journal.base.state) if self.journal.base.state else ParentState()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)
-        self._open_partitions()
+        self._open_partitions(installing)
+        intent.done()
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)
         self.admission = Admission(settings.admission, list(self.logs))
@@ -94,6 +109,8 @@ class Node:
             watermarks=self.watermarks,
             barriers=self.barriers,
             admission=self.admission,
+            parent=self.parent,
+            snapshots_of=self._snapshots,
         )
         self.pipeline.raft.recover()
         self.service = ClientService(self.pipeline, settings)
@@ -128,7 +145,8 @@ class Node:
             await self._listener.close()
         await self.service.close()
         await self.pipeline.close()
-        await asyncio.gather(self.sync_offload.close(), self.apply_offload.close(), self.save_offload.close())
+        offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
+        await asyncio.gather(*(offload.close() for offload in offloads))
         for machine in self.machines.values():
             machine.close()
         for store in self.logs.values():
@@ -140,9 +158,18 @@ class Node:
 
     def _used(self) -> set[int]:
         """Partitions that something was ordered for, committed or not."""
-        return {route.partition_id for command, _, _ in self.journal for route in unpack_routes(command)}
+        ordered = {route.partition_id for command, _, _ in self.journal.entries[1:] for route in unpack_routes(command)}
+        return {*self.parent.tails, *ordered}
 
-    def _open_partitions(self) -> None:
+    def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
+        if global_index is None:
+            return None
+        meta = self.sets.get(global_index)
+        directories = {PartitionId(p): self.data_dir.partition(p) for p in range(self.settings.cluster.partitions)}
+        install_logs(meta, disk=self.disk, journal=self.journal, directories=directories)
+        return meta
+
+    def _open_partitions(self, installing: SetMeta | None) -> None:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
@@ -154,12 +181,14 @@ class Node:
         for number, directory in enumerate(directories):
             partition_id = PartitionId(number)
             chosen = cluster.partition(number)
+            tail = self.parent.tails.get(partition_id, EMPTY)
             self.logs[partition_id] = PartitionLog.open(
                 disk=self.disk,
                 directory=directory,
                 partition_id=partition_id,
                 settings=log_settings,
                 mode=DurabilityMode(chosen.mode),
+                base=LogBase(tail.last_index, tail.digest, tail.global_index),
             )
             for damage in self.logs[partition_id].damage:
                 log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
@@ -171,9 +200,23 @@ class Node:
                 disk=self.disk,
                 open_state_file=self.world.open_state_file,
             )
+            self._restore(partition_id, installing)
         strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
         if strangers:
             log.warning("unknown_partition_directories_left_alone", names=strangers)
+
+    def _restore(self, partition_id: PartitionId, installing: SetMeta | None) -> None:
+        """From a snapshot, if the log does not go back as far as the state."""
+        machine, store = self.machines[partition_id], self.logs[partition_id]
+        lacks = machine.position().applied_index + 1 < store.first_available_index
+        meta = installing if installing is not None else self.sets.newest if lacks else None
+        if meta is not None:
+            restore_state(self.sets, meta, partition_id, machine)
+        elif lacks:
+            raise CorruptData(
+                f"partition {partition_id}: its state ends at {machine.position().applied_index}, its log begins at "
+                f"{store.first_available_index}, and there is no snapshot: this node must be rebuilt from a snapshot"
+            )
 
     def _worker(self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]) -> ApplyWorker:
         return ApplyWorker(
@@ -186,6 +229,58 @@ class Node:
             on_progress=progressed,
             fatal=self.fatal,
         )
+
+    def _snapshots(self, pipeline: Pipeline) -> Snapshots:
+        settings, raft, cluster = self.settings.snapshot, pipeline.raft, self.settings.cluster
+        serving = SnapshotServing(
+            store=self.sets,
+            logs=self.logs,
+            links=raft.links,
+            clock=self.clock,
+            offload=self.apply_offload,
+            damaged=pipeline.damaged,
+        )
+        compaction = Compaction(
+            settings=settings,
+            cluster=cluster,
+            store=self.sets,
+            logs=self.logs,
+            workers=pipeline.workers,
+            raft=raft,
+            clock=self.clock,
+            offload=self.slow_offload,
+            held_back=serving.held_back,
+            fatal=self.fatal,
+        )
+        taking = Snapshotting(
+            settings=settings,
+            cluster=cluster,
+            store=self.sets,
+            compaction=compaction,
+            workers=pipeline.workers,
+            raft=raft,
+            clock=self.clock,
+            offload=self.slow_offload,
+            global_index=lambda: pipeline.parent.global_index,
+            completed=pipeline.snapshot_completed,
+            fatal=self.fatal,
+        )
+        installing = Installing(
+            settings=settings,
+            cluster=cluster,
+            peers=[NodeId(m.id) for m in cluster.members if m.id != self.node_id],
+            store=self.sets,
+            logs=self.logs,
+            payloads=pipeline.payloads,
+            links=raft.links,
+            clock=self.clock,
+            offload=self.slow_offload,
+            poke=raft.poke,
+            raft_index=lambda: raft.engine.applied_index,
+            ready=Intent(self.disk, self.data_dir.path).write,
+            fatal=self.fatal,
+        )
+        return Snapshots(self.sets, taking, compaction, serving, installing)
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:
         settings, members = self.settings, {NodeId(m.id): m for m in self.settings.cluster.members}

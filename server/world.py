@@ -43,6 +43,8 @@ class World:
     """For applying, reading and everything else that blocks."""
     save_offload: Offload
     """For checkpoints: thousands of partitions take turns, and applying does not wait for its turn among them."""
+    slow_offload: Offload
+    """For what may take minutes: snapshots, compaction. One at a time."""
     open_state_file: Callable[[Path, ApplySettings], StateFile]
     """In a directory that exists. Blocking."""
 
@@ -58,5 +60,6 @@ def real_world(*, fatal: Callable[[BaseException], None]) -> World:
         sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
+        slow_offload=ThreadOffload(workers=1, name="slow"),
         open_state_file=KvFile,
     )

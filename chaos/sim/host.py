@@ -139,6 +139,7 @@ class Host:
             sync_offload=self.sync_offload,
             apply_offload=apply_offload,
             save_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
+            slow_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
             open_state_file=self.state_files.open,
         )
         try:

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "barrier": ("logboom.cli.read", "barrier"),
     "status": ("logboom.cli.operate", "status"),
     "partitions": ("logboom.cli.operate", "partitions"),
+    "snapshot": ("logboom.cli.snapshots", "snapshot"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4

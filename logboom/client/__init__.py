@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, Self
 
 from logboom.certs import client_context
 from logboom.client.cluster import Cluster
+from logboom.client.operations import Operations
 from logboom.client.parts import Part, check_partition
-from logboom.client.reads import LogBatch, Reader, watermark_of
+from logboom.client.reads import LogBatch, Reader
 from logboom.client.submits import Submitter
 from logboom.commands import COMMANDS, Command, Value, to_record
 from logboom.errors import InvalidRequest, LogboomError
@@ -36,10 +37,9 @@ Submittable = Command | Record
 SUBMITTABLE: Final = (*COMMANDS, Record)
 WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, Level.APPLIED)}
 AtLeast = int | Literal["session"] | None
-STATUS_S: Final = 2.0
 
 
-class Client:
+class Client(Operations):
     """A connection to a logboom cluster: finds the leader, retries, applies nothing twice.
 
     ::
@@ -343,66 +343,6 @@ class Client:
         chosen = partitions if partitions is not None else await self.partitions()
         async for batch in self._reader.scan_log(chosen, start_global=start_global, deadline=self._deadline(timeout)):
             yield batch
-
-    # -- operating
-
-    async def status(
-        self, *, node: str | None = None, digests: bool = False, timeout: float | None = None
-    ) -> dict[str, Any]:
-        """What a node (an id or address; None: any) says of itself and the cluster."""
-        frame = await self._reader.ask_node(
-            Kind.STATUS, {"digests": digests}, node=node, deadline=self._deadline(timeout)
-        )
-        return frame.header
-
-    async def status_all(
-        self, *, digests: bool = False, timeout: float | None = None
-    ) -> dict[str, dict[str, Any] | LogboomError]:
-        """What every member says, by node id; for those that do not answer within 2 s, the error.
-
-        Raises Unavailable when there is nobody to tell who the members are.
-        """
-        deadline = self._deadline(timeout)
-        members = await self._cluster.retry(self._cluster.any, lambda _: self._cluster.everyone(), deadline=deadline)
-
-        async def ask(node: str) -> dict[str, Any] | LogboomError:
-            patience = self._cluster.now + (self.timeout if digests else STATUS_S)
-            try:
-                return (
-                    await self._reader.ask_node(
-                        Kind.STATUS, {"digests": digests}, node=node, deadline=min(deadline, patience)
-                    )
-                ).header
-            except LogboomError as error:
-                return error
-
-        answers = await asyncio.gather(*map(ask, members))
-        return dict(sorted(zip(members, answers, strict=True)))
-
-    async def watermarks(
-        self, partitions: Sequence[int] | None = None, *, node: str | None = None, timeout: float | None = None
-    ) -> list[Watermark]:
-        """Watermarks of the partitions (None: all) on a node."""
-        frame = await self._reader.ask_node(
-            Kind.WATERMARKS,
-            {"partitions": list(partitions) if partitions is not None else None},
-            node=node,
-            deadline=self._deadline(timeout),
-        )
-        return [watermark_of(row) for row in frame.header["watermarks"]]
-
-    async def admin(self, action: str, partition_id: int, *, node: str, timeout: float | None = None) -> str:
-        """``pause``, ``resume``, ``freeze`` or ``thaw`` a partition on one node; returns its state."""
-        frame = await self._reader.ask_node(
-            Kind.ADMIN,
-            {"action": action, "partition": partition_id},
-            node=node,
-            deadline=self._deadline(timeout),
-        )
-        return str(frame.header["state"])
-
-    def _deadline(self, timeout: float | None) -> float:
-        return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)
 
 
 async def _nothing(_: object) -> None:

@@ -1,0 +1,157 @@
+"""Compaction: what a complete snapshot set makes superfluous is removed, step by step, each safe to be the last.
+
+1. Every machine's state is saved beyond the cut so that a power loss cannot undo it.
+2. Every partition log saves where its committed batches up to the cut lie (``places``).
+3. The journal begins at the cut (its ``base``); what was below is removed.
+4. Segments wholly below, less what is retained for readers, are removed.
+5. Older sets are removed.
+
+A crash between two steps leaves files that nobody needs and nothing else: the next compaction, or the next
+start, removes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.log import PartitionLog
+from partitions.worker import ApplyWorker
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from raftlog.core import RaftLog
+from raftlog.journal_base import Base
+from raftlog.parent_state import ParentState
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+COMPACTED_TO: Final = 2
+"""The last set but one: whoever is given the last finds all that came after it."""
+
+
+class Compaction:
+    """One node's; one at a time."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        cluster: ClusterSettings,
+        store: SnapshotStore,
+        logs: Mapping[PartitionId, PartitionLog],
+        workers: Mapping[PartitionId, ApplyWorker],
+        raft: RaftLog,
+        clock: Clock,
+        offload: Offload,
+        held_back: Callable[[], GlobalLogIndex | None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next."""
+        self._settings = settings
+        self._cluster = cluster
+        self._store = store
+        self._logs = logs
+        self._workers = workers
+        self._raft = raft
+        self._clock = clock
+        self._offload = offload
+        self._held_back = held_back
+        self._fatal = fatal
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def start(self) -> None:
+        """A set is complete: compact to the one before it."""
+        if self._task is not None:
+            self._again = True
+            return
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await self._compact()
+                if not self._again:
+                    return
+        except asyncio.CancelledError:
+            raise
+        except (OSError, InvariantViolated) as error:
+            self._fatal(error)
+        except Exception as error:
+            # Nothing is lost by not compacting; the next set brings the next try.
+            log.exception("compaction_failed", error=repr(error))
+        finally:
+            self._task = None
+
+    async def _compact(self) -> None:
+        sets = self._store.sets()
+        if len(sets) < COMPACTED_TO:
+            return
+        held = self._held_back()
+        target = next((meta for meta in sets if meta.global_index == held), sets[-COMPACTED_TO])
+        target = min(target, sets[-COMPACTED_TO], key=lambda meta: meta.global_index)
+        if target.raft_index > self._raft.journal.base.index:
+            await self._compact_to(target)
+        keep = max(self._settings.keep, len(sets) - sets.index(target))
+        removed = await self._offload.run(lambda: self._store.prune(keep))
+        log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
+
+    async def _compact_to(self, target: SetMeta) -> None:
+        parent = ParentState.decode(target.parent)
+        for partition_id, tail in parent.tails.items():
+            await self._secure(partition_id, tail.last_index)
+        await _called(lambda done: self._raft.compact(Base(target.raft_index, target.raft_term, target.parent), done))
+        for partition_id, tail in parent.tails.items():
+            await self._remove(partition_id, tail.last_index)
+
+    async def _secure(self, partition_id: PartitionId, through_index: int) -> None:
+        """State and places up to here are on the disk, to stay."""
+        worker, store = self._workers[partition_id], self._logs[partition_id]
+        if worker.saved_index < through_index:
+            await _called(worker.save)
+        if store.placed_index < through_index:
+            await self._offload.run(store.save_places(through_index))
+
+    async def _remove(self, partition_id: PartitionId, through_index: int) -> None:
+        store = self._logs[partition_id]
+        retain = self._settings.retain_bytes
+        if self._cluster.partition(partition_id).state_machine == "log":
+            retain = self._settings.retain_log_bytes
+            if not retain:
+                return
+        keep_from = store.compaction_point(through_index, retain, now=self._clock.monotonic())
+        job = store.compact(keep_from)
+        if job is not None:
+            await self._offload.run(job)
+
+    async def close(self) -> None:
+        """What is under way goes on to the end of its step; nothing else is begun."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _called(begin: Callable[[Callable[[BaseException | None], None]], None]) -> None:
+    """Wait for a callback. Raises what it was called with."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    begin(done)
+    await ended

@@ -1,0 +1,332 @@
+"""Being given a snapshot: the side of a node that lacks what the others have compacted.
+
+It goes on as a follower while it fetches the set's files, and what its logs lack of partitions whose records
+are kept nowhere else, from any node that has them: piece by piece, checked, going on where it stopped. When
+all of it is on the disk it writes down its intent and starts anew; ``server.install`` does the rest before
+the node takes part again. So it serves nothing stale, and a power loss at any moment leaves either the old
+node, which fetches on, or the intent, which is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from logboom.errors import CorruptData, LogboomError, ProtocolError, Unavailable, from_wire
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.types import DIGEST_BYTES, MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import Frame, Kind
+from partitions.batch import parse_header
+from partitions.log import PartitionLog
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from raftlog.links import Links
+from raftlog.messages import INDEX_MAX
+from raftlog.parent_state import ParentState
+from raftlog.payloads import Payloads
+from snapshots.meta import SetMeta, decode
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S: Final = 2.0
+"""Whoever has not answered by then is passed over."""
+ROUNDS_MAX: Final = 30
+"""Times that all nodes are asked for the same piece before the set is given up."""
+PAUSE_S: Final = 0.2
+SYNC_BYTES: Final = 8 * MIB
+META_BYTES_MAX: Final = 64 * MIB
+DURABLE_POLL_S: Final = 0.005
+
+
+class SetGone(LogboomError):
+    """Nobody has this set any more; a newer one will be offered."""
+
+    code = "set_gone"
+    retryable = True
+
+
+class InstallDue(LogboomError):
+    """Not an error: a snapshot is on the disk, and the node has to start anew to be made from it."""
+
+    code = "install_due"
+    retryable = True
+
+
+class Fetched(NamedTuple):
+    """How far a fetch is, for people."""
+
+    global_index: GlobalLogIndex
+    bytes: int
+    total: int
+    partition: PartitionId | None
+    """Whose log is being fetched, after the files."""
+
+
+class Installing:
+    """Of one node; one set at a time."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        cluster: ClusterSettings,
+        peers: Sequence[NodeId],
+        store: SnapshotStore,
+        logs: Mapping[PartitionId, PartitionLog],
+        payloads: Payloads,
+        links: Links,
+        clock: Clock,
+        offload: Offload,
+        poke: Callable[[], None],
+        raft_index: Callable[[], int],
+        ready: Callable[[GlobalLogIndex], None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``poke``: something was appended; ``raft_index``: what is handed up here.
+
+        ``ready`` is called, off the loop, when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``.
+        """
+        self._settings = settings
+        self._cluster = cluster
+        self._peers = list(peers)
+        self._store = store
+        self._logs = logs
+        self._payloads = payloads
+        self._links = links
+        self._clock = clock
+        self._offload = offload
+        self._poke = poke
+        self._raft_index = raft_index
+        self._ready = ready
+        self._fatal = fatal
+        self._task: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
+        self._from: NodeId | None = None
+        """Whom to ask next."""
+        self.progress: Fetched | None = None
+        """Of the fetch under way."""
+
+    # -- from outside
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """SNAPSHOT_OFFER, SNAPSHOT_CHUNK, LOG_CHUNK. Raises ProtocolError."""
+        if frame.kind is Kind.SNAPSHOT_OFFER:
+            self._offered(
+                peer, GlobalLogIndex(number(frame.header, "global_index")), number(frame.header, "raft_index")
+            )
+            return
+        asked, answer = self._answers.get(frame.request_id, (None, None))
+        if asked == peer and answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Do not wait for its answers."""
+        for asked, answer in self._answers.values():
+            if asked == peer and not answer.done():
+                answer.set_exception(Unavailable(f"the link to {peer} broke"))
+
+    def want(self, why: str) -> None:
+        """This node cannot go on with what it has: ask for a set."""
+        if self._task is None:
+            log.warning("snapshot_wanted", reason=why)
+            for peer in self._peers:
+                self._links.send(peer, Kind.SNAPSHOT_WANTED, {})
+
+    async def close(self) -> None:
+        """Stop; what was fetched stays for the next time."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- fetching
+
+    def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
+        if self._task is not None or raft_index <= self._raft_index():
+            return
+        self._from = peer
+        self._task = asyncio.get_running_loop().create_task(self._run(global_index))
+
+    async def _run(self, global_index: GlobalLogIndex) -> None:
+        log.info("snapshot_fetch_begins", global_index=global_index, source=self._from)
+        try:
+            meta = await self._fetch_set(global_index)
+            for partition in meta.partitions:
+                if partition.state_machine == "log":
+                    await self._fetch_log(meta, PartitionId(partition.partition_id))
+            await self._offload.run(lambda: self._ready(global_index))
+        except (SetGone, CorruptData, ProtocolError, Unavailable) as error:
+            log.warning("snapshot_fetch_failed", global_index=global_index, error=str(error))
+            return
+        except (OSError, InvariantViolated) as error:
+            self._fatal(error)
+            return
+        finally:
+            self._task = self.progress = None
+        log.info("snapshot_fetched", global_index=global_index)
+        self._fatal(InstallDue(f"this node starts anew from the snapshot at {global_index}"))
+
+    async def _fetch_set(self, global_index: GlobalLogIndex) -> SetMeta:
+        for meta in self._store.sets():
+            if meta.global_index == global_index:
+                return meta  # ours, or fetched before
+        raw = bytearray()
+        while True:
+            frame = await self._piece(global_index, "meta", len(raw))
+            raw += frame.body
+            total = number(frame.header, "total")
+            if total > META_BYTES_MAX:
+                raise ProtocolError(f"a snapshot's description of {total} bytes")
+            if len(raw) >= total:
+                break
+        meta = decode(bytes(raw), path=f"snapshot {global_index} of {self._from}")
+        if meta.cluster != self._cluster.id or meta.global_index != global_index:
+            raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
+        await self._fetch_states(meta)
+        await self._offload.run(lambda: self._store.adopt(bytes(raw)))
+        return meta
+
+    async def _fetch_states(self, meta: SetMeta) -> None:
+        global_index = GlobalLogIndex(meta.global_index)
+        file, offset = await self._offload.run(lambda: self._store.begin_fetch(meta))
+        unsynced = 0
+        try:
+            while offset < meta.states_bytes:
+                began = self._clock.monotonic()
+                body = (await self._piece(global_index, "states", offset)).body
+                if not body or offset + len(body) > meta.states_bytes:
+                    raise ProtocolError(f"{len(body)} bytes of a snapshot at {offset} of {meta.states_bytes}")
+                at = offset
+                unsynced += len(body)
+                sync, unsynced = (unsynced >= SYNC_BYTES), unsynced % SYNC_BYTES
+                await self._offload.run(lambda: _write(file, body, at, sync=sync))  # noqa: B023 - awaited at once
+                offset += len(body)
+                self.progress = Fetched(global_index, offset, meta.states_bytes, None)
+                await self._keep_pace(len(body), began)
+        finally:
+            await asyncio.shield(self._offload.run(file.close))
+
+    async def _fetch_log(self, meta: SetMeta, partition_id: PartitionId) -> None:
+        """What this node's log of a partition lacks up to the cut, and the places of all of it."""
+        store = self._logs[partition_id]
+        tail = ParentState.decode(meta.parent).tails.get(partition_id)
+        if tail is None or store.committed_index >= tail.last_index:
+            return
+        global_index = GlobalLogIndex(meta.global_index)
+        rows: list[tuple[int, int, bytes]] = []
+        after = store.committed_index
+        while after < tail.last_index:
+            began = self._clock.monotonic()
+            ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}
+            frame = await self._ask(Kind.LOG_FETCH, ask)
+            pieces = _batches(frame)
+            if not pieces:
+                first, before = number(frame.header, "first"), frame.header.get("before")
+                if store.committed_index or rows or first <= 1 or type(before) is not bytes:
+                    # Part of the history is gone everywhere: this copy begins at the cut.
+                    log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
+                    return
+                if len(before) != DIGEST_BYTES:
+                    raise ProtocolError("LOG_CHUNK: bad field before")
+                store.begin_after(PartitionLogIndex(first - 1), before)
+                after = first - 1
+                continue
+            for raw, found_global in pieces:
+                header = parse_header(raw)
+                if header.partition_id != partition_id or header.first_index != after + 1:
+                    raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
+                self._payloads.receive(raw)
+                rows.append((header.last_index, found_global, header.digest))
+                after = header.last_index
+            self._poke()
+            while not store.is_durable(after, rows[-1][2]):
+                if not store.holds(after, rows[-1][2]):
+                    raise CorruptData(f"partition {partition_id}: what was fetched up to {after} does not chain")
+                await asyncio.sleep(DURABLE_POLL_S)
+            self.progress = Fetched(global_index, after, tail.last_index, partition_id)
+            await self._keep_pace(len(frame.body), began)
+        if rows[-1][2] != tail.digest:
+            raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
+        await self._offload.run(store.save_fetched_places(rows))
+
+    async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
+        return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
+
+    async def _ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
+        """Of whoever answers. Raises SetGone when nobody has it."""
+        for _ in range(ROUNDS_MAX):
+            gone = 0
+            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers if p != self._from)]
+            for peer in order:
+                try:
+                    frame = await self._ask_one(peer, kind, header)
+                except LogboomError as error:
+                    gone += isinstance(error, SetGone)
+                    continue
+                self._from = peer
+                return frame
+            if gone == len(order):
+                break
+            await asyncio.sleep(PAUSE_S)
+        raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
+
+    async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
+        request_id = next(self._numbers)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = peer, answer
+        try:
+            if not self._links.send(peer, kind, header, request_id=request_id):
+                raise Unavailable(f"there is no link to {peer}")
+            async with asyncio.timeout(ANSWER_S):
+                frame = await answer
+        except TimeoutError:
+            raise Unavailable(f"{peer} does not answer") from None
+        finally:
+            del self._answers[request_id]
+        error = frame.header.get("error")
+        if isinstance(error, dict):
+            known = from_wire(error)
+            raise SetGone(known.message) if known.code == "set_gone" else known
+        return frame
+
+    async def _keep_pace(self, nbytes: int, began: float) -> None:
+        due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
+        if due > 0:
+            await asyncio.sleep(due)
+
+
+def _write(file: Any, body: memoryview, offset: int, *, sync: bool) -> None:
+    file.write([body], offset=offset)
+    if sync:
+        file.sync()
+
+
+def _batches(frame: Frame) -> list[tuple[memoryview, int]]:
+    """Raw batches and their global indices. Raises ProtocolError."""
+    rows = frame.header.get("rows")
+    if not isinstance(rows, list):
+        raise ProtocolError("LOG_CHUNK without rows")
+    found, at = [], 0
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and 0 <= v < INDEX_MAX for v in row)):
+            raise ProtocolError("LOG_CHUNK: bad row")
+        global_index, length = row
+        if at + length > len(frame.body):
+            raise ProtocolError("LOG_CHUNK: shorter than its rows say")
+        found.append((frame.body[at : at + length], global_index))
+        at += length
+    return found
+
+
+def number(header: Mapping[str, Any], name: str) -> int:
+    """A field of a frame between nodes. Raises ProtocolError."""
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < INDEX_MAX:
+        raise ProtocolError(f"bad field {name}")
+    return value

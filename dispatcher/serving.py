@@ -1,0 +1,138 @@
+"""Giving a snapshot to a node that needs one: the side of whoever has it.
+
+The leader offers its newest set to a follower that lacks what the journal no longer has. The follower asks for
+the pieces, of whichever node has them: this node answers from its files and keeps nothing in mind but until
+when it holds the set back from removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from dispatcher.installing import number
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable
+from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId
+from logboom.wire import Buffer, Frame, Kind
+from partitions.log import PartitionLog
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.links import Links
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+CHUNK_BYTES: Final = 1 * MIB
+"""Of a file, and of a log's batches (one batch may be larger), in one frame."""
+OFFER_AGAIN_S: Final = 1.0
+LEASE_S: Final = 30.0
+"""A set that a piece was asked of is kept for so long, and what its holder will need next."""
+
+
+class _Piece(NamedTuple):
+    """An answer: a frame's header and body."""
+
+    header: dict[str, Any]
+    body: list[Buffer]
+
+
+class SnapshotServing:
+    """Of one node."""
+
+    def __init__(
+        self,
+        *,
+        store: SnapshotStore,
+        logs: Mapping[PartitionId, PartitionLog],
+        links: Links,
+        clock: Clock,
+        offload: Offload,
+        damaged: Callable[[PartitionId, BaseException], None],
+    ) -> None:
+        """``damaged`` is told of a batch that cannot be read."""
+        self._store = store
+        self._logs = logs
+        self._links = links
+        self._clock = clock
+        self._offload = offload
+        self._damaged = damaged
+        self._offered: dict[NodeId, float] = {}
+        self._leases: dict[GlobalLogIndex, float] = {}
+
+    def offer(self, peer: NodeId) -> None:
+        """Tell a node that needs a snapshot of our newest one; at most once a second."""
+        now, newest = self._clock.monotonic(), self._store.newest
+        if newest is None or now - self._offered.get(peer, -1e9) < OFFER_AGAIN_S:
+            return
+        self._offered[peer] = now
+        header = {"global_index": newest.global_index, "raft_index": newest.raft_index}
+        self._links.send(peer, Kind.SNAPSHOT_OFFER, header)
+
+    def held_back(self) -> GlobalLogIndex | None:
+        """The oldest set that somebody fetches."""
+        now = self._clock.monotonic()
+        self._leases = {g: until for g, until in self._leases.items() if until > now}
+        return min(self._leases, default=None)
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """SNAPSHOT_WANTED, SNAPSHOT_FETCH, LOG_FETCH. Raises ProtocolError."""
+        if frame.kind is Kind.SNAPSHOT_WANTED:
+            self.offer(peer)
+            return
+        global_index = GlobalLogIndex(number(frame.header, "global_index"))
+        self._leases[global_index] = self._clock.monotonic() + LEASE_S
+        job = self._file_piece(frame) if frame.kind is Kind.SNAPSHOT_FETCH else self._log_piece(frame)
+        kind = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK
+
+        def done(piece: _Piece | None, error: BaseException | None) -> None:
+            if piece is None:
+                known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
+                if isinstance(error, CorruptData) and frame.kind is Kind.LOG_FETCH:
+                    self._damaged(PartitionId(number(frame.header, "partition")), error)
+                piece = _Piece({"error": known.to_wire()}, [])
+            self._links.send(peer, kind, piece.header, piece.body, request_id=frame.request_id)
+
+        self._offload.submit(job, done)
+
+    def _file_piece(self, frame: Frame) -> Callable[[], _Piece]:
+        global_index, offset = number(frame.header, "global_index"), number(frame.header, "offset")
+        name = frame.header.get("file")
+        if name not in ("meta", "states"):
+            raise ProtocolError("SNAPSHOT_FETCH of neither meta nor states")
+
+        def read() -> _Piece:
+            if name == "meta":
+                raw = self._store.raw_meta(global_index)
+                return _Piece({"total": len(raw)}, [raw[offset : offset + CHUNK_BYTES]])
+            file = self._store.open_states(global_index)
+            try:
+                return _Piece({"total": file.size()}, [file.read(offset=offset, length=CHUNK_BYTES)])
+            finally:
+                file.close()
+
+        return read
+
+    def _log_piece(self, frame: Frame) -> Callable[[], _Piece]:
+        partition = number(frame.header, "partition")
+        after, through = number(frame.header, "after"), number(frame.header, "through")
+        store = self._logs.get(PartitionId(partition))
+        if store is None:
+            raise ProtocolError(f"LOG_FETCH of partition {partition}, which does not exist")
+
+        def read() -> _Piece:
+            first = store.first_available_index
+            try:
+                rows = store.read_raw(after_index=after, through_index=through, max_bytes=CHUNK_BYTES)
+            except IndexCompacted:
+                rows = []
+            header = {
+                "partition": partition,
+                "rows": [[row.global_index, len(row.raw)] for row in rows],
+                "first": first,
+                "before": store.before_digest,
+            }
+            return _Piece(header, [row.raw for row in rows])
+
+        return read

@@ -1,0 +1,267 @@
+"""Coordinated snapshots (specification, "Snapshotting & Compaction"): every node's own set at one ``global_log_index``.
+
+The leader puts a *cut* into the parent log when a snapshot is due. On every node each worker stops where its
+partition's log ended there until its state is captured, and goes on; a thread writes all of them
+into one set. When it is complete, the node compacts to the set before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+
+from dispatcher.compaction import Compaction
+from logboom.errors import LogboomError, NotLeader, Unavailable
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.state_machine import StateDump
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.worker import ApplyWorker
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from raftlog.core import RaftLog
+from raftlog.parent_state import EMPTY, ParentState
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+CUT: Final = {"do": "cut"}
+CAPTURES_MAX: Final = 64
+"""Partitions that are asked for their state at the same time; who has something to apply comes by himself."""
+ASK_AGAIN_S: Final = 5.0
+WAITERS_MAX: Final = 256
+
+Done = Callable[[SetMeta | LogboomError], None]
+
+
+class Progress(NamedTuple):
+    """Of the snapshot under way, for people."""
+
+    global_index: GlobalLogIndex
+    captured: int
+    partitions: int
+    missing: tuple[PartitionId, ...]
+    """Some of those whose state is not captured yet."""
+
+
+@dataclass(slots=True, eq=False)
+class _Gathering:
+    """One cut: whose state is captured, and whose is not yet."""
+
+    parent: ParentState
+    raft_term: int
+    missing: dict[PartitionId, None]
+    idle: list[PartitionId]
+    """Those of them that nobody has asked yet."""
+    dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
+    over: bool = False
+
+    @property
+    def global_index(self) -> GlobalLogIndex:
+        """G: where the cut is."""
+        return self.parent.global_index
+
+    def end(self) -> None:
+        """What was captured is needed no more."""
+        self.over = True
+        for dump in self.dumps.values():
+            dump.close()
+        self.dumps.clear()
+
+
+class Snapshotting:
+    """One node's."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        cluster: ClusterSettings,
+        store: SnapshotStore,
+        compaction: Compaction,
+        workers: Mapping[PartitionId, ApplyWorker],
+        raft: RaftLog,
+        clock: Clock,
+        offload: Offload,
+        global_index: Callable[[], GlobalLogIndex],
+        completed: Callable[[SetMeta], None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``offload`` takes jobs that last; ``completed`` is told of every set, on the loop."""
+        self._settings = settings
+        self._cluster = cluster
+        self._store = store
+        self._compaction = compaction
+        self._workers = workers
+        self._raft = raft
+        self._clock = clock
+        self._offload = offload
+        self._global_index = global_index
+        self._completed = completed
+        self._fatal = fatal
+        self._gathering: _Gathering | None = None
+        self._asked_at: float | None = None
+        """When this leader last asked for a cut that has not come yet."""
+        self._waiting: list[Done] = []
+        """For a cut that is still to be asked for."""
+        self._awaiting: list[Done] = []
+        """For the one that is asked for, or under way."""
+        newest = store.newest
+        self._last_global = newest.global_index if newest is not None else GlobalLogIndex(0)
+        self._last_bytes = 0
+        self._last_time = clock.monotonic()
+        self._closed = False
+
+    # -- when
+
+    def tick(self) -> None:
+        """Now and then: is a snapshot due?"""
+        if not self._raft.admits:
+            self._fail(NotLeader("this node no longer leads", leader=None))
+            return
+        now = self._clock.monotonic()
+        asked = self._asked_at is not None and now - self._asked_at < ASK_AGAIN_S
+        if self._gathering is not None or asked or not (self._waiting or self._is_due(now)):
+            return
+        self._asked_at = now
+        self._awaiting += self._waiting
+        self._waiting = []
+        self._raft.propose_control(dict(CUT))
+
+    def _is_due(self, now: float) -> bool:
+        settings, entries = self._settings, self._global_index() - self._last_global
+        return entries > 0 and (
+            0 < settings.entries <= entries
+            or 0 < settings.log_bytes <= self._raft.group.bytes - self._last_bytes
+            or 0 < settings.age_ms <= (now - self._last_time) * 1000
+        )
+
+    def create(self, done: Done) -> None:
+        """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here."""
+        if not self._raft.admits:
+            raise NotLeader("this node does not lead", leader=None)
+        if len(self._waiting) + len(self._awaiting) >= WAITERS_MAX:
+            raise Unavailable("many wait for a snapshot already; try again", retry_after=1.0)
+        self._waiting.append(done)
+        self.tick()
+
+    def progress(self) -> Progress | None:
+        """Of the one under way."""
+        found = self._gathering
+        if found is None:
+            return None
+        captured = len(self._workers) - len(found.missing)
+        return Progress(found.global_index, captured, len(self._workers), tuple(found.missing)[:8])
+
+    # -- gathering
+
+    def cut(self, *, raft_index: int, term: int, parent: ParentState) -> None:
+        """The parent log has reached a cut; ``parent`` is its state there, ours to keep."""
+        self._last_bytes, self._last_time = self._raft.group.bytes, self._clock.monotonic()
+        self._last_global, self._asked_at = parent.global_index, None
+        newest = self._store.newest
+        if self._gathering is not None or (newest is not None and newest.global_index >= parent.global_index):
+            log.debug("cut_passed_over", global_index=parent.global_index)
+            self._answer_if_known(parent.global_index)
+            return
+        tails = {p: parent.tails.get(p, EMPTY).last_index for p in self._workers}
+        if any(worker.applied_index > tails[p] for p, worker in self._workers.items()):
+            log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
+            return
+        gathering = _Gathering(parent, term, dict.fromkeys(self._workers), [])
+        self._gathering = gathering
+        for partition_id, worker in self._workers.items():
+            worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
+            if worker.applied_index == tails[partition_id]:
+                gathering.idle.append(partition_id)
+        gathering.idle.reverse()
+        for _ in range(min(CAPTURES_MAX, len(gathering.idle))):
+            self._workers[gathering.idle.pop()].hurry()
+        log.info("snapshot_begins", global_index=parent.global_index, raft_index=raft_index)
+
+    def _captured(self, gathering: _Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
+        if gathering.over:
+            if dump is not None:
+                dump.close()
+            return
+        if dump is None:
+            self._abandon(gathering, f"the state of partition {partition_id} could not be captured")
+            return
+        gathering.dumps[partition_id] = dump
+        gathering.missing.pop(partition_id, None)
+        if gathering.idle:
+            self._workers[gathering.idle.pop()].hurry()
+        if not gathering.missing:
+            self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
+
+    def _abandon(self, gathering: _Gathering, why: str) -> None:
+        for partition_id in gathering.missing:
+            self._workers[partition_id].drop_cut()
+        gathering.end()
+        self._gathering = None
+        log.error("snapshot_failed", global_index=gathering.global_index, error=why)
+        self._fail(Unavailable(f"the snapshot failed: {why}", retry_after=1.0))
+
+    def _write(self, gathering: _Gathering) -> SetMeta:
+        """Off the loop."""
+        parent = gathering.parent
+        writer = self._store.begin(parent.global_index)
+        try:
+            for partition_id in sorted(gathering.dumps):
+                with gathering.dumps[partition_id] as dump:
+                    writer.add(partition_id, self._cluster.partition(partition_id).state_machine, dump)
+            return self._store.complete(
+                writer,
+                cluster=self._cluster.id,
+                raft_index=parent.raft_index,
+                raft_term=gathering.raft_term,
+                parent=parent.encode(),
+                created_ms=self._clock.wall_ms(),
+            )
+        except BaseException:
+            self._store.abandon(writer)
+            raise
+
+    def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
+        if meta is None:
+            if isinstance(error, OSError | InvariantViolated):
+                self._fatal(error)  # as with any other file: what it holds now nobody knows
+                return
+            self._abandon(gathering, repr(error))
+            return
+        gathering.end()
+        self._gathering = None
+        log.info("snapshot_complete", global_index=meta.global_index, bytes=meta.states_bytes)
+        self._completed(meta)
+        done, self._awaiting = self._awaiting, []
+        for each in done:
+            each(meta)
+        self._compaction.start()
+
+    def _answer_if_known(self, global_index: GlobalLogIndex) -> None:
+        """A cut right behind another: there is nothing new to take."""
+        newest = self._store.newest
+        if self._gathering is None and newest is not None and newest.global_index == global_index:
+            done, self._awaiting = self._awaiting, []
+            for each in done:
+                each(newest)
+
+    def _fail(self, error: LogboomError) -> None:
+        done, self._waiting, self._awaiting = [*self._waiting, *self._awaiting], [], []
+        for each in done:
+            each(error)
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Nothing more is begun; what is captured is let go."""
+        self._fail(Unavailable("the node is shutting down"))
+        if self._gathering is not None and self._gathering.missing:
+            self._gathering.end()
+        await self._compaction.close()

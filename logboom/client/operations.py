@@ -1,0 +1,100 @@
+"""What an operator asks of a cluster. ``logboom.Client`` has all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from logboom.client.cluster import Cluster
+from logboom.client.reads import Reader, watermark_of
+from logboom.errors import LogboomError
+from logboom.types import Watermark
+from logboom.wire import Kind
+
+STATUS_S: Final = 2.0
+
+
+class Operations:
+    """See the module."""
+
+    _cluster: Cluster
+    _reader: Reader
+    timeout: float
+
+    async def status(
+        self, *, node: str | None = None, digests: bool = False, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """What a node (an id or address; None: any) says of itself and the cluster."""
+        frame = await self._reader.ask_node(
+            Kind.STATUS, {"digests": digests}, node=node, deadline=self._deadline(timeout)
+        )
+        return frame.header
+
+    async def status_all(
+        self, *, digests: bool = False, timeout: float | None = None
+    ) -> dict[str, dict[str, Any] | LogboomError]:
+        """What every member says, by node id; for those that do not answer within 2 s, the error.
+
+        Raises Unavailable when there is nobody to tell who the members are.
+        """
+        deadline = self._deadline(timeout)
+        members = await self._cluster.retry(self._cluster.any, lambda _: self._cluster.everyone(), deadline=deadline)
+
+        async def ask(node: str) -> dict[str, Any] | LogboomError:
+            patience = self._cluster.now + (self.timeout if digests else STATUS_S)
+            try:
+                return (
+                    await self._reader.ask_node(
+                        Kind.STATUS, {"digests": digests}, node=node, deadline=min(deadline, patience)
+                    )
+                ).header
+            except LogboomError as error:
+                return error
+
+        answers = await asyncio.gather(*map(ask, members))
+        return dict(sorted(zip(members, answers, strict=True)))
+
+    async def watermarks(
+        self, partitions: Sequence[int] | None = None, *, node: str | None = None, timeout: float | None = None
+    ) -> list[Watermark]:
+        """Watermarks of the partitions (None: all) on a node."""
+        frame = await self._reader.ask_node(
+            Kind.WATERMARKS,
+            {"partitions": list(partitions) if partitions is not None else None},
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+        return [watermark_of(row) for row in frame.header["watermarks"]]
+
+    async def admin(self, action: str, partition_id: int, *, node: str, timeout: float | None = None) -> str:
+        """``pause``, ``resume``, ``freeze`` or ``thaw`` a partition on one node; returns its state."""
+        frame = await self._reader.ask_node(
+            Kind.ADMIN,
+            {"action": action, "partition": partition_id},
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+        return str(frame.header["state"])
+
+    async def create_snapshot(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Have every node take a snapshot of everything committed so far; returns when the leader's is complete.
+
+        ``global_index``, ``raft_index``, ``bytes`` and ``created_ms`` of the set.
+        """
+        deadline = self._deadline(timeout)
+        header = {"action": "snapshot", "timeout_ms": max(1, int((deadline - self._cluster.now) * 1000))}
+        frame = await self._cluster.at_leader(
+            lambda node: node.ask(Kind.ADMIN, header, deadline=deadline), deadline=deadline
+        )
+        return dict(frame.header["snapshot"])
+
+    async def snapshots(self, *, node: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+        """What a node (None: any) has: ``sets``, the one ``under_way`` or None, and its parent log's ``base``."""
+        frame = await self._reader.ask_node(
+            Kind.ADMIN, {"action": "snapshots"}, node=node, deadline=self._deadline(timeout)
+        )
+        return dict(frame.header["snapshots"])
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)

@@ -1,0 +1,99 @@
+"""Making a node from a snapshot set, at its start. Blocking.
+
+Whoever has fetched a set (``dispatcher.installing``) has left an intent. Every step may be the last before a
+crash: with the intent still there all of them are taken again; without it, nothing is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from logboom.errors import CorruptData
+from logboom.state_machine import Machine, Position
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.log import LogBase
+from partitions.places import begin_places
+from ports.disk import Disk
+from raftlog.journal import Journal
+from raftlog.journal_base import Base
+from raftlog.parent_state import EMPTY, ParentState
+from server.manifest import sealed
+from snapshots.meta import PartitionMeta, SetMeta
+from snapshots.states import read_section
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+INTENT: Final = "install.json"
+
+
+class Intent:
+    """The file that says which set this node is being made from."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._path = directory / INTENT
+
+    def write(self, global_index: GlobalLogIndex) -> None:
+        """From now on the next start makes the node from this set."""
+        self._disk.replace_file(self._path, sealed({"global_index": global_index}))
+
+    def read(self) -> GlobalLogIndex | None:
+        """None: nothing is to be installed. Raises CorruptData."""
+        if not self._disk.exists(self._path):
+            return None
+        raw = self._disk.read_file(self._path)
+        try:
+            global_index = msgspec.json.decode(raw, type=dict[str, int | str])["global_index"]
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise CorruptData(f"{self._path} cannot be read: {error}", path=str(self._path)) from error
+        if not isinstance(global_index, int) or sealed({"global_index": global_index}) != raw:
+            raise CorruptData(f"{self._path} does not match its checksum", path=str(self._path))
+        return GlobalLogIndex(global_index)
+
+    def done(self) -> None:
+        """The node is what the set says."""
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+            self._disk.sync_directory(self._path.parent)
+
+
+def install_logs(meta: SetMeta, *, disk: Disk, journal: Journal, directories: Mapping[PartitionId, Path]) -> None:
+    """First half, before partition logs are opened: they and the journal begin at the cut."""
+    parent = ParentState.decode(meta.parent)
+    log.info("installing", global_index=meta.global_index, raft_index=meta.raft_index)
+    for partition_id, directory in directories.items():
+        tail = parent.tails.get(partition_id, EMPTY)
+        disk.make_directory(directory)
+        begin_places(disk, directory, partition_id, LogBase(tail.last_index, tail.digest, tail.global_index))
+    journal.install(Base(meta.raft_index, meta.raft_term, meta.parent))
+
+
+def restore_state(store: SnapshotStore, meta: SetMeta, partition_id: PartitionId, machine: Machine) -> None:
+    """Fill a machine that lags behind the set, or is empty. Raises CorruptData."""
+    section = section_of(meta, partition_id)
+    position = Position(PartitionLogIndex(section.applied_index), GlobalLogIndex(section.applied_global_index))
+    if machine.position() == position:
+        return
+    file = store.open_states(meta.global_index)
+    try:
+        machine.load(read_section(file, section), position)
+    finally:
+        file.close()
+    log.info("state_restored", partition=partition_id, global_index=meta.global_index, applied=position.applied_index)
+
+
+def section_of(meta: SetMeta, partition_id: PartitionId) -> PartitionMeta:
+    """Where a partition's state is. Raises CorruptData if the set does not have it."""
+    for each in _matching(meta, partition_id):
+        return each
+    raise CorruptData(f"the snapshot at {meta.global_index} does not have partition {partition_id}")
+
+
+def _matching(meta: SetMeta, partition_id: PartitionId) -> Iterator[PartitionMeta]:
+    return (each for each in meta.partitions if each.partition_id == partition_id)
