@@ -8,16 +8,21 @@ whole batches so that it can be vectorised, and saves state, position and the op
 ``meta`` entries in ONE transaction. All methods are called off the event loop, ``apply``
 from one thread at a time, reads concurrently with it. A class that says ``applies_in_memory = True``
 promises that ``apply`` waits for no disk: it may be called with a few commands on the loop itself.
+
+Snapshots carry states from node to node: ``dump`` gives all of a machine's state, ``load`` takes it. Both
+are required; a class without them is refused when its partition is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol, Self
 
 from logboom.commands import Value
+from logboom.errors import CorruptData
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
@@ -54,6 +59,61 @@ Results = Sequence[bytes]
 """Per batch: one status byte per record, or a single byte when all are equal."""
 Sealed = tuple[Position, Mapping[bytes, bytes | None]]
 """The position after the batches, and meta entries to write (None: delete) in the same transaction."""
+
+
+class Space(IntEnum):
+    """What an entry of a dump belongs to."""
+
+    STATE = 0
+    """What commands made."""
+    META = 1
+    """What ``seal`` gave: see ``Machine.meta``."""
+
+
+SPACES: Final = tuple(Space)
+Entry = tuple[Space, bytes, bytes]
+"""Of a dump: space, key, value."""
+ENTRY_KEY_BYTES_MAX: Final = 65_535
+ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one entry, key and value. A dump with a larger one is in no snapshot."""
+
+
+class StateDump(Protocol):
+    """All of a machine's state as of one moment. A context manager: leaving it is ``close``.
+
+    One thread at a time reads it, not necessarily the one that took it. What it holds on to (memory, or
+    space that the machine cannot use again) is held until it is closed.
+    """
+
+    @property
+    def position(self) -> Position:
+        """What the state is of."""
+        ...
+
+    def entries(self) -> Iterator[Entry]:
+        """Space.STATE by ascending key, then Space.META by ascending key; each key once. Raises CorruptData.
+
+        Nothing but the applied commands decides: at the same position it is the same on every node, byte for byte.
+        """
+        ...
+
+    def close(self) -> None:
+        """Idempotent. Iterators over it must not be used afterwards."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Pass on what is in the order of a dump. Raises CorruptData where it is not."""
+    before = (-1, b"")
+    for entry in entries:
+        if entry[:2] <= before:
+            raise CorruptData(f"not in the order of a dump: {entry[1]!r} after {before[1]!r}")
+        before = entry[:2]
+        yield entry
 
 
 class Machine(Protocol):
@@ -101,6 +161,25 @@ class Machine(Protocol):
 
     def digest(self) -> tuple[bytes, Position]:
         """Equal for equal state, and the position it is of."""
+        ...
+
+    def dump(self) -> StateDump:
+        """The whole state as of now: what is applied, be it saved or not.
+
+        Never called at the same time as ``apply``, which waits for it: it takes milliseconds, however large the
+        state. ``apply``, ``checkpoint`` and reads go on while the dump is read.
+        """
+        ...
+
+    def load(self, entries: Iterator[Entry], position: Position) -> None:
+        """Fill a machine that has applied nothing (position NOWHERE) with a dump of ``position``.
+
+        On return all of it is durable, and ``position`` and ``meta`` are the dump's. Until then what a crash
+        leaves opens at NOWHERE, and what is in it means nothing: the caller removes the directory before it is
+        used, or loads again, which begins with removing what is there. After an exception the machine can only be
+        closed. Memory is bounded, whatever the number of entries. Raises CorruptData for entries that are not a
+        dump of such a machine, and what ``entries`` raises.
+        """
         ...
 
     def close(self) -> None:

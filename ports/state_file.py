@@ -11,12 +11,13 @@ One thread writes at a time; views may be taken and read in any thread meanwhile
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from logboom.state_machine import Position
 
 Changes = Mapping[bytes, bytes | None]
-"""New values by key; None: the key goes. Keys have 1 to 511 bytes."""
+"""New values by key; None: the key goes. Keys have 1 to 511 bytes (``KEY_BYTES_MAX``)."""
+KEY_BYTES_MAX: Final = 511
 
 
 class StateView(Protocol):
@@ -32,6 +33,10 @@ class StateView(Protocol):
 
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from ``start`` on, ascending, with their values. Raises CorruptData."""
+        ...
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        """Meta entries, ascending by key, as of the same moment. Raises CorruptData."""
         ...
 
 
@@ -52,6 +57,10 @@ class StateFile(Protocol):
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
         """One transaction; see the module. After an OSError the process must not go on using the file."""
+        ...
+
+    def clear(self) -> None:
+        """One transaction, as ``write``, after which the file is as it was when it was new."""
         ...
 
     def close(self) -> None:

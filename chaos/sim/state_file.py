@@ -17,9 +17,8 @@ from typing import Final, Self
 
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, Position
-from ports.state_file import Changes
+from ports.state_file import KEY_BYTES_MAX, Changes
 
-KEY_BYTES_MAX: Final = 511
 UNDO: Final = 0.5
 """How often a power loss undoes the last transaction, if it may."""
 
@@ -108,6 +107,12 @@ class ModelStateFile:
         after = _Version(_changed(before.state, state), _changed(before.meta, meta), position)
         self._file.latest, self._file.undo = after, before
 
+    def clear(self) -> None:
+        if self._files.fault is not None:
+            self._files.fault("write", self.directory)
+        self._file.undo = self._latest()
+        self._file.latest = _Version({}, {}, NOWHERE)
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
@@ -145,6 +150,12 @@ class ModelStateView:
         for at in range(bisect_left(keys, start), len(keys)):
             self._check()
             yield keys[at], state[keys[at]]
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        self._check()
+        for entry in sorted(self._version.meta.items()):
+            self._check()
+            yield entry
 
     def _check(self) -> None:
         if self._left or self._file.closed:

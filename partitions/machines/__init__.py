@@ -49,4 +49,10 @@ def _registered(name: str) -> type[StateMachine]:
         known = ", ".join(sorted([*BUILT_IN, *registered]))
         raise ConfigError(f"state machine {name!r} is not known; known are {known}", path="cluster.state_machine")
     found: type[StateMachine] = registered[name].load()
+    missing = [each for each in ("dump", "load") if not callable(getattr(found, each, None))]
+    if missing:
+        raise ConfigError(
+            f"state machine {name!r} has no {' and no '.join(missing)}: see logboom.state_machine.Machine",
+            path="cluster.state_machine",
+        )
     return found

@@ -11,17 +11,21 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from blake3 import blake3
 
 from logboom.commands import Value, unpack_numbers
-from logboom.state_machine import ApplyBatch, Position, Results, Sealed
+from logboom.errors import CorruptData, InvalidRequest
+from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import apply_blocks
-from ports.state_file import StateFile, StateView
+from ports.invariant import invariant
+from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
 
 ENTRY_BYTES: Final = 200
 """Roughly what a key in memory costs beside its bytes."""
+LOAD_BYTES: Final = 4 << 20
+"""Of one transaction of ``load``."""
 
 Layer = dict[bytes, bytes | None]
 
@@ -119,7 +123,7 @@ class KvMachine:
         rows: list[tuple[bytes, Value]] = []
         count = 0
         with file:
-            for key, raw in _merged(file, changes, start=start):
+            for key, raw in _merged(file.entries(start), changes, start=start):
                 if (end is not None and key >= end) or (limit and count >= limit):
                     break
                 rows.append((key, _value(raw)))
@@ -134,13 +138,37 @@ class KvMachine:
         file, changes, position = self._snapshot()
         hasher = blake3()
         with file:
-            for key, value in _merged(file, changes, start=b""):
+            for key, value in _merged(file.entries(b""), changes):
                 hasher.update(struct.pack("<II", len(key), len(value)) + key + value)
         return hasher.digest(16), position
 
     def _snapshot(self) -> tuple[StateView, Layer, Position]:
         with self._lock:
             return self._file.view(), {**self._saving.state, **self._changes.state}, self._position
+
+    def dump(self) -> KvDump:
+        """See Machine. The file does not use again, until the dump is closed, what it frees meanwhile."""
+        with self._lock:
+            state = {**self._saving.state, **self._changes.state}
+            meta = {**self._saving.meta, **self._changes.meta}
+            return KvDump(self._file.view(), state, meta, self._position)
+
+    def load(self, entries: Iterator[Entry], position: Position) -> None:
+        """See Machine."""
+        invariant(self._position == NOWHERE and not self.unsaved_bytes, "a state is loaded over another")
+        self._file.clear()
+        state, meta, nbytes = Layer(), Layer(), 0
+        for space, key, value in in_order(entries):
+            _check_entry(space, key, value)
+            (state if space is Space.STATE else meta)[key] = value
+            nbytes += ENTRY_BYTES + len(key) + len(value)
+            if nbytes >= LOAD_BYTES:
+                self._file.write(state, meta, NOWHERE)
+                state, meta, nbytes = Layer(), Layer(), 0
+        self._file.write(state, meta, position)
+        # A power loss may undo the last transaction: let that be one that changes nothing.
+        self._file.write({}, {}, position)
+        self._position = position
 
     def close(self) -> None:
         """See Machine."""
@@ -149,6 +177,47 @@ class KvMachine:
             if self.unsaved_bytes:
                 self.checkpoint()
             self._file.close()
+
+
+class KvDump:
+    """See StateDump: a view of the file, and what had changed since."""
+
+    def __init__(self, file: StateView, state: Layer, meta: Layer, position: Position) -> None:
+        self.position = position
+        self._file = file
+        self._state, self._meta = state, meta
+        self._closed = False
+
+    def entries(self) -> Iterator[Entry]:
+        """See StateDump."""
+        for key, value in _merged(self._file.entries(b""), self._state):
+            yield Space.STATE, key, value
+        for key, value in _merged(self._file.meta(), self._meta):
+            yield Space.META, key, value
+
+    def close(self) -> None:
+        """See StateDump."""
+        if not self._closed:
+            self._closed = True
+            self._file.__exit__(None, None, None)
+            self._state, self._meta = {}, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_entry(space: Space, key: bytes, value: bytes) -> None:
+    """Raises CorruptData for what no ``kv`` machine holds."""
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise CorruptData(f"a key of {len(key)} bytes in a dump of kv")
+    if space is Space.STATE:
+        try:
+            _value(value)
+        except InvalidRequest as error:
+            raise CorruptData(f"the value of {key!r} in a dump of kv: {error}") from error
 
 
 def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
@@ -161,11 +230,13 @@ def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
     return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
 
 
-def _merged(file: StateView, changes: Layer, *, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Entries of the file with what has changed since, from ``start`` on, ascending."""
+def _merged(
+    saved: Iterable[tuple[bytes, bytes]], changes: Layer, *, start: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Entries of the file, from ``start`` on, with what has changed since, ascending."""
     keys = iter(sorted(key for key in changes if key >= start))
     changed = next(keys, None)
-    for key, raw in file.entries(start):
+    for key, raw in saved:
         while changed is not None and changed < key:
             yield from _present(changed, changes)
             changed = next(keys, None)

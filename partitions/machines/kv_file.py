@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -89,19 +89,25 @@ class KvFile:
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
         """See StateFile."""
-        with self._env.begin() as txn, txn.cursor(db=self._meta) as cursor:
-            for key, raw in cursor:
-                yield bytes(key), _unseal(key, raw, self._directory)
+        with self.view() as view:
+            yield from view.meta()
 
     def view(self) -> KvView:
         """See StateFile."""
-        return KvView(self._env.begin(db=self._state), self._directory)
+        return KvView(self._env.begin(db=self._state), self._meta, self._directory)
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
         """See StateFile."""
+        self._transact(lambda txn: self._fill(txn, state, meta, position))
+
+    def clear(self) -> None:
+        """See StateFile."""
+        self._transact(self._empty)
+
+    def _transact(self, act: Callable[[lmdb.Transaction], None]) -> None:
         txn = self._env.begin(write=True)
         try:
-            self._fill(txn, state, meta, position)
+            act(txn)
         except BaseException:
             txn.abort()
             raise
@@ -126,6 +132,11 @@ class KvFile:
         body = struct.pack("<QQ", *position)
         txn.put(POSITION_KEY, body + pack_crc(crc32c(body)), db=self._system)
 
+    def _empty(self, txn: lmdb.Transaction) -> None:
+        for db in (self._state, self._meta):
+            txn.drop(db, delete=False)
+        txn.delete(POSITION_KEY, db=self._system)
+
     def close(self) -> None:
         """See StateFile."""
         self._env.close()
@@ -134,8 +145,9 @@ class KvFile:
 class KvView:
     """See StateView: a read transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, directory: Path) -> None:
+    def __init__(self, txn: lmdb.Transaction, meta: Any, directory: Path) -> None:
         self._txn = txn
+        self._meta = meta
         self._directory = directory
 
     def __enter__(self) -> Self:
@@ -155,6 +167,12 @@ class KvView:
             if cursor.set_range(start):
                 for key, raw in cursor:
                     yield bytes(key), _unseal(key, raw, self._directory)
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        """See StateView."""
+        with self._txn.cursor(db=self._meta) as cursor:
+            for key, raw in cursor:
+                yield bytes(key), _unseal(key, raw, self._directory)
 
 
 def _sync_names(directory: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Self
 
 import google_crc32c
 import msgpack
@@ -17,12 +17,15 @@ from blake3 import blake3
 
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest
-from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
+from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionLogIndex
 from ports.disk import Disk
+from ports.invariant import invariant
 
 CHECKPOINT_BATCHES = 4096
 OK = b"\x00"
+DUMPED: Final = {b"bytes": 8, b"digest": DIGEST_BYTES, b"records": 8}
+"""The keys of a dump's state, and how long their values are."""
 
 
 class LogMachine:
@@ -125,7 +128,53 @@ class LogMachine:
         packed = self._digest + self._records.to_bytes(8, "little") + self._bytes.to_bytes(8, "little")
         return blake3(packed).digest(16), self._position
 
+    def dump(self) -> LogDump:
+        """See Machine."""
+        state = (self._bytes.to_bytes(8, "little"), self._digest, self._records.to_bytes(8, "little"))
+        return LogDump(dict(zip(DUMPED, state, strict=True)), self._meta.copy(), self._position)
+
+    def load(self, entries: Iterator[Entry], position: Position) -> None:
+        """See Machine. Meta entries are held in memory, as they are afterwards."""
+        invariant(self._position == NOWHERE, "a state is loaded over another")
+        state: dict[bytes, bytes] = {}
+        meta: dict[bytes, bytes] = {}
+        for space, key, value in in_order(entries):
+            if space is Space.STATE and DUMPED.get(key) != len(value):
+                raise CorruptData(f"{key!r} of {len(value)} bytes in a dump of a log")
+            (state if space is Space.STATE else meta)[key] = value
+        if len(state) != len(DUMPED):
+            raise CorruptData(f"a dump of a log without {', '.join(k.decode() for k in DUMPED if k not in state)}")
+        nbytes, records = (int.from_bytes(state[key], "little") for key in (b"bytes", b"records"))
+        if max(nbytes, records) >= 1 << 63:
+            raise CorruptData("a dump of a log with counters that no log reaches")
+        self._bytes, self._digest, self._records, self._meta = nbytes, state[b"digest"], records, meta
+        self._position = position
+        self._checkpoint()
+
     def close(self) -> None:
         """See Machine."""
         if self._since:
             self._checkpoint()
+
+
+class LogDump:
+    """See StateDump; in memory."""
+
+    def __init__(self, state: dict[bytes, bytes], meta: dict[bytes, bytes], position: Position) -> None:
+        self.position = position
+        self._state, self._meta = state, meta
+
+    def entries(self) -> Iterator[Entry]:
+        """See StateDump."""
+        for space, entries in ((Space.STATE, self._state), (Space.META, self._meta)):
+            for key in sorted(entries):
+                yield space, key, entries[key]
+
+    def close(self) -> None:
+        """See StateDump."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

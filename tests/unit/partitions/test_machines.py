@@ -47,6 +47,12 @@ class Users:
     def __init__(self, *given: Any) -> None:
         self.given = given
 
+    def dump(self) -> Any:
+        raise NotImplementedError
+
+    def load(self, entries: Any, position: Position) -> None:
+        raise NotImplementedError
+
     @classmethod
     def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> Users:
         assert directory.is_dir()
@@ -85,6 +91,16 @@ class TestByName:
     def test_an_unknown_name_says_what_there_is(self, look: Callable[[str], object]) -> None:
         with pytest.raises(ConfigError, match="'kw' is not known; known are kv, log, users"):
             look("kw")
+        assert not Path("/nowhere").exists()
+
+    @pytest.mark.usefixtures("users")
+    @pytest.mark.parametrize("look", [machine_class, lambda name: opened(name, Path("/nowhere/state"))])
+    def test_one_that_no_snapshot_could_carry_is_refused(
+        self, look: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(Users, "load")
+        with pytest.raises(ConfigError, match="'users' has no load"):
+            look("users")
         assert not Path("/nowhere").exists()
 
 

@@ -105,6 +105,31 @@ class TestContract:
         assert content(file) == [(b"b", b"new"), (b"c", b"new")]
         file.close()
 
+    def test_a_view_shows_meta_entries_of_its_moment_in_order(self, open_file: Open, tmp_path: Path) -> None:
+        file = open_file(tmp_path)
+        file.write({b"k": b"v"}, {b"c": b"1", b"a": b"2", b"a\0": b"", b"gone": b"3"}, position(1))
+        with file.view() as view:
+            file.write({}, {b"a": b"new", b"b": b"new", b"gone": None}, position(2))
+            assert list(view.meta()) == [(b"a", b"2"), (b"a\0", b""), (b"c", b"1"), (b"gone", b"3")]
+        with file.view() as view:
+            assert list(view.meta()) == [(b"a", b"new"), (b"a\0", b""), (b"b", b"new"), (b"c", b"1")]
+        file.close()
+
+    def test_cleared_is_as_new_and_can_be_written(self, open_file: Open, tmp_path: Path) -> None:
+        file = open_file(tmp_path)
+        file.clear()
+        file.write({b"a": b"1", b"b": b"2" * 9000}, {b"m": b"1"}, position(1))
+        with file.view() as before:
+            file.clear()
+            assert [key for key, _ in before.entries(b"")] == [b"a", b"b"]
+        for _ in range(2):
+            assert (file.position(), list(file.meta()), content(file)) == (NOWHERE, [], [])
+            file.close()
+            file = open_file(tmp_path)
+        file.write({b"c": b"3"}, {}, position(2))
+        assert (file.position(), content(file)) == (position(2), [(b"c", b"3")])
+        file.close()
+
     def test_a_write_that_fails_has_not_happened(self, open_file: Open, tmp_path: Path) -> None:
         file = open_file(tmp_path)
         file.write({b"a": b"1"}, {b"m": b"1"}, position(1))
@@ -130,6 +155,8 @@ class TestContract:
             lambda: list(file.meta()),
             lambda: file.write({b"a": b"2"}, {}, position(2)),
             lambda: view.get(b"a"),
+            lambda: list(view.meta()),
+            file.clear,
             lambda: next(entries),
         ]
         for act in acts:
@@ -163,6 +190,7 @@ operations = st.lists(
         st.tuples(st.just("write"), changes, changes),
         st.tuples(st.just("write_badly"), changes, changes),
         st.tuples(st.just("view")),
+        st.tuples(st.just("clear")),
         st.tuples(st.just("reopen")),
     ),
     max_size=12,
@@ -188,6 +216,9 @@ class Pair:
             for file in self.files:
                 file.close()
             self.files = [each(self.directory) for each in self.opens]
+        elif what == "clear":
+            for file in self.files:
+                file.clear()
         elif what == "write":
             for file in self.files:
                 file.write(*given, position(self.index))
@@ -203,6 +234,7 @@ class Pair:
         assert content(real, start) == content(model, start)
         for one, other in self.views:
             assert list(one.entries(start)) == list(other.entries(start))
+            assert list(one.meta()) == list(other.meta())
             assert one.get(start) == other.get(start)
 
 
@@ -235,8 +267,9 @@ def survivor(files: StateFiles) -> int:
     """The transaction that is there: all of it."""
     file = files.open(D, ApplySettings())
     index = int(file.position().applied_index)
-    assert dict(content(file)) == {b"k": b"%d" % index, **{b"k%d" % k: b"" for k in range(1, index + 1)}}
-    assert list(file.meta()) == [(b"m", b"%d" % index)]
+    written = {b"k": b"%d" % index, **{b"k%d" % k: b"" for k in range(1, index + 1)}} if index else {}
+    assert dict(content(file)) == written
+    assert list(file.meta()) == ([(b"m", b"%d" % index)] if index else [])
     file.close()
     return index
 
@@ -255,6 +288,15 @@ class TestCrash:
             files.crash(power=True)
             found.add(survivor(files))
         assert found == {1, 2}
+
+    def test_a_power_loss_may_undo_a_clear(self) -> None:
+        found = set()
+        for seed in range(20):
+            files, file = two_transactions(seed)
+            file.clear()
+            files.crash(power=True)
+            found.add(survivor(files))
+        assert found == {0, 2}
 
     def test_the_same_seed_loses_the_same(self) -> None:
         def run() -> list[int]:
@@ -324,7 +366,9 @@ class TestFault:
         files.fault = full
         with pytest.raises(OSError, match="No space"):
             file.write({b"k": b"3"}, {b"m": b"3"}, position(3))
-        assert asked == [("write", D, position(2))]
+        with pytest.raises(OSError, match="No space"):
+            file.clear()
+        assert asked == [("write", D, position(2))] * 2
         files.fault = None
         file.close()
         assert survivor(files) == 2

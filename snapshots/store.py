@@ -1,0 +1,206 @@
+"""The snapshot sets of one node: ``snapshots/<global index, 20 digits>.set`` and ``.states``. Blocking.
+
+A set is there as soon as its ``.set`` is, and that is made last (written aside, synced, renamed), when
+``.states`` is durable with its name. It goes first, too. So whatever a crash leaves, a set is whole or is
+none; what belongs to no set is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from logboom.errors import CorruptData, IndexCompacted
+from logboom.types import GlobalLogIndex
+from ports.disk import Disk, File
+from ports.invariant import invariant
+from snapshots.meta import SetMeta, decode, encode
+from snapshots.states import StatesWriter, Written, check_header, verify_states
+
+NAME: Final = re.compile(r"([0-9]{20})\.(set|set\.new|states|states\.partial)")
+
+
+class Damaged(NamedTuple):
+    """A set that cannot be used. Its files are left as they are, until a new set takes its place."""
+
+    global_index: GlobalLogIndex
+    error: CorruptData
+
+
+class SnapshotStore:
+    """See the module. One thread at a time changes it; any thread may call ``sets`` and ``open_states`` meanwhile.
+
+    An OSError is final, as ports.disk says.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        """Look what is there, remove what a crash left. Raises IncompatibleVersion, and then has changed nothing."""
+        self._disk = disk
+        self._directory = directory
+        self.damaged: tuple[Damaged, ...] = ()
+        disk.make_directory(directory)
+        found: dict[GlobalLogIndex, set[str]] = {}
+        for match in filter(None, map(NAME.fullmatch, disk.list(directory))):
+            found.setdefault(GlobalLogIndex(int(match[1])), set()).add(match[2])
+        self._sets = self._look([index for index, kinds in sorted(found.items()) if "set" in kinds])
+        self._remove_leftovers(found)
+
+    def sets(self) -> list[SetMeta]:
+        """Those that are complete, ascending by global index."""
+        return list(self._sets)
+
+    def begin(self, global_index: GlobalLogIndex, pace: Callable[[int], None] | None = None) -> StatesWriter:
+        """A new set of that index, which no other has; ``complete`` or ``abandon`` follows. ``pace``: StatesWriter."""
+        return StatesWriter(self.receive(global_index), global_index, pace)
+
+    def complete(self, writer: StatesWriter, meta: SetMeta) -> None:
+        """Finish the states; on return the set is there, durably. ``meta`` says of them what ``finish`` returns."""
+        written = writer.finish()
+        said = Written(meta.global_index, meta.partitions, meta.states_bytes, meta.states_digest)
+        invariant(said == written, "a snapshot set that says other things than were written")
+        raw = encode(meta)
+        writer.close()
+        self._publish(raw, meta)
+
+    def abandon(self, writer: StatesWriter) -> None:
+        """Close it, and ``discard`` what it wrote."""
+        writer.close()
+        self.discard(writer.global_index)
+
+    def receive(self, global_index: GlobalLogIndex) -> File:
+        """An empty file for the states of a set from elsewhere; close it, then ``adopt`` or ``discard``.
+
+        A damaged set of that index makes room.
+        """
+        invariant(
+            all(meta.global_index != global_index for meta in self._sets), "there is a set {} already", global_index
+        )
+        if any(each.global_index == global_index for each in self.damaged):
+            self._remove(global_index)
+            self.damaged = tuple(each for each in self.damaged if each.global_index != global_index)
+        file = self._disk.open(self.partial_path(global_index), create=True)
+        if file.size():
+            file.truncate(0)
+        return file
+
+    def partial_path(self, global_index: GlobalLogIndex) -> Path:
+        """Where states are until they are complete."""
+        return self._path(global_index, "states.partial")
+
+    def adopt(self, meta_raw: bytes, partial: Path) -> SetMeta:
+        """Make a set of states that were received at ``partial``: all of them are read and compared with ``meta_raw``.
+
+        Raises CorruptData or IncompatibleVersion, then ``discard`` it. Whose cluster it is the caller has to ask.
+        """
+        meta = decode(meta_raw, path=str(partial))
+        if partial != self.partial_path(meta.global_index):
+            raise CorruptData(f"{partial}: its set is {meta.global_index}", path=str(partial), offset=0)
+        file = self._disk.open(partial)
+        try:
+            file.sync()  # before it is read: after a failed sync the page cache shows what the disk does not have
+            verify_states(file, meta)
+        finally:
+            file.close()
+        self._publish(meta_raw, meta)
+        return meta
+
+    def discard(self, global_index: GlobalLogIndex) -> None:
+        """Remove what an attempt left that did not become a set."""
+        invariant(all(meta.global_index != global_index for meta in self._sets), "set {} is complete", global_index)
+        self._remove(global_index)
+
+    def open_states(self, global_index: GlobalLogIndex) -> File:
+        """For reading; the set may be removed meanwhile.
+
+        Raises IndexCompacted if there is no such set; CorruptData, IncompatibleVersion.
+        """
+        for meta in self._sets:
+            if meta.global_index == global_index:
+                break
+        else:
+            first = self._sets[0].global_index if self._sets else GlobalLogIndex(0)
+            raise IndexCompacted(f"there is no snapshot set {global_index} here", first=first)
+        try:
+            file = self._disk.open(self._path(global_index, "states"), readonly=True)
+        except FileNotFoundError:  # removed since the look above
+            raise IndexCompacted(f"snapshot set {global_index} was removed", first=global_index) from None
+        try:
+            check_header(file, global_index)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def remove(self, global_index: GlobalLogIndex) -> None:
+        """On return it is gone, durably."""
+        invariant(any(meta.global_index == global_index for meta in self._sets), "there is no set {}", global_index)
+        self._sets = tuple(meta for meta in self._sets if meta.global_index != global_index)
+        self._remove(global_index)
+
+    def prune(self, keep: int) -> list[GlobalLogIndex]:
+        """Remove the oldest until ``keep`` are left; returns which. Damaged ones are not counted, nor removed."""
+        invariant(keep >= 1, "no snapshot set would be left")
+        old = [meta.global_index for meta in self._sets[:-keep]]
+        for global_index in old:
+            self.remove(global_index)
+        return old
+
+    def _look(self, indices: list[GlobalLogIndex]) -> tuple[SetMeta, ...]:
+        sets, damaged = [], []
+        for global_index in indices:
+            try:
+                sets.append(self._read(global_index))
+            except CorruptData as error:
+                damaged.append(Damaged(global_index, error))
+        self.damaged = tuple(damaged)
+        return tuple(sets)
+
+    def _read(self, global_index: GlobalLogIndex) -> SetMeta:
+        path, states = self._path(global_index, "set"), self._path(global_index, "states")
+        meta = decode(self._disk.read_file(path), path=str(path))
+        if meta.global_index != global_index:
+            raise CorruptData(f"{path}: it is set {meta.global_index}, misplaced", path=str(path), offset=0)
+        if not self._disk.exists(states):
+            raise CorruptData(f"{states}: missing", path=str(states), offset=0)
+        file = self._disk.open(states, readonly=True)
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        if size != meta.states_bytes:
+            raise CorruptData(f"{states}: {size} bytes, {meta.states_bytes} expected", path=str(states), offset=size)
+        return meta
+
+    def _remove_leftovers(self, found: Mapping[GlobalLogIndex, set[str]]) -> None:
+        # What is seen may be in the page cache only, after a kill: from now on others rely on it.
+        self._disk.sync_directory(self._directory)
+        left = [
+            self._path(global_index, kind)
+            for global_index, kinds in sorted(found.items())
+            for kind in sorted(kinds)
+            if kind in ("set.new", "states.partial") or (kind == "states" and "set" not in kinds)
+        ]
+        for path in left:
+            self._disk.remove(path)
+        if left:
+            self._disk.sync_directory(self._directory)
+
+    def _publish(self, raw: bytes, meta: SetMeta) -> None:
+        self._disk.rename(self.partial_path(meta.global_index), self._path(meta.global_index, "states"))
+        self._disk.sync_directory(self._directory)
+        self._disk.replace_file(self._path(meta.global_index, "set"), raw)
+        self._sets = tuple(sorted((*self._sets, meta), key=lambda each: each.global_index))
+
+    def _remove(self, global_index: GlobalLogIndex) -> None:
+        """All files of it that there are: first what makes it a set."""
+        for kinds in (("set",), ("set.new", "states", "states.partial")):
+            paths = [path for kind in kinds if self._disk.exists(path := self._path(global_index, kind))]
+            for path in paths:
+                self._disk.remove(path)
+            if paths:
+                self._disk.sync_directory(self._directory)
+
+    def _path(self, global_index: GlobalLogIndex, kind: str) -> Path:
+        return self._directory / f"{global_index:020d}.{kind}"
