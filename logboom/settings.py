@@ -122,6 +122,8 @@ class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The same for a node: with many partitions each gets its share of this."""
     open_files_max: int = 64
     """Sealed segments kept open per partition, least recently used closed first."""
+    reader_lease_ms: int = 60_000
+    """What somebody tails is not removed, unless the reader takes nothing for so long."""
 
 
 class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,104 +1,236 @@
-"""Where every committed batch of a partition is, column by column: the k-th entry is the k-th committed batch.
+"""Where every committed batch of a partition is, column by column.
 
-Written on the loop, read by any thread: a reader goes by the length of the last column to be
-appended to. About 50 bytes per batch.
+Batches are numbered from 0 in the order of the log, and keep their *position* when those in front of
+them are removed. Written on the loop, read by any thread: an operation looks at one ``Columns``, which
+is only appended to; what removes or mends swaps in another. About 50 bytes per batch.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
+from logboom.errors import IndexCompacted
 from logboom.types import DIGEST_BYTES, NO_DIGEST, GlobalLogIndex, PartitionLogIndex, Term
 from partitions.segment import BatchRef
+
+SUMMED = 4096
+"""Batches that are added up at a time."""
+
+
+class Columns:
+    """The batches from position ``start`` on, and what is in front of them. ``last`` is appended to last."""
+
+    __slots__ = (
+        "before_digest",
+        "before_index",
+        "digests",
+        "global_index",
+        "last",
+        "length",
+        "offset",
+        "segment",
+        "start",
+    )
+
+    def __init__(self, *, start: int = 0, before_index: int = 0, before_digest: bytes = NO_DIGEST) -> None:
+        self.start = start
+        self.before_index = before_index
+        """Last index of the batch in front of the first one here; 0: there is none."""
+        self.before_digest = before_digest
+        self.last = array("Q")
+        self.global_index = array("Q")
+        self.segment = array("I")
+        self.offset = array("Q")
+        self.length = array("I")
+        self.digests = bytearray()
+
+    @property
+    def end(self) -> int:
+        """Position behind the last batch."""
+        return self.start + len(self.last)
+
+    def digest(self, position: int) -> bytes:
+        """Of the batch there, which may be the one in front."""
+        row = position - self.start
+        if row < 0:
+            return self.before_digest if row == -1 else self.refuse()
+        return bytes(self.digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES])
+
+    def last_index(self, position: int) -> int:
+        """Of the batch there, which may be the one in front."""
+        row = position - self.start
+        if row < 0:
+            return self.before_index if row == -1 else self.refuse()
+        return self.last[row]
+
+    def at(self, position: int) -> int:
+        """Row of a position. Raises IndexCompacted."""
+        return position - self.start if position >= self.start else self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raises IndexCompacted."""
+        first = self.before_index + 1
+        raise IndexCompacted(f"records before {first} have been removed", first=first)
+
+    def through(self, index: int) -> int:
+        """Position behind the last batch that ends at or before ``index``."""
+        return self.start + bisect_left(self.last, index + 1)
+
+    def part(self, begin: int, end: int) -> Columns:
+        """A copy of the batches at these positions."""
+        some = Columns(start=begin, before_index=self.last_index(begin - 1), before_digest=self.digest(begin - 1))
+        low, high = self.at(begin), self.at(end)
+        some.last, some.global_index = self.last[low:high], self.global_index[low:high]
+        some.segment, some.offset, some.length = self.segment[low:high], self.offset[low:high], self.length[low:high]
+        some.digests = self.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
+        return some
 
 
 class Committed:
     """See the module."""
 
     def __init__(self) -> None:
-        self._last = array("Q")
-        self._global = array("Q")
-        self._segment = array("I")
-        self._offset = array("Q")
-        self._length = array("I")
-        self._digests = bytearray()
+        self._columns = Columns()
+        self._newest: dict[int, int] = {}
+        """Per segment: no committed batch in it ends behind this index."""
         self._lost: dict[tuple[int, bytes], int] = {}
         """Batches whose bytes are damaged, by last index and digest: their position."""
 
-    def __len__(self) -> int:
-        return len(self._last)
+    @property
+    def columns(self) -> Columns:
+        """As of now. More may be appended; nothing else changes in it."""
+        return self._columns
+
+    @property
+    def end(self) -> int:
+        """Position behind the last batch."""
+        return self._columns.end
+
+    @property
+    def first_available_index(self) -> PartitionLogIndex:
+        """First index that is still here; 1 when nothing was removed."""
+        return PartitionLogIndex(self._columns.before_index + 1)
+
+    def begin(self, columns: Columns) -> None:
+        """At start: what was found. Private to this from now on."""
+        self._columns = columns
+        self._newest = dict(zip(columns.segment, columns.last, strict=True))  # last indices ascend
 
     def append(self, ref: BatchRef, global_index: int) -> None:
         """The next one."""
-        self._global.append(global_index)
-        self._segment.append(ref.segment)
-        self._offset.append(ref.offset)
-        self._length.append(ref.length)
-        self._digests += ref.digest
-        self._last.append(ref.last_index)
+        columns = self._columns
+        columns.global_index.append(global_index)
+        columns.segment.append(ref.segment)
+        columns.offset.append(ref.offset)
+        columns.length.append(ref.length)
+        columns.digests += ref.digest
+        columns.last.append(ref.last_index)
+        self._newest[ref.segment] = ref.last_index
 
     # -- finding
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
-        """Where this batch is; None: not committed, or damaged."""
+        """Where this batch is; None: not committed, damaged, or removed."""
         if self._lost and (last_index, digest) in self._lost:
             return None
-        position = bisect_left(self._last, last_index)
-        if position < len(self._last) and self._last[position] == last_index and self.digest(position) == digest:
-            return self.ref(position)
+        columns = self._columns
+        row = bisect_left(columns.last, last_index)
+        if row < len(columns.last) and columns.last[row] == last_index:
+            position = columns.start + row
+            if columns.digest(position) == digest:
+                return _ref(columns, position)
         return None
 
+    def is_in_front(self, last_index: int, digest: bytes) -> bool:
+        """This is the batch that the first one here follows."""
+        columns = self._columns
+        return columns.before_index == last_index and columns.before_digest == digest
+
     def first_after(self, index: int) -> int:
-        """Position of the batch that holds the record behind ``index``."""
-        return bisect_left(self._last, index + 1)
+        """Position of the batch that holds the record behind ``index``. Raises IndexCompacted."""
+        columns = self._columns
+        if index < columns.before_index:
+            columns.refuse()
+        return columns.through(index)
 
     def first_index(self, position: int) -> int:
-        """Of the batch there."""
-        return self._last[position - 1] + 1 if position else 1
+        """Of the batch there. Raises IndexCompacted."""
+        return self._columns.last_index(position - 1) + 1
 
     def global_index(self, position: int) -> GlobalLogIndex:
-        """Of the batch there."""
-        return GlobalLogIndex(self._global[position])
+        """Of the batch there. Raises IndexCompacted."""
+        columns = self._columns
+        return GlobalLogIndex(columns.global_index[columns.at(position)])
 
     def ref(self, position: int) -> BatchRef:
-        """The batch there; its term and order are not kept."""
-        return BatchRef(
-            PartitionLogIndex(self.first_index(position)),
-            PartitionLogIndex(self._last[position]),
-            self.digest(position),
-            self.digest(position - 1) if position else NO_DIGEST,
-            Term(0),
-            self._segment[position],
-            self._offset[position],
-            self._length[position],
-            0,
-        )
+        """The batch there; its term and order are not kept. Raises IndexCompacted."""
+        return _ref(self._columns, position)
 
     def digest(self, position: int) -> bytes:
-        """Of the batch there."""
-        return bytes(self._digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES])
+        """Of the batch there. Raises IndexCompacted."""
+        return self._columns.digest(position)
 
     def run_from(self, position: int, *, through_index: int, room: int, most: int) -> int:
-        """How many batches from here lie back to back in one segment and fit into ``room`` bytes, one at least."""
-        segment, end = self._segment[position], self._offset[position]
+        """How many batches from here lie back to back in one segment and fit into ``room`` bytes, one at least.
+
+        Raises IndexCompacted.
+        """
+        columns = self._columns
+        row, rows = columns.at(position), len(columns.last)
+        segment, end = columns.segment[row], columns.offset[row]
         count = 0
-        while position + count < len(self._last) and count < most:
-            at = position + count
-            before = self._last[at - 1] if at else 0
-            if self._segment[at] != segment or self._offset[at] != end or before >= through_index:
+        while row + count < rows and count < most:
+            at = row + count
+            before = columns.last[at - 1] if at else columns.before_index
+            if columns.segment[at] != segment or columns.offset[at] != end or before >= through_index:
                 break
-            if count and room < self._length[at]:
+            if count and room < columns.length[at]:
                 break
-            end += self._length[at]
-            room -= self._length[at]
+            end += columns.length[at]
+            room -= columns.length[at]
             count += 1
         return count
 
     def nbytes(self, start: int, stop: int) -> int:
-        """Of the batches at these positions."""
-        return sum(self._length[start:stop])
+        """Of the batches at these positions. Raises IndexCompacted."""
+        columns = self._columns
+        return sum(columns.length[columns.at(start) : columns.at(stop)])
+
+    def retaining(self, through_index: int, nbytes: int) -> int:
+        """The largest index such that batches from its own on, up to ``through_index``, have so many bytes.
+
+        Looks at the length of each of them.
+        """
+        columns = self._columns
+        row = columns.through(through_index) - columns.start
+        while row > 0 and nbytes > 0:
+            some = columns.length[max(0, row - SUMMED) : row]
+            if (of_all := sum(some)) < nbytes:
+                nbytes -= of_all
+                row -= len(some)
+                continue
+            while nbytes > 0:
+                row -= 1
+                nbytes -= columns.length[row]
+        return columns.last_index(columns.start + row - 1) + 1
+
+    # -- removing
+
+    def newest_in(self, segment: int) -> int:
+        """No committed batch in this segment ends behind this index; 0: there is none in it."""
+        return self._newest.get(segment, 0)
+
+    def forget(self, segments: Iterable[int]) -> None:
+        """These segments go, and with them every batch up to the last one that is in them."""
+        gone = max((self._newest.pop(segment, 0) for segment in segments), default=0)
+        columns = self._columns
+        position = columns.through(gone)
+        if position > columns.start:
+            self._columns = columns.part(position, columns.end)
+            self._lost = {key: each for key, each in self._lost.items() if each >= position}
 
     # -- damage
 
@@ -108,13 +240,31 @@ class Committed:
 
     def lose(self, last_index: int, digest: bytes) -> None:
         """The bytes of this batch are damaged."""
-        self._lost[last_index, digest] = bisect_left(self._last, last_index)
+        self._lost[last_index, digest] = self._columns.through(last_index - 1)
 
     def mend(self, refs: Sequence[BatchRef]) -> None:
         """These are written; what was lost of them is read there from now on."""
-        for ref in refs if self._lost else ():
-            position = self._lost.pop((ref.last_index, ref.digest), None)
-            if position is not None:
-                # A reader in another thread that sees half of it finds no batch there, and asks once more.
-                self._segment[position], self._offset[position] = ref.segment, ref.offset
-                self._length[position] = ref.length
+        mended = [(self._lost.pop(key), ref) for ref in refs if (key := (ref.last_index, ref.digest)) in self._lost]
+        if not mended:
+            return
+        columns = self._columns.part(self._columns.start, self._columns.end)
+        for position, ref in mended:
+            row = columns.at(position)
+            columns.segment[row], columns.offset[row], columns.length[row] = ref.segment, ref.offset, ref.length
+            self._newest[ref.segment] = max(ref.last_index, self.newest_in(ref.segment))
+        self._columns = columns
+
+
+def _ref(columns: Columns, position: int) -> BatchRef:
+    row = columns.at(position)
+    return BatchRef(
+        PartitionLogIndex(columns.last_index(position - 1) + 1),
+        PartitionLogIndex(columns.last[row]),
+        columns.digest(position),
+        columns.digest(position - 1),
+        Term(0),
+        columns.segment[row],
+        columns.offset[row],
+        columns.length[row],
+        0,
+    )

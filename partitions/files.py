@@ -18,6 +18,8 @@ class OpenFiles:
         self._files_max = files_max
         self._files: OrderedDict[int, File] = OrderedDict()
         self._users: dict[int, int] = {}
+        self._forgotten: set[int] = set()
+        """In use still."""
         self._lock = threading.Lock()
 
     @contextmanager
@@ -36,6 +38,9 @@ class OpenFiles:
                 self._users[segment] -= 1
                 if not self._users[segment]:
                     del self._users[segment]
+                    if segment in self._forgotten:
+                        self._forgotten.discard(segment)
+                        self._files.pop(segment).close()
                 self._shrink()
 
     def _shrink(self) -> None:
@@ -43,6 +48,14 @@ class OpenFiles:
             if len(self._files) <= self._files_max:
                 return
             if segment not in self._users:
+                self._files.pop(segment).close()
+
+    def forget(self, segment: int) -> None:
+        """The file was removed: close it, as soon as nobody uses it any more."""
+        with self._lock:
+            if segment in self._users:
+                self._forgotten.add(segment)
+            elif segment in self._files:
                 self._files.pop(segment).close()
 
     def close(self) -> None:

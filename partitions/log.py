@@ -11,7 +11,7 @@ other threads. What they share is append-only arrays and immutable tuples.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
@@ -19,20 +19,15 @@ from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.batch import Batch, BatchHeader
 from partitions.committed import Committed
-from partitions.open_segment import OpenSegment, Write
-from partitions.reading import CommittedBatch, LogReader
+from partitions.compaction import Lease, Leases, removal
+from partitions.open_segment import OpenSegment, Write, WriteJob
+from partitions.opening import FROM_THE_BEGINNING, LogBase, open_segments
+from partitions.places import PLACES, saving
+from partitions.reading import CommittedBatch, LogReader, SegmentRemoved
 from partitions.recent import RecentBatches
-from partitions.segment import (
-    SEGMENT_HEADER_BYTES,
-    BatchRef,
-    Damage,
-    load,
-    segment_name,
-    segment_ordinal,
-)
+from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef, Damage, segment_name
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
-from ports.sync import Redo
 
 HELD_PRUNE = 8192
 
@@ -42,34 +37,6 @@ class ChainBroken(LogboomError):
 
     code = "chain_broken"
     retryable = True
-
-
-class WriteJob:
-    """One group's batches of one partition."""
-
-    def __init__(self, log: PartitionLog, writes: list[Write], *, order: int, sync: bool, must_sync: bool) -> None:
-        self._log = log
-        self.writes = writes
-        self.order = order
-        self.sync = sync
-        self.must_sync = must_sync
-        self.journaled = False
-        self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
-
-    def redo(self) -> Sequence[Redo]:
-        """See ports.sync.SyncJob."""
-        if not self.sync or self.must_sync:
-            return ()
-        self.journaled = True
-        return [Redo(batch.digest, batch.buffers) for write in self.writes for batch in write.batches]
-
-    def run(self) -> None:
-        """See ports.sync.SyncJob."""
-        self._log.open_segment.write(self.writes, sync=self.sync and not self.journaled)
-
-    def done(self) -> None:
-        """See ports.sync.SyncJob."""
-        self._log.written(self)
 
 
 class PartitionLog:
@@ -113,6 +80,9 @@ class PartitionLog:
         self._tail_segment = 0
         self._tail_offset = 0
         self._tail_records = 0
+        self._written_segment = 0
+        """Those before it are sealed."""
+        self._leases = Leases(settings.reader_lease_ms / 1000)
         self.recent = RecentBatches(settings.recent_bytes)
         """For whoever applies."""
         self.open_segment = OpenSegment(disk, directory, partition_id, settings)
@@ -124,29 +94,37 @@ class PartitionLog:
 
     @classmethod
     def open(
-        cls, *, disk: Disk, directory: Path, partition_id: PartitionId, settings: LogSettings, mode: DurabilityMode
+        cls,
+        *,
+        disk: Disk,
+        directory: Path,
+        partition_id: PartitionId,
+        settings: LogSettings,
+        mode: DurabilityMode,
+        base: LogBase = FROM_THE_BEGINNING,
     ) -> PartitionLog:
-        """Recover from disk (blocking). Raises IncompatibleVersion or CorruptData for files that are not ours."""
+        """Recover from disk (blocking). What lies above ``base`` is tentative until it is committed again.
+
+        Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
+        what is committed up to ``base`` are not known.
+        """
         disk.make_directory(directory)
         log = cls(disk=disk, directory=directory, partition_id=partition_id, settings=settings, mode=mode)
-        log._recover()
+        log._recover(base)
         return log
 
-    def _recover(self) -> None:
-        names = [n for n in self._disk.list(self._directory) if n.endswith(".log")]
-        names.sort(key=segment_ordinal)
-        for position, name in enumerate(names):
-            ordinal = segment_ordinal(name)
-            last = position == len(names) - 1
-            found, file = load(self._disk, self._directory / name, self.partition_id, sealed=not last)
-            self._names[ordinal] = name
-            self.damage += found.damage
-            for ref in found.refs:
-                self._hold(ref)
-            self._tail_segment, self._tail_offset = ordinal, found.end
-            self._tail_records = sum(r.last_index - r.first_index + 1 for r in found.refs)
-            if file is not None:
-                self._tail_offset = self.open_segment.reopen(file, found.refs, ordinal=ordinal, end=found.end)
+    def _recover(self, base: LogBase) -> None:
+        found = open_segments(self._disk, self._directory, self.partition_id, base, self.open_segment)
+        self._names, self.damage = found.names, found.damage
+        self._committed.begin(found.columns)
+        self._head = base.digest
+        self.committed_index = self.durable_index = self.highest_index = base.last_index
+        self.committed_global_index = self.durable_global_index = base.global_index
+        for ref in found.refs:
+            self._hold(ref)
+        self._tail_segment, self._tail_offset = found.tail_segment, found.tail_offset
+        self._tail_records = found.tail_records
+        self._written_segment = found.tail_segment
 
     def found_last(self) -> list[bytes]:
         """At start: digests of the batches in the last segment."""
@@ -163,8 +141,11 @@ class PartitionLog:
     # -- holding
 
     def holds(self, last_index: int, digest: bytes) -> bool:
-        """A batch with this digest ends at this index here: appended, perhaps not yet synced."""
-        return self.find(last_index, digest) is not None
+        """A batch with this digest ends at this index here: appended, perhaps not yet synced.
+
+        Also True of the one that the first one here follows: what comes behind it may be appended.
+        """
+        return self.find(last_index, digest) is not None or self._committed.is_in_front(last_index, digest)
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """Where it is."""
@@ -179,7 +160,9 @@ class PartitionLog:
     def is_durable(self, last_index: int, digest: bytes) -> bool:
         """Held and on stable storage."""
         ref = self.find(last_index, digest)
-        return ref is not None and ref.order <= self._synced_order
+        if ref is None:
+            return self._committed.is_in_front(last_index, digest)
+        return ref.order <= self._synced_order
 
     def lose(self, last_index: int, digest: bytes) -> bool:
         """This batch is damaged here: it is not held until it has been appended, and written, again.
@@ -203,7 +186,10 @@ class PartitionLog:
     # -- appending (on the loop)
 
     def append(self, batch: Batch) -> bool:
-        """Queue a batch; False if it is held already. Raises ChainBroken, or CorruptData for another partition's."""
+        """Queue a batch; False if it is held already, or was committed and removed.
+
+        Raises ChainBroken, or CorruptData for another partition's.
+        """
         header = batch.header
         if header.partition_id != self.partition_id:
             raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
@@ -212,8 +198,10 @@ class PartitionLog:
             lost and (batch.last_index, header.digest) in self._unwritten
         ):
             return False
+        if batch.last_index < self.first_available_index:
+            return False
         before = header.first_index - 1
-        if not (before == 0 and header.previous_digest == NO_DIGEST) and not self.holds(before, header.previous_digest):
+        if not self.holds(before, header.previous_digest) and (before or header.previous_digest != NO_DIGEST):
             raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
         self._order += 1
         write = self._place(header)
@@ -262,7 +250,9 @@ class PartitionLog:
         writes, self._queue = self._queue, []
         must_sync, self._sync_requested = self._sync_requested, False
         sync = self.mode is DurabilityMode.WRITE_AHEAD or must_sync
-        self._job = WriteJob(self, writes, order=self._order, sync=sync, must_sync=must_sync)
+        self._job = WriteJob(
+            self.open_segment, writes, order=self._order, sync=sync, must_sync=must_sync, written=self.written
+        )
         return self._job
 
     def request_sync(self) -> bool:
@@ -279,6 +269,7 @@ class PartitionLog:
             self._journaled = job.journaled
             self._synced_order = max(self._synced_order, job.order)
         for write in job.writes:
+            self._written_segment = write.segment
             for ref in write.refs:
                 self._unwritten.pop((ref.last_index, ref.digest), None)
             self._committed.mend(write.refs)
@@ -329,6 +320,8 @@ class PartitionLog:
     ) -> list[CommittedBatch]:
         """Committed batches that hold records in (after, through], at least one if there is any.
 
+        Raises IndexCompacted when ``after`` lies before what is still here.
+
         Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
         against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
         """
@@ -344,7 +337,7 @@ class PartitionLog:
     def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
         """The committed batches in (after, through] are in memory, and together not larger than this."""
         committed, position = self._committed, self._committed.first_after(after_index)
-        while nbytes >= 0 and position < len(committed) and committed.first_index(position) <= through_index:
+        while nbytes >= 0 and position < committed.end and committed.first_index(position) <= through_index:
             if committed.digest(position) not in self.recent:
                 return False
             nbytes -= committed.nbytes(position, position + 1)
@@ -352,20 +345,88 @@ class PartitionLog:
         return nbytes >= 0
 
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
-        """A held batch, raw, written or not. Raises CorruptData. Blocking."""
+        """A held batch, raw, written or not. Raises CorruptData or IndexCompacted. Blocking."""
         queued = self._unwritten.get((last_index, digest))
         if queued is not None:
             return b"".join(queued.buffers)
         ref = self.find(last_index, digest)
         if ref is None:
+            if last_index < self.first_available_index:
+                self._committed.columns.refuse()
             raise CorruptData(f"partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
         return self._reader.read(ref)
 
     def _path(self, segment: int) -> Path:
-        return self._directory / self._names[segment]
+        name = self._names.get(segment)
+        if name is None:
+            raise SegmentRemoved(segment)
+        return self._directory / name
 
     def _open_for_reading(self, segment: int) -> File:
-        return self._disk.open(self._path(segment), readonly=True)
+        try:
+            return self._disk.open(self._path(segment), readonly=True)
+        except FileNotFoundError:
+            self._path(segment)  # it may have been removed in between
+            raise
+
+    # -- compaction (on the loop; its jobs run off it)
+
+    @property
+    def first_available_index(self) -> PartitionLogIndex:
+        """First index that can be read; 1 when nothing was removed."""
+        return self._committed.first_available_index
+
+    def save_places(self, through_index: int) -> Callable[[], None]:
+        """A job, for another thread: then this log alone says where the batches up to ``through_index`` are.
+
+        They end there, and are durable. After the job they are so in this log's own files, and a start from a base
+        at or below ``through_index`` finds them. An OSError of the job is final for this node, as any of a write.
+        """
+        invariant(
+            through_index <= self.durable_index,
+            "partition {}: places up to {}, durable up to {}",
+            self.partition_id,
+            through_index,
+            self.durable_index,
+        )
+        path, columns = self._directory / PLACES, self._committed.columns
+        return saving(self._disk, path, self.partition_id, columns, through_index, settle=self.open_segment.settle)
+
+    def lease(self, index: int, *, now: float) -> Lease:
+        """Somebody reads from ``index`` on; ``now``: monotonic seconds. See ``LogSettings.reader_lease_ms``."""
+        return self._leases.add(index, now=now)
+
+    def compaction_point(self, through_index: int, retain_bytes: int, *, now: float) -> int:
+        """Up to where ``compact`` may keep from: batches of ``retain_bytes`` up to ``through_index`` stay.
+
+        So does what somebody reads. Adds up what stays: not for every turn of the loop.
+        """
+        through = min(through_index, self.committed_index)
+        return self._leases.lowest(self._committed.retaining(through, retain_bytes), now=now)
+
+    def compact(self, keep_from_index: int) -> Callable[[], None]:
+        """Remove sealed segments without committed batches that end at ``keep_from_index`` or behind it.
+
+        The caller has saved the places of all before it, and is past them for good: the base of the next start lies
+        at ``keep_from_index`` - 1 or behind. Segments with batches that may yet be committed stay. What goes cannot
+        be read any more; the job that is returned, for another thread, removes the files. Its OSErrors are final.
+        """
+        invariant(
+            keep_from_index <= self.durable_index + 1,
+            "partition {}: nothing is kept before {}, durable up to {}",
+            self.partition_id,
+            keep_from_index,
+            self.durable_index,
+        )
+        tips = {ref.segment for last, refs in self._held.items() if last > self.committed_index for ref in refs}
+        sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
+        gone = [s for s in sealed if s not in tips and self._committed.newest_in(s) < keep_from_index]
+        names = {segment: self._names.pop(segment) for segment in gone}
+        self._committed.forget(gone)
+        if gone:
+            kept = ((last, [ref for ref in refs if ref.segment in self._names]) for last, refs in self._held.items())
+            self._held = {last: refs for last, refs in kept if refs}
+        return removal(self._disk, self._directory, names, self._reader.forget)
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""

@@ -1,13 +1,17 @@
 """The segment that a log is written to, after those that are sealed.
 
 Written off the loop, one job at a time; opened at start. Readers open segments for themselves.
+Another thread may sync it and index what is in it so far (``settle``).
 """
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from logboom.settings import LogSettings
 from logboom.types import KIB, MIB, PartitionId, PartitionLogIndex
@@ -15,7 +19,10 @@ from partitions.batch import Batch
 from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef, pack_index, pack_segment_header, segment_name
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
+from ports.sync import Redo
 
+SEALED: Final = 1 << 63
+"""Where no index of a part ends."""
 ALLOCATION_BYTES_MIN, ALLOCATION_BYTES_MAX = 64 * KIB, 4 * MIB
 
 
@@ -28,6 +35,44 @@ class Write:
     offset: int
     batches: list[Batch]
     refs: list[BatchRef]
+
+
+class WriteJob:
+    """One group's batches of one partition. ``written`` is called with it on the loop, after it has run."""
+
+    def __init__(
+        self,
+        segment: OpenSegment,
+        writes: list[Write],
+        *,
+        order: int,
+        sync: bool,
+        must_sync: bool,
+        written: Callable[[WriteJob], None],
+    ) -> None:
+        self._segment = segment
+        self._written = written
+        self.writes = writes
+        self.order = order
+        self.sync = sync
+        self.must_sync = must_sync
+        self.journaled = False
+        self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
+
+    def redo(self) -> Sequence[Redo]:
+        """See ports.sync.SyncJob."""
+        if not self.sync or self.must_sync:
+            return ()
+        self.journaled = True
+        return [Redo(batch.digest, batch.buffers) for write in self.writes for batch in write.batches]
+
+    def run(self) -> None:
+        """See ports.sync.SyncJob."""
+        self._segment.write(self.writes, sync=self.sync and not self.journaled)
+
+    def done(self) -> None:
+        """See ports.sync.SyncJob."""
+        self._written(self)
 
 
 class OpenSegment:
@@ -43,14 +88,29 @@ class OpenSegment:
         self._refs: list[BatchRef] = []
         self._end = 0
         self._allocated = 0
+        self._proven = 0
+        """So many of the batches were synced before an index named them, as a start has found."""
+        self._lock = threading.Lock()
+        """Held while the file is written to, synced or exchanged."""
+        self._dirty = False
+        """Something was written and not synced here."""
+        self._broken = False
+        """A write or sync has failed: a sync that succeeds now says nothing."""
+        self._index_lock = threading.Lock()
+        """Held while an index is written. Taken after ``_lock``, never before it."""
+        self._indexed: tuple[int, int] = (0, 0)
+        """Ordinal and end, of the last index that was written here; SEALED: a whole one."""
 
     @property
     def refs(self) -> Sequence[BatchRef]:
         """The batches in it."""
         return self._refs
 
-    def reopen(self, file: File, refs: list[BatchRef], *, ordinal: int, end: int) -> int:
-        """Go on with a file that was found; ``end`` 0: its header was never written. Returns where to write next."""
+    def reopen(self, file: File, refs: list[BatchRef], *, ordinal: int, end: int, proven: int = 0) -> int:
+        """Go on with a file that was found; ``end`` 0: its header was never written. Returns where to write next.
+
+        ``proven``: so many of ``refs``, from the first on, an index names.
+        """
         if end == 0:
             end = SEGMENT_HEADER_BYTES
             first = int(file.path.name[:20])
@@ -60,7 +120,7 @@ class OpenSegment:
         file.sync()
         self._disk.sync_directory(self._directory)
         self._file, self._refs, self._end = file, list(refs), end
-        self._ordinal = ordinal
+        self._ordinal, self._proven = ordinal, proven
         self._allocated = file.size()
         return end
 
@@ -68,7 +128,7 @@ class OpenSegment:
         """See PartitionLog."""
         if self._file is None:
             return 0
-        doubtful = [ref for ref in self._refs if not proven(ref)]
+        doubtful = [ref for ref in self._refs[self._proven :] if not proven(ref)]
         # The header too, unless a later process has relied on this file.
         ranges = [(0, SEGMENT_HEADER_BYTES)] if len(doubtful) == len(self._refs) else []
         ranges += [(ref.offset, ref.length) for ref in doubtful]
@@ -80,6 +140,39 @@ class OpenSegment:
 
     def write(self, writes: Sequence[Write], *, sync: bool) -> None:
         """An OSError is final for this node."""
+        with self._lock:
+            self._guarded(lambda: self._write(writes, sync=sync))
+
+    def settle(self) -> None:
+        """What was written up to now is synced, and indexed: a start need not scan it. An OSError is final."""
+        with self._lock:
+            if self._file is None:
+                return
+            if self._dirty or self._broken:
+                self._guarded(self._sync)
+            path, ordinal, end, refs = self._file.path, self._ordinal, self._end, list(self._refs)
+        if not refs or self._indexed == (ordinal, end):
+            return
+        index = pack_index(refs, ordinal=ordinal, end=end, whole=False)
+        with self._index_lock:
+            if self._indexed < (ordinal, SEALED):  # else it was sealed meanwhile, and has a whole one
+                self._disk.replace_file(path.with_suffix(".idx"), index)
+                self._indexed = (ordinal, end)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if self._broken:
+            raise OSError(errno.EIO, "a write or sync has failed before", str(self._directory))
+        try:
+            work()
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _sync(self) -> None:
+        self._open_file().sync()
+        self._dirty = False
+
+    def _write(self, writes: Sequence[Write], *, sync: bool) -> None:
         for write in writes:
             if self._file is None or self._ordinal != write.segment:
                 self._roll(write)
@@ -89,15 +182,18 @@ class OpenSegment:
             buffers = [buffer for batch in write.batches for buffer in batch.buffers]
             self._end += file.write(buffers, offset=write.offset)
             self._refs += write.refs
+            self._dirty = True
         if sync:
-            self._open_file().sync()
+            self._sync()
 
     def _roll(self, write: Write) -> None:
         if self._file is not None:
             # Seal: everything in it durable, then its index; a crash in between only costs a scan.
-            self._file.sync()
+            self._sync()
             index = pack_index(self._refs, ordinal=self._ordinal, end=self._end)
-            self._disk.replace_file(self._file.path.with_suffix(".idx"), index)
+            with self._index_lock:
+                self._disk.replace_file(self._file.path.with_suffix(".idx"), index)
+                self._indexed = (self._ordinal, SEALED)
             self._file.close()
         self._file = self._disk.open(self._directory / segment_name(write.first_index, write.segment), create=True)
         self._allocated = 0
@@ -107,6 +203,7 @@ class OpenSegment:
         self._file.sync()
         self._disk.sync_directory(self._directory)
         self._ordinal, self._refs, self._end = write.segment, [], SEGMENT_HEADER_BYTES
+        self._proven, self._dirty = 0, False
 
     def _reserve(self, end: int) -> None:
         """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, IndexCompacted
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
@@ -29,6 +29,14 @@ class DamagedBatch(CorruptData):
         self.digest = digest
 
 
+class SegmentRemoved(Exception):
+    """By compaction, since its place was looked up."""
+
+    def __init__(self, segment: int) -> None:
+        super().__init__(f"segment {segment} has been removed")
+        self.segment = segment
+
+
 class CommittedBatch(NamedTuple):
     """A committed batch, read back and checked. ``records`` is None when only headers were asked for."""
 
@@ -43,7 +51,7 @@ class CommittedBatch(NamedTuple):
 
 
 class LogReader:
-    """Of one partition's log; blocking."""
+    """Of one partition's log; blocking. ``open_file`` raises SegmentRemoved for one that compaction took away."""
 
     def __init__(
         self,
@@ -61,6 +69,10 @@ class LogReader:
         """Idempotent."""
         self._files.close()
 
+    def forget(self, segment: int) -> None:
+        """Its file was removed: close it, as soon as nobody reads it any more."""
+        self._files.forget(segment)
+
     def read_committed(
         self,
         *,
@@ -76,7 +88,7 @@ class LogReader:
         committed = self._committed
         position = committed.first_after(after_index)
         room = max_bytes
-        while position < len(committed) and len(batches) < max_batches:
+        while position < committed.end and len(batches) < max_batches:
             if committed.first_index(position) > through_index:
                 break
             known = self._recall(position, recent, headers_only=headers_only) if recent else None
@@ -91,9 +103,14 @@ class LogReader:
             run = committed.run_from(position, through_index=through_index, room=room, most=most)
             if recent:  # what is in memory ends it
                 run = next((n for n in range(1, run) if committed.digest(position + n) in recent), run)
-            batches += self._read_run(position, run, headers_only=headers_only)
+            try:
+                batches += self._read_run(position, run, headers_only=headers_only)
+            except SegmentRemoved as gone:
+                if committed.ref(position).segment == gone.segment:  # or it has been removed: IndexCompacted
+                    raise
+                continue
             position += run
-            room -= committed.nbytes(position - run, position)
+            room -= sum(batch.header.nbytes for batch in batches[-run:])
             if room <= 0:
                 break
         return batches
@@ -132,7 +149,14 @@ class LogReader:
         return [whole[r.offset - start : r.offset - start + r.length] for r in refs]
 
     def read(self, ref: BatchRef) -> bytes:
-        """One batch, raw. Raises DamagedBatch."""
+        """One batch, raw. Raises DamagedBatch, or IndexCompacted when it has just been removed."""
+        try:
+            return self._read(ref)
+        except SegmentRemoved as error:
+            first = self._committed.first_available_index
+            raise IndexCompacted(f"records before {first} have been removed", first=first) from error
+
+    def _read(self, ref: BatchRef) -> bytes:
         with self._files.use(ref.segment) as file:
             raw = file.read(offset=ref.offset, length=ref.length)
         try:

@@ -3,12 +3,14 @@
 ``<first partition_log_index, 20 digits>-<ordinal, 8 digits>.log``: a 64-byte header, then
 batches back to back, then zeros (the file is allocated ahead). The ``.log`` alone is the
 truth. A sealed segment gets an ``.idx`` with one 64-byte entry per batch and a digest of
-all of it; a missing or wrong one is rebuilt by scanning.
+all of it; a missing or wrong one is rebuilt by scanning. One that is still written to may have
+an ``.idx``, too, of what was synced by then.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +28,8 @@ VERSION: Final = 1
 SEGMENT_HEADER: Final = struct.Struct("<6sHIIQQ28xI")
 SEGMENT_HEADER_BYTES: Final = SEGMENT_HEADER.size
 INDEX_HEADER: Final = struct.Struct("<6sHIIQQ16s16s")
+INDEX_PART: Final = 1
+"""In the index of a segment that was still written to: more may follow its end."""
 INDEX_ENTRY: Final = struct.Struct("<QQQI16s16sI")
 
 
@@ -58,6 +62,10 @@ class Scanned(NamedTuple):
     refs: list[BatchRef]
     end: int
     damage: list[Damage]
+    proven: int = 0
+    """So many of ``refs``, from the first on, were synced before an index named them."""
+    whole: bool = True
+    """False: from the index of a segment that was still written to."""
 
 
 def segment_name(first_index: int, ordinal: int) -> str:
@@ -95,22 +103,25 @@ def check_segment_header(raw: bytes, partition_id: PartitionId, *, ordinal: int,
         )
 
 
-def scan(raw: bytes, *, ordinal: int, path: Path, partition_id: PartitionId) -> Scanned:
-    """Every whole, correct batch of a segment; what lies between two of them is damage."""
+def scan(raw: bytes, *, ordinal: int, path: Path, partition_id: PartitionId, start: int = 0) -> Scanned:
+    """Every whole, correct batch of a segment; what lies between two of them is damage.
+
+    ``raw`` is the file from ``start`` on: its beginning, or the end of a batch.
+    """
     refs: list[BatchRef] = []
     damage: list[Damage] = []
-    view, offset = memoryview(raw), SEGMENT_HEADER_BYTES
+    view, offset = memoryview(raw), 0 if start else SEGMENT_HEADER_BYTES
     while offset < len(raw):
         ref = _batch_at(view, offset, ordinal, partition_id)
         if ref is None:
             following = _next_batch(raw, view, offset, ordinal, partition_id)
             if following is None:
                 break
-            damage.append(Damage(str(path), offset, following.offset - offset))
+            damage.append(Damage(str(path), start + offset, following.offset - offset))
             ref = following
-        refs.append(ref)
+        refs.append(ref._replace(offset=start + ref.offset) if start else ref)
         offset = ref.offset + ref.length
-    return Scanned(refs, offset, damage)
+    return Scanned(refs, start + offset, damage)
 
 
 def _batch_at(view: memoryview, offset: int, ordinal: int, partition_id: PartitionId) -> BatchRef | None:
@@ -146,40 +157,55 @@ def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partiti
     return None
 
 
-def pack_index(refs: list[BatchRef], *, ordinal: int, end: int) -> bytes:
-    """The ``.idx`` of a sealed segment."""
+def pack_index(refs: Sequence[BatchRef], *, ordinal: int, end: int, whole: bool = True) -> bytes:
+    """The ``.idx`` of a segment; ``whole``: it is sealed. All of it must be on stable storage."""
+    part = 0 if whole else INDEX_PART
     rows = b"".join(
         INDEX_ENTRY.pack(
             r.first_index, r.last_index, r.offset, r.length, r.digest, r.previous_digest, r.term & 0xFFFFFFFF
         )
         for r in refs
     )
-    digest = blake3(rows + struct.pack("<QQ", ordinal, end)).digest(16)
+    digest = _index_digest(rows, ordinal, end, part)
     chain = refs[-1].digest if refs else bytes(16)
-    return INDEX_HEADER.pack(INDEX_MAGIC, VERSION, ordinal, len(refs), end, 0, digest, chain) + rows
+    return INDEX_HEADER.pack(INDEX_MAGIC, VERSION, ordinal, len(refs), end, part, digest, chain) + rows
 
 
-def parse_index(raw: bytes, *, ordinal: int) -> Scanned | None:
-    """The content of an ``.idx``, or None if it cannot be trusted."""
+def _index_digest(rows: bytes, ordinal: int, end: int, part: int) -> bytes:
+    # Releases that know of whole indices only must not take a part for one.
+    said = struct.pack("<QQQ", ordinal, end, part) if part else struct.pack("<QQ", ordinal, end)
+    return blake3(rows + said).digest(16)
+
+
+def parse_index(raw: bytes, *, ordinal: int, above: int = 0) -> Scanned | None:
+    """The content of an ``.idx``, or None if it cannot be trusted; of a whole one only what ends behind ``above``."""
     if len(raw) < INDEX_HEADER.size:
         return None
-    magic, version, number, count, end, _, digest, _ = INDEX_HEADER.unpack_from(raw)
+    magic, version, number, count, end, part, digest, _ = INDEX_HEADER.unpack_from(raw)
     rows = raw[INDEX_HEADER.size :]
     if (magic, version, number) != (INDEX_MAGIC, VERSION, ordinal) or len(rows) != count * INDEX_ENTRY.size:
         return None
-    if blake3(rows + struct.pack("<QQ", ordinal, end)).digest(16) != digest:
+    if part not in (0, INDEX_PART):
+        return None
+    if _index_digest(rows, ordinal, end, part) != digest:
         return None
     refs = [
         BatchRef(
             PartitionLogIndex(first), PartitionLogIndex(last), own, previous, Term(term), ordinal, offset, length, 0
         )
         for first, last, offset, length, own, previous, term in INDEX_ENTRY.iter_unpack(rows)
+        if last > above or part
     ]
-    return Scanned(refs, end, [])
+    return Scanned(refs, end, [], len(refs), not part)
 
 
-def load(disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool) -> tuple[Scanned, File | None]:
-    """One segment at start: by its index if sealed, else by scanning. The last one's file stays open."""
+def load(
+    disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool, above: int = 0
+) -> tuple[Scanned, File | None]:
+    """One segment at start: by its index as far as that goes, then by scanning. The last one's file stays open.
+
+    Of a sealed one batches that end at ``above`` or before may be left out.
+    """
     ordinal = segment_ordinal(path.name)
     file = disk.open(path)
     header = file.read(offset=0, length=SEGMENT_HEADER_BYTES)
@@ -187,22 +213,28 @@ def load(disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool) -> 
         return Scanned([], 0, []), file
     check_segment_header(header, partition_id, ordinal=ordinal, path=path)
     index = path.with_suffix(".idx")
-    if sealed and disk.exists(index):
-        known = parse_index(disk.read_file(index), ordinal=ordinal)
-        if known is not None and file.size() >= known.end:
-            file.close()
-            return known, None
-    raw = file.read(offset=0, length=file.size())
-    found = scan(raw, ordinal=ordinal, path=path, partition_id=partition_id)
+    known = None
+    if disk.exists(index):
+        known = parse_index(disk.read_file(index), ordinal=ordinal, above=above if sealed else 0)
+        if known is not None and not SEGMENT_HEADER_BYTES <= known.end <= file.size():
+            known = None
+    if sealed and known is not None and known.whole:
+        file.close()
+        return known, None
+    start = known.end if known is not None else 0
+    raw = file.read(offset=start, length=file.size() - start)
+    found = scan(raw, ordinal=ordinal, path=path, partition_id=partition_id, start=start)
+    if known is not None:
+        found = Scanned(known.refs + found.refs, found.end, found.damage, known.proven)
     if sealed:
-        rest = raw[found.end :]
+        rest = raw[found.end - start :]
         if rest != bytes(len(rest)):
             found.damage.append(Damage(str(path), found.end, len(rest.rstrip(b"\0"))))
         else:
             disk.replace_file(index, pack_index(found.refs, ordinal=ordinal, end=found.end))
         file.close()
         return found, None
-    _cut_torn_tail(disk, file, raw, found.end)
+    _cut_torn_tail(disk, file, raw[found.end - start :], found.end)
     return found, file
 
 
@@ -216,8 +248,7 @@ def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordina
     return rest == bytes(len(rest))
 
 
-def _cut_torn_tail(disk: Disk, file: File, raw: bytes, end: int) -> None:
-    rest = raw[end:]
+def _cut_torn_tail(disk: Disk, file: File, rest: bytes, end: int) -> None:
     if rest == bytes(len(rest)):  # by far the common case, and much faster to see than to strip
         return
     rest = rest.rstrip(b"\0")

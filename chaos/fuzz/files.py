@@ -130,11 +130,11 @@ def _segment_seeds() -> list[bytes]:
 
 
 def _seal_index(data: bytes) -> bytes:
-    _, _, _, _, end, zero, _, chain = INDEX_HEADER.unpack_from(data.ljust(INDEX_HEADER.size, b"\0"))
+    _, _, _, _, end, part, _, chain = INDEX_HEADER.unpack_from(data.ljust(INDEX_HEADER.size, b"\0"))
     rows = data[INDEX_HEADER.size :]
     rows = rows[: len(rows) - len(rows) % INDEX_ENTRY.size]
-    digest = blake3(rows + struct.pack("<QQ", 1, end)).digest(16)
-    head = INDEX_HEADER.pack(INDEX_MAGIC, VERSION, 1, len(rows) // INDEX_ENTRY.size, end, zero, digest, chain)
+    digest = blake3(rows + struct.pack("<QQQ", 1, end, part)[: 24 if part else 16]).digest(16)
+    head = INDEX_HEADER.pack(INDEX_MAGIC, VERSION, 1, len(rows) // INDEX_ENTRY.size, end, part, digest, chain)
     return head + rows
 
 
@@ -145,17 +145,22 @@ def index_file(data: bytes) -> None:
     if found is None:
         return
     holds(not found.damage, "an index knows of no damage")
-    again = pack_index(found.refs, ordinal=1, end=found.end)
-    # The header's spare field and the last digest are said again by the rows.
+    again = pack_index(found.refs, ordinal=1, end=found.end, whole=found.whole)
+    # The last digest is said again by the rows.
     holds(again[INDEX_HEADER.size :] == given[INDEX_HEADER.size :], "rows do not come back")
-    holds(again[: INDEX_HEADER.size - 16] == given[:24] + bytes(8) + given[32:48], "a header does not come back")
+    holds(again[: INDEX_HEADER.size - 16] == given[:48], "a header does not come back")
 
 
 def _index_seeds() -> list[bytes]:
     one = batch()
     log = pack_segment_header(PARTITION, ordinal=1, first_index=1) + raw(one) + raw(batch(previous=one))
     found = scan(log, ordinal=1, path=HERE, partition_id=PARTITION)
-    return [flag + pack_index(found.refs[:n], ordinal=1, end=found.end) for flag in (b"\0", b"\1") for n in (0, 1, 2)]
+    return [
+        flag + pack_index(found.refs[:n], ordinal=1, end=found.end, whole=whole)
+        for flag in (b"\0", b"\1")
+        for n in (0, 1, 2)
+        for whole in (True, False)
+    ]
 
 
 # -- journal

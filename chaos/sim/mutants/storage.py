@@ -25,7 +25,7 @@ MUTANTS: Final = (
                 "if False:",
             ),
             Edit("partitions.reading:LogReader._read_run", "if header.digest != ref.digest:", "if False:"),
-            Edit("partitions.reading:LogReader.read", "if found.digest != ref.digest:", "if False:"),
+            Edit("partitions.reading:LogReader._read", "if found.digest != ref.digest:", "if False:"),
         ),
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "partitions.segment:parse_index",
-                'if blake3(rows + struct.pack("<QQ", ordinal, end)).digest(16) != digest:',
+                "if _index_digest(rows, ordinal, end, part) != digest:",
                 "if False:",
             ),
         ),

@@ -53,7 +53,7 @@ def _append(log, first, previous):
     return batch.digest
 
 
-@pytest.mark.parametrize("column", ["_last", "_global", "_segment", "_offset", "_length", "_digests"])
+@pytest.mark.parametrize("column", ["last", "global_index", "segment", "offset", "length", "digests"])
 def test_a_reader_sees_a_commit_under_way_whole_or_not_at_all(tmp_path, column):
     log = PartitionLog.open(
         disk=OsDisk(),
@@ -71,7 +71,8 @@ def test_a_reader_sees_a_commit_under_way_whole_or_not_at_all(tmp_path, column):
         found = log.read_committed(after_index=0, through_index=1 << 40, max_bytes=1 << 20)
         seen.append([(batch.last_index, batch.global_index) for batch in found])
 
-    setattr(log._committed, column, Watched(getattr(log._committed, column), read))
+    columns = log._committed.columns
+    setattr(columns, column, Watched(getattr(columns, column), read))
     log.commit(last_index=2, digest=second, global_index=7, term=1)
     read()
     log.close()

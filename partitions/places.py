@@ -1,0 +1,144 @@
+"""The places file: where the committed batches up to some index are, so that the parent journal need not say it.
+
+A header, then the columns one after the other. What is in front of them has been removed. Files: docs/disk-format.md.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from itertools import islice
+from operator import lt
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import DIGEST_BYTES, PartitionId
+from partitions.batch import HEADER_BYTES, INDEX_MAX
+from partitions.committed import Columns
+from partitions.segment import SEGMENT_HEADER_BYTES
+from ports.disk import Disk
+
+PLACES: Final = "places"
+"""Its name, in the partition's directory."""
+MAGIC: Final = b"LBPLCS"
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<6sHI4xQQ16sQ")
+DIGEST_AT: Final = HEADER.size
+COLUMNS_AT: Final = HEADER.size + DIGEST_BYTES
+ROW_BYTES: Final = 8 + 8 + 4 + 8 + 4 + DIGEST_BYTES
+
+
+def saving(
+    disk: Disk,
+    path: Path,
+    partition_id: PartitionId,
+    columns: Columns,
+    through_index: int,
+    *,
+    settle: Callable[[], None],
+) -> Callable[[], None]:
+    """A job that calls ``settle``, which makes the batches durable, and then writes where those up to the index are."""
+    end = columns.through(through_index)  # more is appended while the job waits
+
+    def run() -> None:
+        settle()
+        disk.replace_file(path, encode_places(columns.part(columns.start, end), partition_id))
+
+    return run
+
+
+def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:
+    """The file. ``columns`` are the caller's own: nobody appends to them."""
+    head = HEADER.pack(
+        MAGIC,
+        VERSION,
+        partition_id,
+        columns.start,
+        columns.before_index,
+        columns.before_digest,
+        len(columns.last),
+    )
+    rows = [_little(each).tobytes() for each in _numbers(columns)] + [bytes(columns.digests)]
+    return b"".join((head, _digest(head, rows), *rows))
+
+
+def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Columns:
+    """Inverse. Raises CorruptData or IncompatibleVersion, naming ``path``."""
+    if len(raw) < 8 or raw[:6] != MAGIC:
+        raise _corrupt(path, "not a places file")
+    (version,) = struct.unpack_from("<H", raw, 6)
+    if version != VERSION:
+        raise IncompatibleVersion(
+            f"{path}: places format {version}; this release reads {VERSION}. Nothing was changed",
+            found=version,
+            supported=VERSION,
+        )
+    if len(raw) < COLUMNS_AT:
+        raise _corrupt(path, f"{len(raw)} bytes")
+    _, _, partition, start, before_index, before_digest, count = HEADER.unpack_from(raw)
+    if len(raw) != COLUMNS_AT + count * ROW_BYTES:
+        raise _corrupt(path, f"{len(raw)} bytes for {count} batches")
+    view = memoryview(raw)
+    if _digest(raw[: HEADER.size], [view[COLUMNS_AT:]]) != raw[DIGEST_AT:COLUMNS_AT]:
+        raise _corrupt(path, "does not match its digest")
+    if partition != partition_id:
+        raise _corrupt(path, f"belongs to partition {partition}; it is misplaced")
+    columns, at = Columns(start=start, before_index=before_index, before_digest=before_digest), COLUMNS_AT
+    for column in _numbers(columns):
+        nbytes = count * column.itemsize
+        column.frombytes(view[at : at + nbytes])
+        _little(column, own=True)
+        at += nbytes
+    columns.digests += view[at:]
+    if max(start, before_index) > INDEX_MAX or not _is_sound(columns):
+        raise _corrupt(path, "its columns do not fit each other")
+    return columns
+
+
+def _is_sound(columns: Columns) -> bool:
+    if not columns.last:
+        return True
+    return (
+        columns.before_index < columns.last[0]
+        and columns.last[-1] <= INDEX_MAX
+        and columns.global_index[0] > 0
+        and columns.global_index[-1] <= INDEX_MAX
+        and _ascends(columns.last)
+        and _ascends(columns.global_index)
+        and min(columns.segment) > 0
+        and min(columns.offset) >= SEGMENT_HEADER_BYTES
+        and max(columns.offset) <= INDEX_MAX
+        and min(columns.length) >= HEADER_BYTES
+    )
+
+
+def _ascends(column: array[int]) -> bool:
+    return all(map(lt, column, islice(column, 1, None)))
+
+
+def _numbers(columns: Columns) -> tuple[array[int], ...]:
+    return columns.last, columns.global_index, columns.segment, columns.offset, columns.length
+
+
+def _little(column: array[int], *, own: bool = False) -> array[int]:
+    if sys.byteorder == "little":
+        return column
+    column = column if own else column[:]
+    column.byteswap()
+    return column
+
+
+def _digest(head: bytes, rows: Iterable[bytes | memoryview]) -> bytes:
+    hasher = blake3(head)
+    for each in rows:
+        hasher.update(each)
+    return hasher.digest(DIGEST_BYTES)
+
+
+def _corrupt(path: Path, why: str) -> CorruptData:
+    return CorruptData(f"{path}: {why}", path=str(path), offset=0)
