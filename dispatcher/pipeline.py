@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -280,6 +281,13 @@ class Pipeline:
         return bool(len(self.barriers)) or any(
             pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes
         )
+
+    def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+        """See RaftEvents. Nothing is made of them yet."""
+        self.parent.control(raft_index)
+
+    def peer_needs_snapshot(self, peer: NodeId) -> None:
+        """See RaftEvents. Nobody has one yet."""
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""
