@@ -9,14 +9,14 @@ wants to leave waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
 from logboom.errors import CorruptData, LogboomError, NotLeader, ProtocolError, Unavailable
 from logboom.settings import RaftSettings
-from logboom.types import MIB, NodeId
+from logboom.types import NodeId
 from logboom.wire import Buffer, Frame, Kind
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
@@ -24,21 +24,20 @@ from ports.offload import Offload
 from ports.rng import Rng
 from raftlog import gate, messages
 from raftlog.engine import Engine
-from raftlog.entry import Route, pack_requests, pack_routes, unpack_routes
+from raftlog.entry import Route, unpack_control, unpack_routes
 from raftlog.events import RaftEvents
 from raftlog.feed import Feeds
 from raftlog.journal import Journal
 from raftlog.links import Links
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
+from raftlog.proposals import Proposals
 from raftlog.reads import ReadRounds
 from raftlog.recovery import recover
 from raftlog.repair import Repair, Wanted
 
 log = structlog.get_logger(__name__)
 
-ENTRY_PAYLOAD_BYTES_MAX: Final = 4 * MIB
-"""Payload behind one Raft entry (one request may exceed it): what a catch-up reads at once."""
 NEED_AGAIN_S: Final = 0.25
 
 
@@ -104,7 +103,7 @@ class RaftLog:
         """Batches that a power loss took from their log and the journal gave back."""
         self._leading_term: int | None = None
         self._admitting = False
-        self._proposals: list[tuple[Sequence[Route], int]] = []
+        self._proposals = Proposals(entry_bytes_max=settings.entry_bytes_max)
         self._needed: tuple[int, float] | None = None
         self._scheduled = False
         self._waited = False
@@ -226,7 +225,14 @@ class RaftLog:
         """Order one request's routes, in one Raft entry, after everything proposed before. Leader only."""
         if not self._admitting:
             raise NotLeader("this node does not lead", leader=None)
-        self._proposals.append((routes, payload_bytes))
+        self._proposals.request(routes, payload_bytes)
+        self.poke()
+
+    def propose_control(self, fields: Mapping[str, Any]) -> None:
+        """Order a control entry after everything proposed before. Only a leader that ``admits``, else NotLeader."""
+        if not self.admits:
+            raise NotLeader("this node does not lead", leader=None)
+        self._proposals.control(fields)
         self.poke()
 
     def send_payload(self, *, partition_id: int, buffers: list[Buffer]) -> None:
@@ -237,13 +243,11 @@ class RaftLog:
     def _append_proposals(self) -> None:
         if not self._proposals:
             return
-        proposals, self._proposals = self._proposals, []
+        commands = self._proposals.take()
         if not self.engine.is_leader or self.engine.term != self._leading_term:
             return  # their outcome was answered when leadership was lost
-        for routes in pack_requests(
-            proposals, entry_bytes_max=self.settings.entry_bytes_max, payload_bytes_max=ENTRY_PAYLOAD_BYTES_MAX
-        ):
-            self.engine.append(pack_routes(routes))
+        for command in commands:
+            self.engine.append(command)
 
     def damaged(self, route: Route) -> None:
         """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""
@@ -264,7 +268,11 @@ class RaftLog:
         return [route for command, _, _ in rest for route in unpack_routes(command)]
 
     def _on_committed(self, index: int, term: int, command: bytes) -> None:
-        self.events.committed(index, term, unpack_routes(command))
+        fields = unpack_control(command)
+        if fields is None:
+            self.events.committed(index, term, unpack_routes(command))
+        else:
+            self.events.control(index, term, fields)
 
     def _notice_role(self) -> None:
         term = self.engine.term if self.engine.is_leader else None

@@ -30,7 +30,7 @@ from logboom.types import NodeId
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.rng import Rng
-from raftlog.entry import KIND_NOOP, KIND_ROUTES
+from raftlog.entry import KIND_CONTROL, KIND_NOOP, KIND_ROUTES
 from raftlog.journal import Journal
 from raftlog.messages import Message
 
@@ -243,7 +243,7 @@ class Engine(SyncObj):  # type: ignore[misc]
     def append(self, command: bytes) -> int:
         """Leader only: put a command at the end of the journal; sent by the next tick. Returns its Raft index."""
         invariant(self.is_leader, "append on a node that does not lead")
-        invariant(command[:1] == KIND_ROUTES, "a command of unknown kind")
+        invariant(command[:1] in (KIND_ROUTES, KIND_CONTROL), "a command of unknown kind")
         index = self.journal.last_index + 1
         self.journal.add(command, index, self.term)
         self._need_append = True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from logboom.types import NodeId
 from logboom.wire import Frame
@@ -15,6 +15,10 @@ class RaftEvents(Protocol):
 
     def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
         """Every node, in order, exactly once per process; the payload of all routes is held and synced here."""
+        ...
+
+    def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+        """A control entry: every node, in one order with ``committed``, exactly once per process."""
         ...
 
     def leads(self, term: int) -> None:
@@ -39,6 +43,10 @@ class RaftEvents(Protocol):
 
     def peer_down(self, peer: NodeId) -> None:
         """Its link is gone."""
+        ...
+
+    def peer_needs_snapshot(self, peer: NodeId) -> None:
+        """Leader only, again and again: it lacks entries that the journal no longer has."""
         ...
 
     def synced(self) -> None:

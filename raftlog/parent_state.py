@@ -1,18 +1,29 @@
 """The parent state machine: nothing but routing.
 
 It gives every committed routing entry its ``global_log_index`` (dense, in commit order, hence
-equal on every node) and knows where each partition's log ends. Rebuilt by replaying the journal.
+equal on every node) and knows where each partition's log ends. Rebuilt from the base of the
+journal, if it has one, and what follows there.
+
+As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
+rising id: id u32, last index u64, digest 16. Equal states are equal bytes.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
 from raftlog.entry import Route
+
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<BQQI")
+INDEX_MAX: Final = 1 << 62
+ROW: Final = struct.Struct("<IQ16s")
 
 
 class Tail(NamedTuple):
@@ -51,6 +62,43 @@ class ParentState:
         self.global_index = GlobalLogIndex(self.global_index + len(routes))
         self.raft_index = raft_index
         return first
+
+    def control(self, raft_index: int) -> None:
+        """Take one committed Raft entry that routes nothing."""
+        invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
+        self.raft_index = raft_index
+
+    def copy(self) -> ParentState:
+        """As it is now; it shares nothing that changes."""
+        return ParentState(self.global_index, self.raft_index, dict(self.tails))
+
+    def encode(self) -> bytes:
+        """See the module."""
+        rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
+        return b"".join((HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows)), *rows))
+
+    @classmethod
+    def decode(cls, raw: bytes | memoryview) -> ParentState:
+        """What ``encode`` made; no bytes at all are a state nothing was applied to. Raises CorruptData."""
+        if not raw:
+            return cls()
+        if raw[0] != VERSION:
+            raise IncompatibleVersion(f"parent state format {raw[0]}", found=raw[0], supported=VERSION)
+        if len(raw) < HEADER.size:
+            raise CorruptData(f"a parent state of {len(raw)} bytes")
+        _, global_index, raft_index, count = HEADER.unpack_from(raw)
+        if len(raw) != HEADER.size + count * ROW.size:
+            raise CorruptData(f"a parent state of {count} partitions in {len(raw)} bytes")
+        state = cls(GlobalLogIndex(global_index), raft_index)
+        last = -1
+        for partition, index, digest in ROW.iter_unpack(memoryview(raw)[HEADER.size :]):
+            if partition <= last or not 0 < index < INDEX_MAX:
+                raise CorruptData(f"a parent state in which partition {partition}, after {last}, ends at {index}")
+            state.tails[partition] = Tail(index, digest)
+            last = partition
+        if not (0 < raft_index < INDEX_MAX and count <= global_index < INDEX_MAX):
+            raise CorruptData(f"a parent state of {count} partitions at {global_index}, Raft {raft_index}")
+        return state
 
     def tails_after(self, uncommitted: Iterable[Route]) -> dict[PartitionId, Tail]:
         """Where a new leader goes on: committed or not, what its own journal holds counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,12 @@ class SimNode:
         for offset, route in enumerate(routes):
             assert self.store.holds(route), "I2: committed without its payload"
             self.cluster.committed(self.node_id, first + offset, route)
+
+    def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+        self.parent.control(raft_index)
+
+    def peer_needs_snapshot(self, peer: NodeId) -> None:
+        pass
 
     def leads(self, term: int) -> None:
         self.cluster.leaders.setdefault(term, set()).add(self.node_id)
