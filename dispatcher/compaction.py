@@ -67,9 +67,12 @@ class Compaction:
         self._fatal = fatal
         self._task: asyncio.Task[None] | None = None
         self._again = False
+        self._closed = False
 
     def start(self) -> None:
         """A set is complete: compact to the one before it."""
+        if self._closed:
+            return
         if self._task is not None:
             self._again = True
             return
@@ -129,12 +132,11 @@ class Compaction:
             if not retain:
                 return
         keep_from = store.compaction_point(through_index, retain, now=self._clock.monotonic())
-        job = store.compact(keep_from)
-        if job is not None:
-            await self._offload.run(job)
+        await self._offload.run(store.compact(keep_from))
 
     async def close(self) -> None:
-        """What is under way goes on to the end of its step; nothing else is begun."""
+        """What is under way goes on to the end of its step; nothing is begun any more."""
+        self._closed = True
         task = self._task
         if task is not None:
             task.cancel()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
 
-from logboom.errors import CorruptData, LogboomError, ProtocolError, Unavailable, from_wire
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import DIGEST_BYTES, MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
@@ -85,6 +85,7 @@ class Installing:
         offload: Offload,
         poke: Callable[[], None],
         raft_index: Callable[[], int],
+        stop_compaction: Callable[[], Awaitable[None]],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
@@ -103,6 +104,7 @@ class Installing:
         self._offload = offload
         self._poke = poke
         self._raft_index = raft_index
+        self._stop_compaction = stop_compaction
         self._ready = ready
         self._fatal = fatal
         self._task: asyncio.Task[None] | None = None
@@ -157,9 +159,13 @@ class Installing:
         log.info("snapshot_fetch_begins", global_index=global_index, source=self._from)
         try:
             meta = await self._fetch_set(global_index)
+            jobs: list[Callable[[], None]] = []
             for partition in meta.partitions:
                 if partition.state_machine == "log":
-                    await self._fetch_log(meta, PartitionId(partition.partition_id))
+                    jobs += await self._fetch_log(meta, partition.partition_id)
+            await self._stop_compaction()
+            for job in jobs:
+                await self._offload.run(job)
             await self._offload.run(lambda: self._ready(global_index))
         except (SetGone, CorruptData, ProtocolError, Unavailable) as error:
             log.warning("snapshot_fetch_failed", global_index=global_index, error=str(error))
@@ -189,12 +195,12 @@ class Installing:
         if meta.cluster != self._cluster.id or meta.global_index != global_index:
             raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
         await self._fetch_states(meta)
-        await self._offload.run(lambda: self._store.adopt(bytes(raw)))
+        await self._offload.run(lambda: self._store.adopt_fetched(bytes(raw), global_index))
         return meta
 
     async def _fetch_states(self, meta: SetMeta) -> None:
         global_index = GlobalLogIndex(meta.global_index)
-        file, offset = await self._offload.run(lambda: self._store.begin_fetch(meta))
+        file, offset = await self._offload.run(lambda: self._store.fetch(global_index))
         unsynced = 0
         try:
             while offset < meta.states_bytes:
@@ -212,12 +218,14 @@ class Installing:
         finally:
             await asyncio.shield(self._offload.run(file.close))
 
-    async def _fetch_log(self, meta: SetMeta, partition_id: PartitionId) -> None:
-        """What this node's log of a partition lacks up to the cut, and the places of all of it."""
+    async def _fetch_log(self, meta: SetMeta, partition_id: PartitionId) -> list[Callable[[], None]]:
+        """What this node's log of a partition lacks up to the cut; returns the jobs that save the places of all."""
         store = self._logs[partition_id]
         tail = ParentState.decode(meta.parent).tails.get(partition_id)
-        if tail is None or store.committed_index >= tail.last_index:
-            return
+        if tail is None:
+            return []
+        if store.committed_index >= tail.last_index:
+            return [store.save_places(tail.last_index)]
         global_index = GlobalLogIndex(meta.global_index)
         rows: list[tuple[int, int, bytes]] = []
         after = store.committed_index
@@ -231,10 +239,10 @@ class Installing:
                 if store.committed_index or rows or first <= 1 or type(before) is not bytes:
                     # Part of the history is gone everywhere: this copy begins at the cut.
                     log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
-                    return
+                    return []
                 if len(before) != DIGEST_BYTES:
                     raise ProtocolError("LOG_CHUNK: bad field before")
-                store.begin_after(PartitionLogIndex(first - 1), before)
+                store.follow(PartitionLogIndex(first - 1), before)
                 after = first - 1
                 continue
             for raw, found_global in pieces:
@@ -253,7 +261,7 @@ class Installing:
             await self._keep_pace(len(frame.body), began)
         if rows[-1][2] != tail.digest:
             raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
-        await self._offload.run(store.save_fetched_places(rows))
+        return [store.save_fetched(rows)]
 
     async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
         return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
@@ -292,7 +300,7 @@ class Installing:
         error = frame.header.get("error")
         if isinstance(error, dict):
             known = from_wire(error)
-            raise SetGone(known.message) if known.code == "set_gone" else known
+            raise SetGone(known.message) if isinstance(known, IndexCompacted) else known
         return frame
 
     async def _keep_pace(self, nbytes: int, began: float) -> None:

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 import structlog
 
 from dispatcher.compaction import Compaction
-from logboom.errors import LogboomError, NotLeader, Unavailable
+from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
@@ -216,17 +216,23 @@ class Snapshotting:
             for partition_id in sorted(gathering.dumps):
                 with gathering.dumps[partition_id] as dump:
                     writer.add(partition_id, self._cluster.partition(partition_id).state_machine, dump)
-            return self._store.complete(
-                writer,
+            written = writer.finish()
+            meta = SetMeta(
                 cluster=self._cluster.id,
-                raft_index=parent.raft_index,
-                raft_term=gathering.raft_term,
+                global_index=parent.global_index,
+                raft_index=RaftIndex(parent.raft_index),
+                raft_term=Term(gathering.raft_term),
                 parent=parent.encode(),
+                partitions=written.partitions,
+                states_bytes=written.states_bytes,
+                states_digest=written.states_digest,
                 created_ms=self._clock.wall_ms(),
             )
-        except BaseException:
+            self._store.complete(writer, meta)
+        except CorruptData:
             self._store.abandon(writer)
             raise
+        return meta
 
     def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
         if meta is None:

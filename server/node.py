@@ -277,6 +277,7 @@ class Node:
             offload=self.slow_offload,
             poke=raft.poke,
             raft_index=lambda: raft.engine.applied_index,
+            stop_compaction=compaction.close,
             ready=Intent(self.disk, self.data_dir.path).write,
             fatal=self.fatal,
         )

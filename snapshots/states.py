@@ -36,6 +36,8 @@ FRAME_BYTES: Final = 256 * 1024
 FRAME_BYTES_MAX: Final = ENTRY.size + ENTRY_BYTES_MAX
 PIECE_BYTES: Final = 1 << 20
 """Of a write, and of a read that only checks."""
+SYNC_BYTES: Final = 8 << 20
+"""Written between two syncs: one of all of it would hold up those that commits wait for."""
 
 
 class Written(NamedTuple):
@@ -62,6 +64,7 @@ class StatesWriter:
         self._pending = [header(global_index)]
         self._pending_bytes = STATES_HEADER_BYTES
         self._offset = 0
+        self._synced = 0
         self._whole = blake3()
         self._partitions: list[PartitionMeta] = []
         self._failed = False
@@ -115,6 +118,9 @@ class StatesWriter:
         for raw in pending:
             self._whole.update(raw)
         self._offset += self._file.write(pending, offset=self._offset)
+        if self._offset - self._synced >= SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._offset
         if self._pace is not None:
             self._pace(size)
 
@@ -197,6 +203,25 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
         raise _damaged(path, offset, "a section that ends elsewhere")
     if section.digest(DIGEST_BYTES) != meta.digest:
         raise _damaged(path, meta.offset, f"the state of partition {meta.partition_id} has another digest")
+
+
+def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:
+    """How far a file that is being received is certainly right: its header and the frames whose checksums hold.
+
+    Zeros may be taken for empty sections: whoever uses the file compares its digest at the end.
+    """
+    if file.read(offset=0, length=STATES_HEADER_BYTES) != header(global_index):
+        return 0
+    offset = STATES_HEADER_BYTES
+    while len(head := file.read(offset=offset, length=FRAME.size)) == FRAME.size:
+        length, crc = FRAME.unpack(head)
+        if length > FRAME_BYTES_MAX:
+            break
+        body = file.read(offset=offset + FRAME.size, length=length)
+        if len(body) < length or google_crc32c.value(body) != crc:
+            break
+        offset += FRAME.size + length
+    return offset
 
 
 def _entries(body: bytes, path: str, offset: int) -> Iterator[Entry]:

@@ -17,9 +17,9 @@ from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
 from snapshots.meta import SetMeta, decode, encode
-from snapshots.states import StatesWriter, Written, check_header, verify_states
+from snapshots.states import StatesWriter, Written, check_header, verify_states, whole_bytes
 
-NAME: Final = re.compile(r"([0-9]{20})\.(set|set\.new|states|states\.partial)")
+NAME: Final = re.compile(r"([0-9]{20})\.(set|set\.new|states|states\.partial|states\.fetch)")
 
 
 class Damaged(NamedTuple):
@@ -50,6 +50,19 @@ class SnapshotStore:
     def sets(self) -> list[SetMeta]:
         """Those that are complete, ascending by global index."""
         return list(self._sets)
+
+    @property
+    def newest(self) -> SetMeta | None:
+        """The last of them."""
+        return self._sets[-1] if self._sets else None
+
+    def get(self, global_index: GlobalLogIndex) -> SetMeta:
+        """Raises IndexCompacted if there is no such set."""
+        for meta in self._sets:
+            if meta.global_index == global_index:
+                return meta
+        first = self._sets[0].global_index if self._sets else GlobalLogIndex(0)
+        raise IndexCompacted(f"there is no snapshot set {global_index} here", first=first)
 
     def begin(self, global_index: GlobalLogIndex, pace: Callable[[int], None] | None = None) -> StatesWriter:
         """A new set of that index, which no other has; ``complete`` or ``abandon`` follows. ``pace``: StatesWriter."""
@@ -106,6 +119,35 @@ class SnapshotStore:
         self._publish(meta_raw, meta)
         return meta
 
+    def fetch(self, global_index: GlobalLogIndex) -> tuple[File, int]:
+        """A file for the states of a set that comes piece by piece, and where to go on.
+
+        It outlives the process; what an earlier attempt left is taken as far as its frames are whole. Close it, then
+        ``adopt_fetched`` or ``discard``.
+        """
+        path = self._path(global_index, "states.fetch")
+        if not self._disk.exists(path):
+            self._remove_fetches(global_index)
+        file = self._disk.open(path, create=True)
+        end = whole_bytes(file, global_index)
+        if end < file.size():
+            file.truncate(end)
+        return file, end
+
+    def adopt_fetched(self, meta_raw: bytes, global_index: GlobalLogIndex) -> SetMeta:
+        """``adopt`` what was fetched. Raises CorruptData; then nothing is left of it."""
+        self.receive(global_index).close()  # makes room
+        self._disk.rename(self._path(global_index, "states.fetch"), self.partial_path(global_index))
+        try:
+            return self.adopt(meta_raw, self.partial_path(global_index))
+        except CorruptData:
+            self.discard(global_index)
+            raise
+
+    def raw_meta(self, global_index: GlobalLogIndex) -> bytes:
+        """As it is in its file. Raises IndexCompacted if there is no such set."""
+        return encode(self.get(global_index))
+
     def discard(self, global_index: GlobalLogIndex) -> None:
         """Remove what an attempt left that did not become a set."""
         invariant(all(meta.global_index != global_index for meta in self._sets), "set {} is complete", global_index)
@@ -116,12 +158,7 @@ class SnapshotStore:
 
         Raises IndexCompacted if there is no such set; CorruptData, IncompatibleVersion.
         """
-        for meta in self._sets:
-            if meta.global_index == global_index:
-                break
-        else:
-            first = self._sets[0].global_index if self._sets else GlobalLogIndex(0)
-            raise IndexCompacted(f"there is no snapshot set {global_index} here", first=first)
+        self.get(global_index)
         try:
             file = self._disk.open(self._path(global_index, "states"), readonly=True)
         except FileNotFoundError:  # removed since the look above
@@ -146,6 +183,12 @@ class SnapshotStore:
         for global_index in old:
             self.remove(global_index)
         return old
+
+    def _remove_fetches(self, but: GlobalLogIndex) -> None:
+        """Of sets that nobody will go on with."""
+        for match in filter(None, map(NAME.fullmatch, self._disk.list(self._directory))):
+            if match[2] == "states.fetch" and int(match[1]) != but:
+                self._disk.remove(self._directory / match[0])
 
     def _look(self, indices: list[GlobalLogIndex]) -> tuple[SetMeta, ...]:
         sets, damaged = [], []
@@ -180,7 +223,9 @@ class SnapshotStore:
             self._path(global_index, kind)
             for global_index, kinds in sorted(found.items())
             for kind in sorted(kinds)
-            if kind in ("set.new", "states.partial") or (kind == "states" and "set" not in kinds)
+            if kind in ("set.new", "states.partial")
+            or (kind == "states" and "set" not in kinds)
+            or (kind == "states.fetch" and self._sets and global_index <= self._sets[-1].global_index)
         ]
         for path in left:
             self._disk.remove(path)
@@ -195,7 +240,7 @@ class SnapshotStore:
 
     def _remove(self, global_index: GlobalLogIndex) -> None:
         """All files of it that there are: first what makes it a set."""
-        for kinds in (("set",), ("set.new", "states", "states.partial")):
+        for kinds in (("set",), ("set.new", "states", "states.partial", "states.fetch")):
             paths = [path for kind in kinds if self._disk.exists(path := self._path(global_index, kind))]
             for path in paths:
                 self._disk.remove(path)
