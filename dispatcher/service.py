@@ -402,7 +402,7 @@ class Session:
         tail = Tail(
             self._backend,
             partition,
-            start=max(1, field_of(frame.header, "start", int, 0)),
+            start=max(0, field_of(frame.header, "start", int, 0)),
             follow=bool(frame.header.get("follow", False)),
             credit=field_of(frame.header, "credit", int),
             send=lambda kind, header, body, flags: self.reply(frame.request_id, kind, header, body, flags=flags),

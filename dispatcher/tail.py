@@ -1,11 +1,14 @@
-"""Tail: a client follows one partition's log. Committed and durable batches only, in order, within its credit."""
+"""Tail: a client follows one partition's log. Committed and durable batches only, in order, within its credit.
+
+What it has not read yet is not removed, as long as it takes something now and then (``log.reader_lease_ms``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from logboom.errors import CorruptData, LogboomError, Unavailable
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailable
 from logboom.types import MIB, PartitionId
 from logboom.wire import FLAG_MORE, Kind
 from partitions.reading import CommittedBatch, DamagedBatch
@@ -15,7 +18,10 @@ Send = Callable[[Kind, dict[str, Any], list[Any], int], None]
 
 
 class Tail:
-    """One stream. Reads at most one chunk ahead, off the loop; woken when the log grows."""
+    """One stream. Reads at most one chunk ahead, off the loop; woken when the log grows.
+
+    ``start`` 0: from the first index that is still there. Any other that was removed ends it with IndexCompacted.
+    """
 
     def __init__(
         self,
@@ -31,7 +37,11 @@ class Tail:
     ) -> None:
         self._backend = backend
         self._log = backend.log(partition_id)
-        self._next = start
+        self._anywhere = start == 0
+        """Nothing was sent yet, and it may begin where the log does."""
+        self._next = max(1, start)
+        if self._anywhere:
+            self._next = self._log.first_available_index
         self._follow = follow
         self._credit = credit
         self._send = send
@@ -39,6 +49,7 @@ class Tail:
         self._ended = ended
         self._reading = False
         self._closed = False
+        self._lease = self._log.lease(self._next, now=backend.clock.monotonic())
         self._unsubscribe = backend.subscribe_commits(partition_id, self.move)
 
     def add_credit(self, nbytes: int) -> None:
@@ -51,6 +62,7 @@ class Tail:
         if not self._closed:
             self._closed = True
             self._unsubscribe()
+            self._lease.release()
 
     def move(self) -> None:
         """Read and send if there is anything, the client has room, and the connection is not full."""
@@ -73,15 +85,23 @@ class Tail:
         self._reading = False
         if self._closed:
             return
+        if isinstance(error, IndexCompacted) and self._anywhere:
+            self._next = self._log.first_available_index
+            self._lease.move(self._next, now=self._backend.clock.monotonic())
+            self.move()
+            return
         if batches is None:
             self.close()
             if isinstance(error, DamagedBatch):
                 self._backend.damaged(self._log.partition_id, error)
-            known = error if isinstance(error, CorruptData) else Unavailable(f"the log could not be read: {error}")
-            self._ended(known)
+            known = error if isinstance(error, (CorruptData, IndexCompacted)) else None
+            self._ended(known or Unavailable(f"the log could not be read: {error}"))
             return
         for batch in batches:
             self._send_batch(batch)
+        if batches:
+            self._anywhere = False
+            self._lease.move(self._next, now=self._backend.clock.monotonic())
         self.move()
 
     def _send_batch(self, batch: CommittedBatch) -> None:

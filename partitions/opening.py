@@ -53,11 +53,11 @@ def open_segments(
     names = {segment_ordinal(name): name for name in listed if name.endswith(".log")}
     opened = Opened(dict(sorted(names.items())), Columns(), [], [])
     opened.columns = _places(disk, directory, partition_id, base, opened)
-    newest = max(names, default=0)
+    newest, above = max(names, default=0), base.last_index or -1
     for ordinal, name in opened.names.items():
-        found, file = load(disk, directory / name, partition_id, sealed=ordinal != newest, above=base.last_index)
+        found, file = load(disk, directory / name, partition_id, sealed=ordinal != newest, above=above)
         opened.damage += found.damage
-        opened.refs += [ref for ref in found.refs if ref.last_index > base.last_index]
+        opened.refs += [ref for ref in found.refs if ref.last_index > above]
         if file is not None:
             opened.tail_segment = ordinal
             opened.tail_records = sum(r.last_index - r.first_index + 1 for r in found.refs)

@@ -177,7 +177,7 @@ def _index_digest(rows: bytes, ordinal: int, end: int, part: int) -> bytes:
     return blake3(rows + said).digest(16)
 
 
-def parse_index(raw: bytes, *, ordinal: int, above: int = 0) -> Scanned | None:
+def parse_index(raw: bytes, *, ordinal: int, above: int = -1) -> Scanned | None:
     """The content of an ``.idx``, or None if it cannot be trusted; of a whole one only what ends behind ``above``."""
     if len(raw) < INDEX_HEADER.size:
         return None
@@ -200,7 +200,7 @@ def parse_index(raw: bytes, *, ordinal: int, above: int = 0) -> Scanned | None:
 
 
 def load(
-    disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool, above: int = 0
+    disk: Disk, path: Path, partition_id: PartitionId, *, sealed: bool, above: int = -1
 ) -> tuple[Scanned, File | None]:
     """One segment at start: by its index as far as that goes, then by scanning. The last one's file stays open.
 
@@ -215,7 +215,7 @@ def load(
     index = path.with_suffix(".idx")
     known = None
     if disk.exists(index):
-        known = parse_index(disk.read_file(index), ordinal=ordinal, above=above if sealed else 0)
+        known = parse_index(disk.read_file(index), ordinal=ordinal, above=above if sealed else -1)
         if known is not None and not SEGMENT_HEADER_BYTES <= known.end <= file.size():
             known = None
     if sealed and known is not None and known.whole:

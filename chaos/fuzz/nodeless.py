@@ -14,6 +14,7 @@ from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Buffer
+from partitions.compaction import Leases
 
 T = TypeVar("T")
 
@@ -137,7 +138,7 @@ class NoNode:
         return FewKeys()
 
     def log(self, partition_id: PartitionId) -> Any:
-        return SimpleNamespace(durable_index=0)
+        return SimpleNamespace(durable_index=0, first_available_index=1, lease=Leases(60.0).add)
 
     def subscribe_commits(self, partition_id: PartitionId, moved: object) -> Callable[[], None]:
         return lambda: None

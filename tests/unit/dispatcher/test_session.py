@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from dispatcher.service import ClientService, Session
 from logboom.wire import Frame, Kind
+from partitions.compaction import Leases
 from ports.net import Connection
 
 
@@ -25,11 +26,13 @@ class Congested:
 class Backend:
     """One partition with an empty log."""
 
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+
     def partition_ids(self) -> list[int]:
         return [0]
 
     def log(self, partition_id: int) -> Any:
-        return SimpleNamespace(durable_index=0)
+        return SimpleNamespace(durable_index=0, first_available_index=1, lease=Leases(60.0).add)
 
     def subscribe_commits(self, partition_id: int, moved: Callable[[], None]) -> Callable[[], None]:
         return lambda: None

@@ -1,0 +1,80 @@
+"""The places file comes back as it was, or is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import PartitionId, PartitionLogIndex, Term
+from partitions.committed import Columns, Committed
+from partitions.places import COLUMNS_AT, HEADER, MAGIC, decode_places, encode_places
+from partitions.segment import BatchRef
+
+PATH = Path("/n/partitions/3/places")
+P = PartitionId(3)
+ROWS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.binary(min_size=16, max_size=16)), max_size=12)
+
+
+def columns_of(rows: list[tuple[int, int, bytes]], *, start: int, before: int) -> Columns:
+    committed = Committed()
+    committed.begin(Columns(start=start, before_index=before, before_digest=bytes(range(16))))
+    last = total = 0
+    for step, more, digest in rows:
+        last, total = last + step, total + more
+        index = PartitionLogIndex(before + last)
+        ref = BatchRef(index, index, digest, bytes(16), Term(1), 1 + last // 8, 64 + 128 * last, 128 + step, 0)
+        committed.append(ref, total)
+    return committed.columns
+
+
+def fields(columns: Columns) -> list[object]:
+    return [getattr(columns, name) for name in Columns.__slots__]
+
+
+@given(ROWS, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+def test_they_come_back(rows: list[tuple[int, int, bytes]], start: int, before: int) -> None:
+    columns = columns_of(rows, start=start, before=before)
+    raw = encode_places(columns, P)
+    assert fields(decode_places(raw, partition_id=P, path=PATH)) == fields(columns)
+
+
+def test_every_flipped_byte_and_every_cut_is_noticed() -> None:
+    raw = encode_places(columns_of([(1, 1, bytes(16)), (2, 3, bytes(16))], start=7, before=20), P)
+    for position in range(len(raw)):
+        damaged = bytearray(raw)
+        damaged[position] ^= 1
+        with pytest.raises((CorruptData, IncompatibleVersion), match=str(PATH)):
+            decode_places(bytes(damaged), partition_id=P, path=PATH)
+        with pytest.raises(CorruptData, match=str(PATH)):
+            decode_places(raw[:position], partition_id=P, path=PATH)
+    with pytest.raises(CorruptData):
+        decode_places(raw + b"\0", partition_id=P, path=PATH)
+
+
+def test_another_partition_s_is_refused() -> None:
+    raw = encode_places(columns_of([(1, 1, bytes(16))], start=0, before=0), P)
+    with pytest.raises(CorruptData, match="partition 3"):
+        decode_places(raw, partition_id=PartitionId(4), path=PATH)
+
+
+def test_a_newer_version_is_refused_before_anything_else_is_looked_at() -> None:
+    with pytest.raises(IncompatibleVersion):
+        decode_places(MAGIC + b"\x02\0", partition_id=P, path=PATH)
+
+
+@pytest.mark.parametrize("column", ["last", "global_index"])
+def test_what_does_not_ascend_is_refused_whatever_its_digest(column: str) -> None:
+    columns = columns_of([(1, 1, bytes(16)), (1, 1, bytes(16))], start=0, before=0)
+    getattr(columns, column)[1] = 1
+    with pytest.raises(CorruptData, match="fit"):
+        decode_places(encode_places(columns, P), partition_id=P, path=PATH)
+
+
+def test_a_count_takes_no_memory() -> None:
+    head = HEADER.pack(MAGIC, 1, P, 0, 0, bytes(16), (1 << 64) - 1)
+    with pytest.raises(CorruptData):
+        decode_places(head.ljust(COLUMNS_AT, b"\0"), partition_id=P, path=PATH)
