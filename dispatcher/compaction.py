@@ -65,6 +65,8 @@ class Compaction:
         self._offload = offload
         self._held_back = held_back
         self._fatal = fatal
+        self._placed: dict[PartitionId, int] = {}
+        """Up to where places have been saved since the start."""
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._closed = False
@@ -121,8 +123,9 @@ class Compaction:
         worker, store = self._workers[partition_id], self._logs[partition_id]
         if worker.saved_index < through_index:
             await _called(worker.save)
-        if store.placed_index < through_index:
+        if self._placed.get(partition_id, 0) < through_index:
             await self._offload.run(store.save_places(through_index))
+            self._placed[partition_id] = through_index
 
     async def _remove(self, partition_id: PartitionId, through_index: int) -> None:
         store = self._logs[partition_id]

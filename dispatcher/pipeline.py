@@ -24,7 +24,15 @@ from dispatcher.requests import SubmitReply, SubmitRequest
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
 from dispatcher.watermarks import Watermarks
-from logboom.errors import CorruptData, LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge, Unavailable
+from logboom.errors import (
+    CorruptData,
+    LogboomError,
+    NoSuchPartition,
+    NotLeader,
+    Overloaded,
+    RecordTooLarge,
+    Unavailable,
+)
 from logboom.settings import Settings
 from logboom.state_machine import Machine
 from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Term

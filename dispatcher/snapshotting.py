@@ -89,11 +89,12 @@ class Snapshotting:
         raft: RaftLog,
         clock: Clock,
         offload: Offload,
+        sleep: Callable[[float], None],
         global_index: Callable[[], GlobalLogIndex],
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``offload`` takes jobs that last; ``completed`` is told of every set, on the loop."""
+        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` is told of every set, on the loop."""
         self._settings = settings
         self._cluster = cluster
         self._store = store
@@ -102,6 +103,7 @@ class Snapshotting:
         self._raft = raft
         self._clock = clock
         self._offload = offload
+        self._sleep = sleep
         self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
@@ -211,7 +213,7 @@ class Snapshotting:
     def _write(self, gathering: _Gathering) -> SetMeta:
         """Off the loop."""
         parent = gathering.parent
-        writer = self._store.begin(parent.global_index)
+        writer = self._store.begin(parent.global_index, self._pace())
         try:
             for partition_id in sorted(gathering.dumps):
                 with gathering.dumps[partition_id] as dump:
@@ -233,6 +235,18 @@ class Snapshotting:
             self._store.abandon(writer)
             raise
         return meta
+
+    def _pace(self) -> Callable[[int], None]:
+        began, total = self._clock.monotonic(), 0
+
+        def pace(nbytes: int) -> None:
+            nonlocal total
+            total += nbytes
+            ahead = total / self._settings.bytes_per_s - (self._clock.monotonic() - began)
+            if ahead > 0:
+                self._sleep(ahead)
+
+        return pace
 
     def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
         if meta is None:

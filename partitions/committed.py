@@ -52,6 +52,15 @@ class Columns:
         """Position behind the last batch."""
         return self.start + len(self.last)
 
+    def append(self, ref: BatchRef, global_index: int) -> None:
+        """The next batch."""
+        self.global_index.append(global_index)
+        self.segment.append(ref.segment)
+        self.offset.append(ref.offset)
+        self.length.append(ref.length)
+        self.digests += ref.digest
+        self.last.append(ref.last_index)
+
     def digest(self, position: int) -> bytes:
         """Of the batch there, which may be the one in front."""
         row = position - self.start
@@ -121,13 +130,7 @@ class Committed:
 
     def append(self, ref: BatchRef, global_index: int) -> None:
         """The next one."""
-        columns = self._columns
-        columns.global_index.append(global_index)
-        columns.segment.append(ref.segment)
-        columns.offset.append(ref.offset)
-        columns.length.append(ref.length)
-        columns.digests += ref.digest
-        columns.last.append(ref.last_index)
+        self._columns.append(ref, global_index)
         self._newest[ref.segment] = ref.last_index
 
     # -- finding

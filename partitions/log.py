@@ -11,7 +11,7 @@ other threads. What they share is append-only arrays and immutable tuples.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
@@ -23,7 +23,7 @@ from partitions.compaction import Lease, Leases, removal
 from partitions.open_segment import OpenSegment, Write, WriteJob
 from partitions.opening import FROM_THE_BEGINNING, LogBase, open_segments
 from partitions.places import PLACES, saving
-from partitions.reading import CommittedBatch, LogReader, SegmentRemoved
+from partitions.reading import CommittedBatch, LogReader, RawBatch, SegmentRemoved
 from partitions.recent import RecentBatches
 from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef, Damage, segment_name
 from ports.disk import Disk, File
@@ -82,6 +82,7 @@ class PartitionLog:
         self._tail_records = 0
         self._written_segment = 0
         """Those before it are sealed."""
+        self._followed: tuple[int, bytes] | None = None
         self._leases = Leases(settings.reader_lease_ms / 1000)
         self.recent = RecentBatches(settings.recent_bytes)
         """For whoever applies."""
@@ -145,7 +146,9 @@ class PartitionLog:
 
         Also True of the one that the first one here follows: what comes behind it may be appended.
         """
-        return self.find(last_index, digest) is not None or self._committed.is_in_front(last_index, digest)
+        if self.find(last_index, digest) is not None or self._committed.is_in_front(last_index, digest):
+            return True
+        return self._followed == (last_index, digest)
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """Where it is."""
@@ -344,6 +347,14 @@ class PartitionLog:
             position += 1
         return nbytes >= 0
 
+    def read_raw(self, *, after_index: int, through_index: int, max_bytes: int) -> list[RawBatch]:
+        """Committed batches, whole, that follow ``after`` and end at or before ``through``, as bytes for another node.
+
+        At least one if there is any. Checked against the committed digest. Raises IndexCompacted, CorruptData.
+        Blocking.
+        """
+        return self._reader.read_raw(after_index=after_index, through_index=through_index, max_bytes=max_bytes)
+
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
         """A held batch, raw, written or not. Raises CorruptData or IndexCompacted. Blocking."""
         queued = self._unwritten.get((last_index, digest))
@@ -427,6 +438,35 @@ class PartitionLog:
             kept = ((last, [ref for ref in refs if ref.segment in self._names]) for last, refs in self._held.items())
             self._held = {last: refs for last, refs in kept if refs}
         return removal(self._disk, self._directory, names, self._reader.forget)
+
+    # -- being filled from another node
+
+    @property
+    def before_digest(self) -> bytes:
+        """Of the batch in front of the first one that is still here."""
+        return self._committed.columns.before_digest
+
+    def follow(self, last_index: PartitionLogIndex, digest: bytes) -> None:
+        """An empty log, of which the beginning is gone everywhere: take what follows this batch."""
+        self._followed = last_index, digest
+
+    def save_fetched(self, rows: Sequence[tuple[int, int, bytes]]) -> Callable[[], None]:
+        """``save_places`` of what is committed and of these batches behind it, which are held and durable.
+
+        ``rows``: last index, global index, digest. The base of the next start lies at the last of them.
+        """
+        columns = self._committed.columns
+        columns = columns.part(columns.start, columns.end)
+        if self._followed is not None and not columns.last:
+            columns.before_index, columns.before_digest = self._followed
+        for last_index, global_index, digest in rows:
+            ref = self.find(last_index, digest)
+            if ref is None:
+                raise CorruptData(f"partition {self.partition_id}: the batch at {last_index} is not here")
+            columns.append(ref, global_index)
+        return saving(
+            self._disk, self._directory / PLACES, self.partition_id, columns, 1 << 62, settle=self.open_segment.settle
+        )
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""

@@ -11,7 +11,7 @@ from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIn
 from partitions.committed import Columns
 from partitions.compaction import orphans
 from partitions.open_segment import OpenSegment
-from partitions.places import PLACES, decode_places
+from partitions.places import PLACES, decode_places, encode_places
 from partitions.segment import BatchRef, Damage, load, segment_ordinal
 from ports.disk import Disk
 
@@ -67,6 +67,19 @@ def open_segments(
     for name in orphans(listed):
         disk.remove(directory / name)
     return opened
+
+
+def begin_places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase) -> None:
+    """For a node that is made from a snapshot: unless its places reach the base, the log begins behind it.
+
+    What its segments hold of before then counts as never committed. Blocking, and durable on return.
+    """
+    path = directory / PLACES
+    try:
+        _through_base(_read(disk, path, partition_id), base, path)
+    except CorruptData:
+        columns = Columns(before_index=base.last_index, before_digest=base.digest)
+        disk.replace_file(path, encode_places(columns, partition_id))
 
 
 def _places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase, opened: Opened) -> Columns:

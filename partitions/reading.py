@@ -50,6 +50,14 @@ class CommittedBatch(NamedTuple):
         return self.header.last_index
 
 
+class RawBatch(NamedTuple):
+    """A committed batch as bytes, checked."""
+
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    raw: bytes
+
+
 class LogReader:
     """Of one partition's log; blocking. ``open_file`` raises SegmentRemoved for one that compaction took away."""
 
@@ -114,6 +122,20 @@ class LogReader:
             if room <= 0:
                 break
         return batches
+
+    def read_raw(self, *, after_index: int, through_index: int, max_bytes: int) -> list[RawBatch]:
+        """See PartitionLog."""
+        found: list[RawBatch] = []
+        committed = self._committed
+        position = committed.first_after(after_index)
+        while position < committed.end and max_bytes > 0:
+            ref = committed.ref(position)
+            if ref.last_index > through_index:
+                break
+            found.append(RawBatch(ref.last_index, committed.global_index(position), self.read(ref)))
+            max_bytes -= ref.length
+            position += 1
+        return found
 
     def _recall(self, position: int, recent: RecentBatches, *, headers_only: bool) -> CommittedBatch | None:
         batch = recent.take(self._committed.digest(position))

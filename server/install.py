@@ -16,8 +16,7 @@ import structlog
 from logboom.errors import CorruptData
 from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.log import LogBase
-from partitions.places import begin_places
+from partitions.opening import LogBase, begin_places
 from ports.disk import Disk
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
@@ -69,6 +68,8 @@ def install_logs(meta: SetMeta, *, disk: Disk, journal: Journal, directories: Ma
     log.info("installing", global_index=meta.global_index, raft_index=meta.raft_index)
     for partition_id, directory in directories.items():
         tail = parent.tails.get(partition_id, EMPTY)
+        if not tail.last_index:
+            continue
         disk.make_directory(directory)
         begin_places(disk, directory, partition_id, LogBase(tail.last_index, tail.digest, tail.global_index))
     journal.install(Base(meta.raft_index, meta.raft_term, meta.parent))

@@ -261,6 +261,7 @@ class Node:
             raft=raft,
             clock=self.clock,
             offload=self.slow_offload,
+            sleep=self.world.sleep,
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
             fatal=self.fatal,

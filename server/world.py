@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ class World:
     """For checkpoints: thousands of partitions take turns, and applying does not wait for its turn among them."""
     slow_offload: Offload
     """For what may take minutes: snapshots, compaction. One at a time."""
+    sleep: Callable[[float], None]
+    """Holds up a thread of an offload for so many seconds; never the loop."""
     open_state_file: Callable[[Path, ApplySettings], StateFile]
     """In a directory that exists. Blocking."""
 
@@ -61,5 +64,6 @@ def real_world(*, fatal: Callable[[BaseException], None]) -> World:
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
         slow_offload=ThreadOffload(workers=1, name="slow"),
+        sleep=time.sleep,
         open_state_file=KvFile,
     )

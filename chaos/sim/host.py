@@ -140,6 +140,7 @@ class Host:
             apply_offload=apply_offload,
             save_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
             slow_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
+            sleep=lambda _: None,
             open_state_file=self.state_files.open,
         )
         try:
