@@ -31,6 +31,7 @@ from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
+from raftlog.parent_state import ParentState
 from server.data_dir import DataDir
 from server.faults import drop_hook
 from server.manifest import Manifest
@@ -140,7 +141,8 @@ class Node:
 
     def _used(self) -> set[int]:
         """Partitions that something was ordered for, committed or not."""
-        return {route.partition_id for command, _, _ in self.journal for route in unpack_routes(command)}
+        before = set(ParentState.decode(self.journal.base.state).tails)
+        return before.union(route.partition_id for command, _, _ in self.journal for route in unpack_routes(command))
 
     def _open_partitions(self) -> None:
         cluster = self.settings.cluster
