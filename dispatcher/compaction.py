@@ -114,7 +114,8 @@ class Compaction:
         parent = ParentState.decode(target.parent)
         for partition_id, tail in parent.tails.items():
             await self._secure(partition_id, tail.last_index)
-        await _called(lambda done: self._raft.compact(Base(target.raft_index, target.raft_term, target.parent), done))
+        base = Base(target.raft_index, target.raft_term, target.parent)
+        await _called(lambda done: self._raft.compact(base, lambda: done(None)))
         for partition_id, tail in parent.tails.items():
             await self._remove(partition_id, tail.last_index)
 

@@ -228,7 +228,7 @@ class Installing:
             return [store.save_places(tail.last_index)]
         global_index = GlobalLogIndex(meta.global_index)
         rows: list[tuple[int, int, bytes]] = []
-        after = store.committed_index
+        after: int = store.committed_index
         while after < tail.last_index:
             began = self._clock.monotonic()
             ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}

@@ -314,13 +314,6 @@ class Pipeline:
             pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes
         )
 
-    def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
-        """See RaftEvents. Nothing is made of them yet."""
-        self.parent.control(raft_index)
-
-    def peer_needs_snapshot(self, peer: NodeId) -> None:
-        """See RaftEvents. Nobody has one yet."""
-
     def leads(self, term: int) -> None:
         """See RaftEvents."""
         self._tails = self.parent.tails_after(self.raft.uncommitted_routes())

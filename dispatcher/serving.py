@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from dispatcher.installing import number
-from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable
+from logboom.errors import IndexCompacted, LogboomError, ProtocolError, Unavailable
 from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId
 from logboom.wire import Buffer, Frame, Kind
 from partitions.log import PartitionLog
+from partitions.reading import DamagedBatch
 from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.links import Links
@@ -49,7 +50,7 @@ class SnapshotServing:
         links: Links,
         clock: Clock,
         offload: Offload,
-        damaged: Callable[[PartitionId, BaseException], None],
+        damaged: Callable[[PartitionId, DamagedBatch], None],
     ) -> None:
         """``damaged`` is told of a batch that cannot be read."""
         self._store = store
@@ -89,7 +90,7 @@ class SnapshotServing:
         def done(piece: _Piece | None, error: BaseException | None) -> None:
             if piece is None:
                 known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
-                if isinstance(error, CorruptData) and frame.kind is Kind.LOG_FETCH:
+                if isinstance(error, DamagedBatch):
                     self._damaged(PartitionId(number(frame.header, "partition")), error)
                 piece = _Piece({"error": known.to_wire()}, [])
             self._links.send(peer, kind, piece.header, piece.body, request_id=frame.request_id)
@@ -97,7 +98,7 @@ class SnapshotServing:
         self._offload.submit(job, done)
 
     def _file_piece(self, frame: Frame) -> Callable[[], _Piece]:
-        global_index, offset = number(frame.header, "global_index"), number(frame.header, "offset")
+        global_index, offset = GlobalLogIndex(number(frame.header, "global_index")), number(frame.header, "offset")
         name = frame.header.get("file")
         if name not in ("meta", "states"):
             raise ProtocolError("SNAPSHOT_FETCH of neither meta nor states")

@@ -7,7 +7,6 @@ into one set. When it is complete, the node compacts to the set before it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,7 +93,7 @@ class Snapshotting:
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` is told of every set, on the loop."""
+        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop."""
         self._settings = settings
         self._cluster = cluster
         self._store = store

@@ -162,7 +162,7 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Snapshots, and what is removed below them. The leader decides when; every node takes its own, at the same index."""
+    """Snapshots, and what is removed below them. The leader decides when; every node takes its own at that index."""
 
     log_bytes: int = 512 * MIB
     """A snapshot is due when so much was written since the last, 0: not for that;"""
@@ -171,7 +171,7 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     age_ms: int = 3_600_000
     """or, if anything was, after this time, 0: not for that."""
     keep: int = 2
-    """Sets kept, at least 2. All but the newest are what a node compacts to: others can always go on from the newest."""
+    """Sets kept, at least 2. Logs are compacted to the last but one: whoever is given the last can go on from there."""
     retain_bytes: int = 64 * MIB
     """Of a partition with state: payload kept below what is compacted, for readers (in whole segments)."""
     retain_log_bytes: int = 0

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import structlog
 
@@ -28,7 +29,9 @@ from raftlog.entry import Route, unpack_control, unpack_routes
 from raftlog.events import RaftEvents
 from raftlog.feed import Feeds
 from raftlog.journal import Journal
+from raftlog.journal_base import Base
 from raftlog.links import Links
+from raftlog.needs import Needs
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
 from raftlog.proposals import Proposals
@@ -37,8 +40,6 @@ from raftlog.recovery import recover
 from raftlog.repair import Repair, Wanted
 
 log = structlog.get_logger(__name__)
-
-NEED_AGAIN_S: Final = 0.25
 
 
 class RaftLog:
@@ -88,8 +89,10 @@ class RaftLog:
             send=self._send_raft,
             apply=self._on_committed,
             sendable=self.feeds.sendable,
+            too_far=self._too_far,
         )
         self.reads = ReadRounds(self.engine)
+        self.needs = Needs(journal=journal, engine=self.engine, feeds=self.feeds, links=self.links, clock=clock)
         self.repair = Repair(
             peers=peers,
             links=self.links,
@@ -104,7 +107,6 @@ class RaftLog:
         self._leading_term: int | None = None
         self._admitting = False
         self._proposals = Proposals(entry_bytes_max=settings.entry_bytes_max)
-        self._needed: tuple[int, float] | None = None
         self._scheduled = False
         self._waited = False
         self._lone = False
@@ -257,14 +259,14 @@ class RaftLog:
             self.poke()
 
     def _uncommitted_index(self, route: Route) -> int | None:
-        for command, index, _ in self.journal.entries[self.engine.applied_index - self.journal.entries[0][1] + 1 :]:
+        for command, index, _ in self.journal.after(self.engine.applied_index):
             if any(each.digest == route.digest for each in unpack_routes(command)):
                 return index
         return None
 
     def uncommitted_routes(self) -> list[Route]:
         """Routes in the journal above what was handed up: where a new leader continues from."""
-        rest = self.journal.entries[self.engine.applied_index - self.journal.entries[0][1] + 1 :]
+        rest = self.journal.after(self.engine.applied_index)
         return [route for command, _, _ in rest for route in unpack_routes(command)]
 
     def _on_committed(self, index: int, term: int, command: bytes) -> None:
@@ -273,6 +275,22 @@ class RaftLog:
             self.events.committed(index, term, unpack_routes(command))
         else:
             self.events.control(index, term, fields)
+
+    # -- beginning later
+
+    @property
+    def lagging(self) -> AbstractSet[NodeId]:
+        """Leader only: peers that lack what the journal no longer has, until they acknowledge something that it has."""
+        return self.engine.lagging
+
+    def compact(self, base: Base, done: Callable[[], None]) -> None:
+        """Let the journal begin at ``base``, which has been handed up here; ``done`` once it does. One at a time.
+
+        Before the call everything up to there is on stable storage outside the journal: what is applied and, of
+        every partition, its log. Peers that lack what goes need a snapshot.
+        """
+        invariant(base.index <= self.engine.applied_index, "compaction to {}, not handed up yet", base.index)
+        self.group.compact(base, done)
 
     def _notice_role(self) -> None:
         term = self.engine.term if self.engine.is_leader else None
@@ -284,6 +302,7 @@ class RaftLog:
                 self.events.lost_leadership()
             self._leading_term = term
             self.feeds.reset()
+            self.engine.lagging.clear()
             log.info("role", leads=term is not None, term=self.engine.term)
         if term is not None and not self._admitting and self.engine.leads_committed_term:
             self._admitting = True
@@ -344,7 +363,7 @@ class RaftLog:
         self.engine.connected(peer, up=True)
         if self._leading_term is not None:
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
-        self._needed = None
+        self.needs.forget()
         self.events.peer_up(peer)
         self.poke()
 
@@ -374,7 +393,9 @@ class RaftLog:
         elif frame.kind is Kind.PAYLOAD:
             self._on_payload(frame)
         elif frame.kind is Kind.NEED:
-            self._on_need(peer, _index(frame.header, "raft_index"))
+            index = _index(frame.header, "raft_index")
+            if self._leading_term is not None:
+                self.needs.answer(peer, index)
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
             self.repair.on_frame(peer, frame)
         else:
@@ -389,28 +410,22 @@ class RaftLog:
     def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
         missing = None
         if message["type"] == "append_entries" and message["term"] >= self.engine.term:
-            message, missing = gate.pass_through(message, self.payloads.holds)
+            message, missing = gate.pass_through(message, self.payloads.holds, above=self.journal.base_index)
         self.engine.receive(peer, message)
+        if message["type"] == "next_node_idx" and self._leading_term is not None and self.feeds.halted(peer):
+            self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
         if missing is not None and missing <= self.journal.last_index + 1:
-            self._ask_for_payload(peer, missing)
+            self.needs.ask(peer, missing)
         # Else entries before it are not here either: the engine has said so, and payload comes before each of them.
-
-    def _ask_for_payload(self, leader: NodeId, index: int) -> None:
-        now = self.clock.monotonic()
-        if self._needed is not None and self._needed[0] == index and now - self._needed[1] < NEED_AGAIN_S:
-            return
-        self._needed = (index, now)
-        self.links.send(leader, Kind.NEED, {"raft_index": index})
 
     def _on_payload(self, frame: Frame) -> None:
         if _index(frame.header, "term") >= self.engine.term:
             self.payloads.receive(frame.body)
 
-    def _on_need(self, peer: NodeId, index: int) -> None:
-        if self._leading_term is None or not 1 < index <= self.journal.last_index:
-            return
-        self.feeds.rewind(peer, held=index - 1)
-        self.engine.rewind(peer, index)
+    def _too_far(self, peer: NodeId) -> None:
+        if not self.feeds.halted(peer):
+            self.feeds.rewind(peer, held=0)
+        self.events.peer_needs_snapshot(peer)
 
     def _advanced(self, peer: NodeId) -> None:
         self.engine.send_soon()

@@ -116,11 +116,13 @@ class Engine(SyncObj):  # type: ignore[misc]
         send: Callable[[NodeId, Message], bool],
         apply: Callable[[int, int, bytes], None],
         sendable: Callable[[NodeId], int],
+        too_far: Callable[[NodeId], None],
         apply_batch: int = 256,
     ) -> None:
         """``send`` queues a message (False: not connected); ``apply`` gets committed entries in order.
 
-        ``sendable`` is the highest Raft index whose payload is on the link to a peer.
+        ``sendable`` is the highest Raft index whose payload is on the link to a peer. ``too_far`` is called in every
+        round that has nothing for a peer, because it lacks what the journal no longer has.
         """
         check_version()
         self.journal = journal
@@ -133,6 +135,9 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._apply = apply
         self._apply_batch = apply_batch
         self._sendable = sendable
+        self._too_far = too_far
+        self.lagging: set[NodeId] = set()
+        """Leader only: peers that have not acknowledged anything since they were too far behind."""
         self._voters: set[str] = set()
         self._pre_votes: set[str] = set()
         self._pre_vote_passed = False
@@ -148,6 +153,8 @@ class Engine(SyncObj):  # type: ignore[misc]
         self.round = 0
         """Sequence of the last append_entries round; echoed in replies."""
         self._echoed: dict[str, int] = {}
+        self._probed: dict[str, int] = {}
+        """What a lagging peer said of its end when it was last tried whether it has the base."""
         self._rewound: dict[str, int] = {}
         """Last round before a peer's entries were started over: complaints about older rounds are stale."""
         # PySyncObj takes these as module globals.
@@ -171,6 +178,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         )
         super().__init__(_Peer(node_id), [_Peer(p) for p in peers], conf, transport=_Outbound(send))
         self._peers = {n.id: n for n in sorted(self._SyncObj__otherNodes, key=lambda n: n.id)}
+        self._set("raftLastApplied", journal.base_index)  # the commit index comes from the journal itself
 
     # -- private state of the base class, by its mangled names
 
@@ -228,16 +236,19 @@ class Engine(SyncObj):  # type: ignore[misc]
         return index
 
     def term_at(self, index: int) -> int | None:
-        """Term of a journal entry."""
-        return self.journal.entry(index)[2] if 1 <= index <= self.journal.last_index else None
+        """Term of a journal entry, its base's included; None if it has none there."""
+        journal = self.journal
+        return journal.entry(index)[2] if journal.base_index <= index <= journal.last_index else None
 
     def connected(self, peer: NodeId, *, up: bool) -> None:
         """A link came up or went down."""
         node = self._peers[peer]
         (self._SyncObj__connectedNodes.add if up else self._SyncObj__connectedNodes.discard)(node)
         if up and self.is_leader:
-            # Whatever was in flight is gone; start from what the peer has acknowledged.
-            self._SyncObj__raftNextIndex[node] = max(2, self._SyncObj__raftMatchIndex[node] + 1)
+            # Whatever was in flight is gone; start from what the peer has acknowledged, or, as all that can be
+            # known to be there, the base: should it not be, the answer tells.
+            self._SyncObj__raftNextIndex[node] = max(self.journal.base_index, self._SyncObj__raftMatchIndex[node]) + 1
+            self._probed.pop(peer, None)
             self._need_append = True
 
     def append(self, command: bytes) -> int:
@@ -459,11 +470,22 @@ class Engine(SyncObj):  # type: ignore[misc]
         if message["success"]:
             match[node] = max(match[node], message["next_node_idx"] - 1)
             following[node] = max(following[node], match[node] + 1)
+            if match[node] >= self.journal.base_index:
+                self.lagging.discard(NodeId(node.id))
             invariant(match[node] <= self.journal.last_index, "{} acknowledged entries that we never sent", node.id)
         elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
             # Once per round: every message in flight will complain, and each answer would start a storm.
             self._rewound[node.id] = self.round
             following[node] = max(match[node] + 1, min(following[node], message["next_node_idx"]), 2)
+            self._need_append = True
+        elif not message["reset"] and following[node] <= self.journal.base_index < message["next_node_idx"]:
+            self._probe(node, message["next_node_idx"])
+
+    def _probe(self, node: Node, end: int) -> None:
+        """Its journal reaches further than it is known to agree: does it have our base? Once for each such end."""
+        if self._probed.get(node.id) != end:
+            self._probed[node.id] = end
+            self._SyncObj__raftNextIndex[node] = self.journal.base_index + 1
             self._need_append = True
 
     def _on_append(self, node: Node, message: Message) -> None:
@@ -480,11 +502,19 @@ class Engine(SyncObj):  # type: ignore[misc]
         if "prevLogIdx" not in message:
             self._SyncObj__sendNextNodeIdx(node, seq=message["seq"])
             return
-        previous, entries = message["prevLogIdx"], message["entries"]
+        previous, previous_term, entries = message["prevLogIdx"], message["prevLogTerm"], message["entries"]
+        base = self.journal.base
+        if previous < base.index:
+            # What is at or before our base is committed: everybody who leads has the same.
+            reached = entries[: base.index - previous][-1:]
+            agreed = not reached or reached[0][1] < base.index or reached[0][2] == base.term
+            invariant(agreed, "{} sends entry {}, our base, of another term", node.id, base.index)
+            entries = entries[base.index - previous :]
+            previous, previous_term = base.index, base.term
         held = self.term_at(previous)
         if held is None:
             self._SyncObj__sendNextNodeIdx(node, reset=True, seq=message["seq"])
-        elif held != message["prevLogTerm"]:
+        elif held != previous_term:
             self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=max(previous, 1), reset=True, seq=message["seq"])
         else:
             self._store(entries)
@@ -538,6 +568,9 @@ class Engine(SyncObj):  # type: ignore[misc]
         following = self._SyncObj__raftNextIndex
         for _ in range(MESSAGES_PER_ROUND):
             start = following[node]
+            if start <= self.journal.base_index:
+                self._send_beat(node)
+                return
             entries = self._entries(start, min(self.journal.last_index, self._sendable(NodeId(node.id))))
             previous = self.journal.entry(start - 1)
             sent = self._SyncObj__transport.send(
@@ -557,6 +590,13 @@ class Engine(SyncObj):  # type: ignore[misc]
             following[node] = entries[-1][1] + 1
             if following[node] > self.journal.last_index:
                 return
+
+    def _send_beat(self, node: Node) -> None:
+        """To one who lacks what is gone: that there is a leader, and nothing else."""
+        beat = {"type": "append_entries", "term": self.term, "commit_index": self.commit_index, "seq": self.round}
+        self._SyncObj__transport.send(node, beat)
+        self.lagging.add(NodeId(node.id))
+        self._too_far(NodeId(node.id))
 
     def _entries(self, start: int, end: int) -> list[tuple[bytes, int, int]]:
         taken: list[tuple[bytes, int, int]] = []

@@ -69,7 +69,11 @@ class Feeds:
     @property
     def behind(self) -> bool:
         """Somebody catches up."""
-        return any(feed.cursor != LIVE for feed in self._feeds.values())
+        return any(self._journal.base_index <= feed.cursor != LIVE for feed in self._feeds.values())
+
+    def halted(self, peer: NodeId) -> bool:
+        """It is fed nothing: it may lack what the journal no longer has. Whoever knows better rewinds."""
+        return self._feeds[peer].cursor < self._journal.base_index
 
     def reset(self) -> None:
         """A new leadership: believe that everybody holds everything until told otherwise."""
@@ -77,7 +81,7 @@ class Feeds:
             feed.cursor, feed.reading, feed.epoch = LIVE, False, feed.epoch + 1
 
     def rewind(self, peer: NodeId, *, held: int) -> None:
-        """``peer`` holds the payload of entries up to ``held``, perhaps not beyond."""
+        """``peer`` holds the payload of entries up to ``held``, perhaps not beyond. Below the base: see ``halted``."""
         feed = self._feeds[peer]
         feed.cursor, feed.reading, feed.epoch = held, False, feed.epoch + 1
 
@@ -95,7 +99,9 @@ class Feeds:
     def pump(self, *, term: int, settled: bool) -> None:
         """Move every feed that can move. ``settled``: no batch is appended and not yet proposed."""
         for peer, feed in self._feeds.items():
-            if feed.cursor != LIVE and not feed.reading and not self._links.congested(peer):
+            if feed.cursor == LIVE or feed.reading or self.halted(peer):
+                continue
+            if not self._links.congested(peer):
                 self._pump(peer, feed, term=term, settled=settled)
 
     def _pump(self, peer: NodeId, feed: _Feed, *, term: int, settled: bool) -> None:

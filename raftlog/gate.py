@@ -22,13 +22,16 @@ class Passed(NamedTuple):
     missing_from: int | None
 
 
-def pass_through(message: Message, holds: Holds) -> Passed:
-    """Cut ``append_entries`` at the first entry of which a payload is not held."""
+def pass_through(message: Message, holds: Holds, *, above: int = 0) -> Passed:
+    """Cut ``append_entries`` at the first entry of which a payload is not held.
+
+    Nothing is asked about entries up to ``above``: the journal has them behind it.
+    """
     entries = message.get("entries")
     if not entries:
         return Passed(message, None)
     for position, (command, index, _) in enumerate(entries):
-        if not all(holds(route) for route in unpack_routes(command)):
+        if index > above and not all(holds(route) for route in unpack_routes(command)):
             # With nothing left it still asks whether the entry before is held, and keeps us from campaigning.
             return Passed(dict(message, entries=entries[:position]), index)
     return Passed(message, None)

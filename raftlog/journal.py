@@ -3,6 +3,8 @@
 In memory it is the list that the Raft engine works on; every change is queued as a typed
 record and written, with one sync, by the group sync (``take`` → ``run`` → ``done``).
 
+Below its base, a committed entry, it has nothing but the parent state there.
+
 It also carries small batches of the partition logs (REDO), so that a group needs one sync
 however many partitions it touches. They count only until those logs are synced themselves
 (SETTLED); files behind that point are then written anew without them.
@@ -14,44 +16,18 @@ import hashlib
 from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import overload
 
-from logboom.errors import CorruptData
 from logboom.types import MIB
-from ports.disk import Disk, File
+from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
 from ports.sync import Redo
 from raftlog import journal_codec as codec
 from raftlog.entry import KIND_NOOP
+from raftlog.journal_base import BEGINNING, Base
 from raftlog.journal_codec import Kind
-
-Entry = tuple[bytes, int, int]
-"""Command, Raft index, term: the engine's own shape."""
-
-Pending = tuple[Kind, bytes]
-
-SCAN_BYTES_MAX = 1 << 31
-
-
-@dataclass
-class _Tail:
-    """Where the next record goes."""
-
-    file: File
-    offset: int
-    sequence: int
-    salt: codec.Salt
-    redo_bytes: int = 0
-    """In this file."""
-    doubtful: int = 0
-    """At start: what was found from this offset on may not be on the disk."""
-
-
-class _Sealed(NamedTuple):
-    """A full file that still has REDO records."""
-
-    path: Path
-    last_sequence: int
+from raftlog.journal_files import JournalFiles, Pending
+from raftlog.journal_replay import Entry, Replay
 
 
 class JournalJob:
@@ -77,9 +53,25 @@ class JournalJob:
         self.journal.written(self)
 
 
+class Compaction:
+    """Entries up to a base's go. ``run`` happens off the loop, perhaps while a group is written."""
+
+    def __init__(self, journal: Journal, base: Base) -> None:
+        self._journal = journal
+        self._base = base
+
+    def run(self) -> None:
+        """On the disk. An OSError is final for this node."""
+        self._journal.write_base(self._base)
+
+    def done(self) -> None:
+        """In memory."""
+        self._journal.compacted(self._base)
+
+
 @dataclass
 class Journal:
-    """Indexed like a list of entries; the first is a placeholder at Raft index 1 that every node has."""
+    """Indexed like a list of entries; the first is a placeholder at the base, Raft index 1 at the beginning."""
 
     disk: Disk
     directory: Path
@@ -89,6 +81,8 @@ class Journal:
     entries: list[Entry] = field(default_factory=lambda: [(KIND_NOOP, 1, 0)])
     term: int = 0
     vote: str | None = None
+    base: Base = BEGINNING.base
+    """What is at or before it is committed, and only its state is left."""
     durable_index: int = 1
     """Entries up to here are synced; a leader may count itself up to here."""
     floor: int = 1
@@ -101,10 +95,10 @@ class Journal:
     """Of the first record that no job has taken yet."""
     _redo: dict[bytes, tuple[int, memoryview]] = field(default_factory=dict)
     """Found at start, by digest, with their sequence."""
-    _sealed: list[_Sealed] = field(default_factory=list)
-    _tail: _Tail | None = None
-    _synced: int = 0
     _in_flight: JournalJob | None = None
+
+    def __post_init__(self) -> None:
+        self._files = JournalFiles(self.disk, self.directory, self.cluster, self.segment_bytes, self.random_bytes)
 
     # -- opening
 
@@ -124,114 +118,17 @@ class Journal:
         """
         disk.make_directory(directory)
         journal = cls(disk, directory, cluster_hash(cluster_id), segment_bytes, random_bytes)
-        names = [name for name in disk.list(directory) if name.endswith(".journal")]
-        sequence, floor = 1, 1
-        for position, name in enumerate(names):
-            sequence, floor = journal._load(directory / name, sequence, floor, last=position == len(names) - 1)
-        journal.floor = max(floor, 1)
+        found = Replay(journal._files)
+        found.run()
+        journal.base = journal._files.record.base
+        journal.entries = found.entries
+        journal.term, journal.vote, floor = found.hard
+        journal.floor = max(floor, journal.base.index)
         journal.durable_index = journal.entries[-1][1]
-        journal._synced, journal._next_sequence = sequence - 1, sequence
-        if journal._tail is None:
-            journal._tail = journal._new_segment(sequence)
-        else:
-            # What a killed process had written and not synced is in the page cache, be it records or the file's
-            # name. It counts as held from here on: make it so.
-            journal._write_again(journal._tail)
-            disk.sync_directory(directory)
+        journal.redo_bytes, journal._redo = found.redo_bytes, found.redo
+        journal._next_sequence = found.sequence
         invariant(journal.floor <= journal.durable_index, "journal ends below its acknowledged floor")
         return journal
-
-    def _load(self, path: Path, sequence: int, floor: int, *, last: bool) -> tuple[int, int]:
-        file = self.disk.open(path)
-        size = file.size()
-        if last and self._was_being_made(file, sequence):
-            self._tail = self._start_segment(file, sequence)
-            return sequence, floor
-        raw = file.read(offset=0, length=min(size, SCAN_BYTES_MAX))
-        header = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
-        if header.first_sequence != sequence:
-            raise CorruptData(
-                f"{path}: starts at record {header.first_sequence}, expected {sequence}: a journal segment is missing",
-                path=str(path),
-            )
-        try:
-            records, end = codec.scan(memoryview(raw), header)
-        except CorruptData as error:
-            raise CorruptData(f"{path}: {error}", path=str(path), **error.fields) from error
-        for record in records:
-            self._replay(record, path)
-            floor = record.floor
-        sequence = records[-1].next_sequence if records else sequence
-        redo_bytes = sum(len(record.body) for record in records if record.kind is Kind.REDO)
-        damage = codec.later_record(raw, end, missing=sequence, salt=header.salt)
-        if damage is not None or (not last and raw[end:].strip(b"\0")):
-            raise CorruptData(
-                f"{path}: damaged at offset {end}, before records that were synced later. "
-                "This node must not vote; restore it from a peer",
-                path=str(path),
-                offset=end,
-            )
-        if last:
-            self._cut_torn_tail(file, raw, end)
-            proven = records[-1].synced if records else 0
-            doubtful = next((r.start for r in records if r.sequence > proven), end)
-            doubtful = doubtful if doubtful > codec.SEGMENT_HEADER.size else 0
-            self._tail = _Tail(file, end, sequence, header.salt, redo_bytes, doubtful)
-        else:
-            file.close()
-            if redo_bytes:
-                self._sealed.append(_Sealed(path, sequence - 1))
-        return sequence, floor
-
-    def _was_being_made(self, file: File, sequence: int) -> bool:
-        """A crash before the header was synced: a part of it at most, and nothing behind it was ever promised."""
-        begun = file.read(offset=0, length=codec.SEGMENT_HEADER.size)
-        if not codec.begins_header(begun, first_sequence=sequence, cluster=self.cluster):
-            return False
-        rest = file.read(offset=len(begun), length=file.size())
-        return rest == bytes(len(rest))
-
-    def _write_again(self, tail: _Tail) -> None:
-        # After a failed sync the page cache may show what the disk never got, and the next sync succeeds without
-        # writing it. Files before the last were synced before it was made.
-        length = tail.offset - tail.doubtful
-        if length > 0:
-            tail.file.write([tail.file.read(offset=tail.doubtful, length=length)], offset=tail.doubtful)
-        tail.file.sync()
-
-    def _cut_torn_tail(self, file: File, raw: bytes, end: int) -> None:
-        rest = raw[end:]
-        if rest == bytes(len(rest)):  # by far the common case, and much faster to see than to strip
-            return
-        rest = rest.rstrip(b"\0")
-        # Keep what is cut: an operator may want to know what a power loss left behind.
-        self.disk.replace_file(file.path.with_suffix(".broken"), rest)
-        file.write([bytes(len(rest))], offset=end)
-        file.sync()
-
-    def _replay(self, record: codec.JournalRecord, path: Path) -> None:
-        if record.kind is Kind.ENTRY:
-            index, term = codec.ENTRY.unpack_from(record.body)
-            if index != self.entries[-1][1] + 1:
-                raise CorruptData(f"{path}: entry {index} follows {self.entries[-1][1]}", path=str(path))
-            self.entries.append((bytes(record.body[codec.ENTRY.size :]), index, term))
-        elif record.kind is Kind.TRUNCATE:
-            (index,) = codec.INDEX.unpack(record.body)
-            if index <= self.entries[0][1]:
-                raise CorruptData(f"{path}: entries are removed from {index} on", path=str(path), offset=record.start)
-            del self.entries[index - self.entries[0][1] :]
-        elif record.kind is Kind.REDO:
-            self._redo[bytes(record.body[: codec.DIGEST_BYTES])] = record.sequence, record.body[codec.DIGEST_BYTES :]
-            self.redo_bytes += len(record.body)
-        elif record.kind is Kind.SETTLED:
-            (through,) = codec.INDEX.unpack(record.body)
-            self._redo = {digest: found for digest, found in self._redo.items() if found[0] > through}
-        elif record.kind is Kind.HARDSTATE:
-            (self.term,) = codec.INDEX.unpack_from(record.body)
-            try:
-                self.vote = bytes(record.body[codec.INDEX.size :]).decode() or None
-            except UnicodeDecodeError as error:
-                raise CorruptData(f"{path}: a vote for nobody: {error}", path=str(path), offset=record.start) from error
 
     # -- the engine's view (PySyncObj's journal interface)
 
@@ -258,6 +155,7 @@ class Journal:
         """Drop entries from list position ``position`` on (a Raft conflict)."""
         if position >= len(self.entries):
             return
+        invariant(position > 0, "the journal's base is cut off")
         index = self.entries[position][1]
         del self.entries[position:]
         self._pending.append((Kind.TRUNCATE, codec.INDEX.pack(index)))
@@ -281,11 +179,11 @@ class Journal:
         return self.vote
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802 - the engine's name
-        """Not stored: a commit index from disk could exceed what the journal still holds."""
+        """Not stored, but for the base's: a commit index from disk could exceed what the journal still holds."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802 - the engine's name
-        """Always 1, for the same reason."""
-        return 1
+        """The base's: whatever is gone was committed."""
+        return self.base.index
 
     def onOneSecondTimer(self) -> None:  # noqa: N802 - the engine's name
         """Nothing to do."""
@@ -300,9 +198,21 @@ class Journal:
         """Raft index of the last entry, durable or not."""
         return self.entries[-1][1]
 
+    @property
+    def base_index(self) -> int:
+        """Raft index of the placeholder, the first of ``entries``."""
+        return self.entries[0][1]
+
     def entry(self, index: int) -> Entry:
-        """The entry at a Raft index that the journal holds."""
-        return self.entries[index - self.entries[0][1]]
+        """The entry at a Raft index that the journal holds; the base's own has a no-op for a command."""
+        position = index - self.entries[0][1]
+        if position < 0:
+            raise InvariantViolated(f"entry {index} is asked for, the journal begins at {self.base_index}")
+        return self.entries[position]
+
+    def after(self, index: int) -> list[Entry]:
+        """Entries above a Raft index, which is the base's or higher."""
+        return self.entries[index - self.entries[0][1] + 1 :]
 
     def truncate_from(self, index: int) -> None:
         """Drop entries from Raft index ``index`` on."""
@@ -339,19 +249,58 @@ class Journal:
 
     def settled(self, sequence: int) -> None:
         """Batches held up to ``sequence`` are synced in their logs: they are needed here no more."""
+        self._files.settled = max(self._files.settled, sequence)
         self._pending.append((Kind.SETTLED, codec.INDEX.pack(sequence)))
 
     def strip(self, through: int) -> None:
         """Write sealed files up to a settled sequence anew, without their batches. Off the loop; one at a time."""
-        while self._sealed and self._sealed[0].last_sequence <= through:
-            path = self._sealed[0].path
-            raw = self.disk.read_file(path)
-            header = codec.check_segment_header(raw, cluster=self.cluster, path=str(path))
-            records, _ = codec.scan(memoryview(raw), header)
-            if not records or records[-1].next_sequence - 1 != self._sealed[0].last_sequence:
-                return  # damaged since it was sealed: the next start says so
-            self.disk.replace_file(path, codec.strip(raw, records, header.salt))
-            self._sealed.pop(0)
+        self._files.strip(through)
+
+    # -- beginning later
+
+    def compaction(self, base: Base) -> Compaction:
+        """Let the journal begin at a committed entry: it and what is before it go. One at a time, and no ``strip``."""
+        self._check_base(base)
+        invariant(base.index > self.base.index, "compaction to {}, the base is {}", base.index, self.base.index)
+        return Compaction(self, base)
+
+    def write_base(self, base: Base) -> None:
+        """Off the loop: the base, then files that nothing needs any more go."""
+        self._files.write_base(base)
+
+    def compacted(self, base: Base) -> None:
+        """On the loop, after ``write_base``."""
+        self._check_base(base)
+        del self.entries[: base.index - self.base_index]
+        self.entries[0] = (KIND_NOOP, base.index, base.term)
+        self.base = base
+        self.floor = max(self.floor, base.index)
+
+    def _check_base(self, base: Base) -> None:
+        held = self.base_index <= base.index <= self.durable_index and self.entry(base.index)[2] == base.term
+        invariant(held, "entry {} of term {}, a base, is not in the journal", base.index, base.term)
+
+    def install(self, base: Base) -> None:
+        """Begin at an entry that others have committed, here or not. Blocking, before anything else goes on.
+
+        Entries behind it stay if they follow it. Term and vote stay, but for a term below the base's. After a crash
+        the caller does it again.
+        """
+        invariant(base.index >= self.base.index, "base {} in front of {}", base.index, self.base.index)
+        if base.term > self.term:
+            self.setCurrentTerm(base.term, None)
+        self.flush()
+        if base.index <= self.last_index and self.entry(base.index)[2] == base.term:
+            if base.index > self.base.index:
+                self.write_base(base)
+                self.compacted(base)
+            return
+        invariant(base.index > self.base.index, "base {} is of another term", base.index)
+        self._files.start_over(base)
+        self.base, self.entries = base, [(KIND_NOOP, base.index, base.term)]
+        self.durable_index = self.floor = base.index
+        self.redo_bytes = 0
+        self._redo.clear()
 
     # -- group sync
 
@@ -380,30 +329,8 @@ class Journal:
         return self._in_flight
 
     def write(self, pending: list[Pending], *, floor: int) -> None:
-        """Off the loop: encode, write once, sync once; a new segment when the old one is full."""
-        tail = self._open_tail()
-        size = sum(codec.record_bytes(len(body)) for _, body in pending)
-        if tail.offset + size > self.segment_bytes and tail.offset > codec.SEGMENT_HEADER.size:
-            tail.file.close()
-            if tail.redo_bytes:
-                self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1))
-            tail = self._tail = self._new_segment(tail.sequence)
-        synced, salt = self._synced, tail.salt
-        raw = b"".join(
-            codec.encode_record(kind, body, sequence=tail.sequence + k, synced=synced, floor=floor, salt=salt)
-            for k, (kind, body) in enumerate(pending)
-        )
-        tail.file.write([raw], offset=tail.offset)
-        tail.file.sync()
-        tail.offset += len(raw)
-        tail.sequence += len(pending)
-        tail.redo_bytes += sum(len(body) for kind, body in pending if kind is Kind.REDO)
-        self._synced = tail.sequence - 1
-
-    def _open_tail(self) -> _Tail:
-        if self._tail is None:
-            raise InvariantViolated("the journal is closed")
-        return self._tail
+        """Off the loop: written and synced, as one."""
+        self._files.write(pending, floor=floor)
 
     def written(self, job: JournalJob) -> None:
         """On the loop, after ``write``."""
@@ -420,24 +347,7 @@ class Journal:
 
     def close(self) -> None:
         """Idempotent. What is queued and not synced is dropped: nobody was told about it."""
-        if self._tail is not None:
-            self._tail.file.close()
-            self._tail = None
-
-    def _new_segment(self, sequence: int) -> _Tail:
-        path = self.directory / f"{sequence:020d}.journal"
-        file = self.disk.open(path, create=True)
-        tail = self._start_segment(file, sequence)
-        self.disk.sync_directory(self.directory)
-        return tail
-
-    def _start_segment(self, file: File, sequence: int) -> _Tail:
-        # Space first: appends then change no metadata, which makes their syncs cheaper.
-        file.allocate(self.segment_bytes)
-        salt = self.random_bytes(codec.SALT_BYTES)
-        file.write([codec.segment_header(first_sequence=sequence, cluster=self.cluster, salt=salt)], offset=0)
-        file.sync()
-        return _Tail(file, codec.SEGMENT_HEADER.size, sequence, codec.Salt.of(salt))
+        self._files.close()
 
 
 def cluster_hash(cluster_id: str) -> bytes:

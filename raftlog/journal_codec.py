@@ -204,6 +204,12 @@ def _check_body(record: JournalRecord) -> None:
         raise CorruptData(f"{name} is followed by {record.next_sequence}", offset=record.start)
 
 
+def unpack_hard_state(body: Buffer) -> tuple[int, str | None]:
+    """Term, and who got its vote; the body of a HARDSTATE. Raises UnicodeDecodeError."""
+    (term,) = INDEX.unpack_from(body)
+    return int(term), bytes(body[INDEX.size :]).decode() or None
+
+
 def strip(raw: bytes, records: Sequence[JournalRecord], salt: Salt) -> bytes:
     """A whole segment without its REDO records; dense sequences stay provable."""
     view = memoryview(raw)

@@ -14,8 +14,10 @@ time those logs are synced, one with each group, and the journal forgets what it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from logboom.types import KIB, MIB
 from ports.clock import Clock
@@ -23,6 +25,7 @@ from ports.invariant import invariant
 from ports.offload import Offload
 from ports.sync import SyncJob, SyncTarget
 from raftlog.journal import Journal
+from raftlog.journal_base import Base
 
 Send = Callable[[], None]
 INLINE_FILES_MAX = 2
@@ -79,7 +82,8 @@ class GroupSync:
         self._behind: dict[int, SyncTarget] = {}
         """Logs with batches that only the journal has synced."""
         self._settling: _Settling | None = None
-        self._stripping = False
+        self._chores: deque[_Chore] = deque()
+        """Of the journal, one at a time, side by side with groups; the first is under way."""
         self.groups = 0
         self.bytes = 0
 
@@ -169,7 +173,7 @@ class GroupSync:
 
     def _settle_next(self) -> None:
         due = bool(self._behind) and self._journal.redo_bytes > self._limits.unsettled
-        if due and self._settling is None and not self._stripping:
+        if due and self._settling is None and not self._chores:
             self._settling = _Settling(self._journal.taken_sequence, list(self._behind.values()))
             self._behind = {}
             self._journal.redo_bytes = 0
@@ -184,14 +188,39 @@ class GroupSync:
             return
         through, self._settling = self._settling.through, None
         self._journal.settled(through)
-        self._stripping = True
-        self._offload.submit(lambda: self._journal.strip(through), self._stripped)
+        self._do(_Chore(lambda: self._journal.strip(through)))
 
-    def _stripped(self, _: object, error: BaseException | None) -> None:
-        self._stripping = False
-        if error is not None and not self._broken:
+    # -- the journal's chores
+
+    def compact(self, base: Base, done: Callable[[], None]) -> None:
+        """Let the journal begin at ``base``, an entry that is committed and synced here; ``done`` once it does.
+
+        One at a time. A failure is final, and then ``done`` is never called.
+        """
+        job = self._journal.compaction(base)
+
+        def finished() -> None:
+            job.done()
+            done()
+
+        self._do(_Chore(job.run, finished))
+
+    def _do(self, chore: _Chore) -> None:
+        self._chores.append(chore)
+        if len(self._chores) == 1:
+            self._offload.submit(chore.run, self._chore_done)
+
+    def _chore_done(self, _: object, error: BaseException | None) -> None:
+        if self._broken:
+            return
+        if error is not None:
             self._broken = True
             self._failed(error)
+            return
+        self._chores[0].done()
+        self._chores.popleft()
+        if self._chores:
+            self._offload.submit(self._chores[0].run, self._chore_done)
 
     # -- groups
 
@@ -232,6 +261,13 @@ class GroupSync:
         self._settled()
         self._synced()
         self.kick()
+
+
+class _Chore(NamedTuple):
+    """``run`` happens off the loop, then ``done`` on it."""
+
+    run: Callable[[], None]
+    done: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ equal on every node) and knows where each partition's log ends. Rebuilt from the
 journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
-rising id: id u32, last index u64, digest 16. Equal states are equal bytes.
+rising id: id u32, last index u64, digest 16, global index u64. Equal states are equal bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raftlog.entry import Route
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
 INDEX_MAX: Final = 1 << 62
-ROW: Final = struct.Struct("<IQ16s")
+ROW: Final = struct.Struct("<IQ16sQ")
 
 
 class Tail(NamedTuple):
@@ -31,6 +31,8 @@ class Tail(NamedTuple):
 
     last_index: PartitionLogIndex
     digest: bytes
+    global_index: GlobalLogIndex = GlobalLogIndex(0)
+    """Of its last batch; 0 while that is not committed."""
 
 
 EMPTY = Tail(PartitionLogIndex(0), NO_DIGEST)
@@ -49,7 +51,7 @@ class ParentState:
         """Take one committed Raft entry; returns the global index of its first route."""
         invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
         first = GlobalLogIndex(self.global_index + 1)
-        for route in routes:
+        for global_index, route in enumerate(routes, first):
             tail = self.tails.get(route.partition_id, EMPTY)
             invariant(
                 route.last_index > tail.last_index,
@@ -58,7 +60,7 @@ class ParentState:
                 route.last_index,
                 tail.last_index,
             )
-            self.tails[route.partition_id] = Tail(route.last_index, route.digest)
+            self.tails[route.partition_id] = Tail(route.last_index, route.digest, GlobalLogIndex(global_index))
         self.global_index = GlobalLogIndex(self.global_index + len(routes))
         self.raft_index = raft_index
         return first
@@ -91,10 +93,10 @@ class ParentState:
             raise CorruptData(f"a parent state of {count} partitions in {len(raw)} bytes")
         state = cls(GlobalLogIndex(global_index), raft_index)
         last = -1
-        for partition, index, digest in ROW.iter_unpack(memoryview(raw)[HEADER.size :]):
-            if partition <= last or not 0 < index < INDEX_MAX:
+        for partition, index, digest, assigned in ROW.iter_unpack(memoryview(raw)[HEADER.size :]):
+            if partition <= last or not 0 < index < INDEX_MAX or not 0 < assigned <= global_index:
                 raise CorruptData(f"a parent state in which partition {partition}, after {last}, ends at {index}")
-            state.tails[partition] = Tail(index, digest)
+            state.tails[partition] = Tail(index, digest, GlobalLogIndex(assigned))
             last = partition
         if not (0 < raft_index < INDEX_MAX and count <= global_index < INDEX_MAX):
             raise CorruptData(f"a parent state of {count} partitions at {global_index}, Raft {raft_index}")

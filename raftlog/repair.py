@@ -108,7 +108,7 @@ class Repair:
 
     def _given_up(self, wanted: Wanted) -> bool:
         """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""
-        if wanted.raft_index is None:
+        if wanted.raft_index is None or wanted.raft_index <= self._journal.base_index:
             return False
         if wanted.raft_index > self._journal.last_index:
             return True

@@ -27,8 +27,9 @@ from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
 from partitions.apply_core import AppliedBatch
-from partitions.log import LogBase, PartitionLog
+from partitions.log import PartitionLog
 from partitions.machines import open_machine
+from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.net import ConnectionLimits, Listener
 from raftlog.core import RaftLog
@@ -88,7 +89,7 @@ class Node:
         self.sets = SnapshotStore(self.disk, self.data_dir.snapshots)
         intent = Intent(self.disk, self.data_dir.path)
         installing = self._install_logs(intent.read())
-        self.parent = ParentState.decode(self.journal.base.state) if self.journal.base.state else ParentState()
+        self.parent = ParentState.decode(self.journal.base.state)
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)

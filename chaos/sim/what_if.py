@@ -31,7 +31,9 @@ def forgotten(host: Host, backend: Backend) -> str:
         for partition, log in backend.logs.items()
         if log.mode is DurabilityMode.WRITE_AHEAD
     }
-    for command, index, term in live.entries[1 : live.floor]:
+    for command, index, term in live.entries[1 : live.floor - live.base_index + 1]:
+        if index <= journal.base_index:
+            continue  # its state is on the disk, and it is gone in memory in a moment
         if index > journal.last_index or journal.entry(index) != (command, index, term):
             return f"entry {index}, of {live.floor} acknowledged"
         for route in unpack_routes(command):

@@ -63,7 +63,9 @@ class Witness:
         before, journal = self._journals.get(host.name), backend.raft.journal
         if before is not None:
             self._check_kept(host, backend, floor=min(before.last_index, before.floor), before=before)
-        if journal.durable_index > 1 and not self._in_journal(host, _entry(journal, journal.durable_index)):
+        if journal.durable_index > journal.base_index and not self._in_journal(
+            host, _entry(journal, journal.durable_index)
+        ):
             self._fail("AckDurable", f"{host.name} starts with entry {journal.durable_index}, which is not on its disk")
         self._journals[host.name] = journal
         self._acknowledgements[host.name] = 0
@@ -72,10 +74,12 @@ class Witness:
 
     def _check_kept(self, host: Host, backend: Backend, *, floor: int, before: Any) -> None:
         journal = backend.raft.journal
-        if backend.raft.engine.term_at(floor) != before.entry(floor)[2]:
+        if floor > journal.base_index and backend.raft.engine.term_at(floor) != before.entry(floor)[2]:
             story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
             self._fail("AcknowledgedKept", story)
-        for command, index, _ in journal.entries[1:floor] if host.name not in self.damaged else ():
+        for command, index, _ in journal.after(journal.base_index) if host.name not in self.damaged else ():
+            if index > floor:
+                break
             for route in unpack_routes(command):
                 ahead = backend.logs[route.partition_id].mode is DurabilityMode.WRITE_AHEAD
                 if ahead and not backend.payloads.holds(route):
@@ -124,16 +128,15 @@ class Witness:
 
         def received(raw: memoryview) -> Route | None:
             found: Route | None = receive(raw)
-            following = slice(engine.commit_index, engine.commit_index + LOOK)
-            for command, index, _ in journal.entries[following] if found and engine.may_lead else ():
+            for command, index, _ in journal.after(engine.commit_index)[:LOOK] if found and engine.may_lead else ():
                 if not all(map(payloads.holds, unpack_routes(command))):
                     self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")
             return found
 
         def stripped(through: int) -> None:
-            full = len(journal._sealed)  # noqa: SLF001 - an observer
+            full = _carrying(journal)
             strip(through)
-            if len(journal._sealed) < full:  # noqa: SLF001 - an observer
+            if _carrying(journal) < full:
                 self._strips += 1
                 if self._strips % STRIPS == 0:
                     self._check_power_loss(host)
@@ -158,7 +161,7 @@ class Witness:
     def leads(self, host: Host, engine: Any) -> None:
         """A new leader has everything that leaders of earlier terms have committed."""
         top = bisect_left(self._committed_in, engine.term) - 1
-        if engine.term_at(top) != self._terms[top]:
+        if top >= engine.journal.base_index and engine.term_at(top) != self._terms[top]:
             story = f"{host.name} leads term {engine.term}; entry {top} of term {self._terms[top]} is committed"
             self._fail("LeaderComplete", f"{story}, its own is of term {engine.term_at(top)}")
 
@@ -197,7 +200,7 @@ class Witness:
 
     def _check_acknowledged(self, host: Host, backend: Backend, index: int) -> None:
         journal = backend.raft.journal
-        if index <= 1 or index > journal.last_index:
+        if index <= journal.base_index or index > journal.last_index:
             return
         if not self._in_journal(host, _entry(journal, index)):
             self._fail("AckDurable", f"{host.name} acknowledges entry {index}, which is not on its disk")
@@ -265,4 +268,11 @@ def _entry(journal: Any, index: int) -> bytes:
 
 
 def _holds(journal: Any, index: int, term: int | None) -> bool:
+    if index <= journal.base_index:
+        return True
     return bool(index <= journal.durable_index and journal.entry(index)[2] == term)
+
+
+def _carrying(journal: Any) -> int:
+    """Full files with batches in them."""
+    return sum(each.redo for each in journal._files.sealed)  # noqa: SLF001 - an observer

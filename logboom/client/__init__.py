@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import ssl
@@ -16,7 +15,7 @@ from logboom.client.parts import Part, check_partition
 from logboom.client.reads import LogBatch, Reader
 from logboom.client.submits import Submitter
 from logboom.commands import COMMANDS, Command, Value, to_record
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
 from logboom.routing import partition_of
 from logboom.types import (
@@ -29,9 +28,7 @@ from logboom.types import (
     Receipts,
     Record,
     Scope,
-    Watermark,
 )
-from logboom.wire import Kind
 
 Submittable = Command | Record
 SUBMITTABLE: Final = (*COMMANDS, Record)

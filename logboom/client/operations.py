@@ -84,9 +84,7 @@ class Operations:
         """
         deadline = self._deadline(timeout)
         header = {"action": "snapshot", "timeout_ms": max(1, int((deadline - self._cluster.now) * 1000))}
-        frame = await self._cluster.at_leader(
-            lambda node: node.ask(Kind.ADMIN, header, deadline=deadline), deadline=deadline
-        )
+        frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, header), deadline=deadline)
         return dict(frame.header["snapshot"])
 
     async def snapshots(self, *, node: str | None = None, timeout: float | None = None) -> dict[str, Any]:

@@ -245,7 +245,7 @@ def journal_files() -> tuple[Image, int]:
             through = journal.taken_sequence
             journal.settled(through)
             journal.strip(through)
-    begin = journal._open_tail().offset
+    begin = journal._files.open_tail().offset
     journal.add(b"\x10last", journal.last_index + 1, 99)
     journal.flush()
     journal.close()

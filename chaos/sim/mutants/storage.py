@@ -8,6 +8,7 @@ from chaos.sim.mutants.edit import Edit, Mutant
 
 CORE: Final = "raftlog.core:RaftLog."
 JOURNAL: Final = "raftlog.journal:Journal."
+FILES: Final = "raftlog.journal_files:JournalFiles."
 LOG: Final = "partitions.log:PartitionLog."
 SEGMENT: Final = "partitions.open_segment:OpenSegment."
 KV: Final = "partitions.machines.kv:KvMachine."
@@ -56,7 +57,7 @@ MUTANTS: Final = (
         "journal-name-not-synced",
         "A new journal file's name is not synced: with the power goes the file (I8).",
         ("VoteDurable", "AckDurable", "AcknowledgedKept"),
-        (Edit(JOURNAL + "_new_segment", "self.disk.sync_directory(self.directory)", "pass"),),
+        (Edit(FILES + "new_segment", "self.disk.sync_directory(self.directory)", "pass"),),
     ),
     Mutant(
         "log-name-not-synced",
@@ -68,7 +69,7 @@ MUTANTS: Final = (
         "found-journal-not-synced",
         "What a killed process had written counts as held after the start, and is not synced.",
         ("AckDurable", "VoteDurable", "AcknowledgedKept"),
-        (Edit(JOURNAL + "open", "journal._write_again(journal._tail)", "pass"),),
+        (Edit("raftlog.journal_replay:Replay.run", "self._write_again(files.tail)", "pass"),),
     ),
     Mutant(
         "found-log-not-synced",
@@ -134,9 +135,9 @@ MUTANTS: Final = (
         ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (
             Edit(
-                JOURNAL + "write",
-                "self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1))",
-                "self._sealed.append(_Sealed(tail.file.path, tail.sequence - 1)); self.strip(tail.sequence)",
+                FILES + "roll",
+                "self.sealed.append(tail.sealed(self.hard))",
+                "self.sealed.append(tail.sealed(self.hard)); self.strip(tail.sequence)",
             ),
         ),
     ),

@@ -17,6 +17,7 @@ from ports.sync import Redo
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.journal import Journal
+from raftlog.journal_base import Base
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
@@ -43,6 +44,19 @@ class Store:
         self.file.sync()
         self.journaled = self.sync_requested = False
         self.behind = False
+
+    def adopt(self, donor: Store, tails: dict[PartitionId, Tail]) -> None:
+        """What a snapshot brings: the donor's batches that lead to ``tails``, on stable storage."""
+        for partition, tail in tails.items():
+            index, digest, chain = tail.last_index, tail.digest, list[bytes]()
+            while index and (partition, index, digest) not in self.batches:
+                chain.append(donor.batches[partition, index, digest])
+                index, digest = PartitionLogIndex(index - 1), chain[-1][16:32]
+            for raw in reversed(chain):
+                self._keep(raw)
+                self.file.write([raw], offset=self.end)
+                self.end += 64
+        self.file.sync()
 
     def _keep(self, raw: bytes) -> Route:
         partition, index = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little")
@@ -125,15 +139,12 @@ class SimNode:
         loop, rng = cluster.loop, random.Random(cluster.rng.random())
         disk = cluster.disks[node_id]
         self.offload = VirtualOffload(loop, rng)
-        self.journal = Journal.open(
-            disk=disk,
-            directory=Path(f"/{node_id}/journal"),
-            cluster_id="sim",
-            segment_bytes=cluster.segment_bytes,
-            random_bytes=random.Random(0).randbytes,
-        )
+        self.journal = cluster.open_journal(node_id)
         self.store = Store(disk, Path(f"/{node_id}/aof"))
-        self.parent = ParentState()
+        self.parent = ParentState.decode(self.journal.base.state)
+        self.cuts: list[Base] = []
+        """Where the journal may begin one day."""
+        self.compacting = False
         self.tails: dict[PartitionId, Tail] = {}
         self.proposed: list[tuple[PartitionId, int, bytes]] = []
         self.network = cluster.net.of(f"{node_id}:1")
@@ -193,12 +204,27 @@ class SimNode:
         for offset, route in enumerate(routes):
             assert self.store.holds(route), "I2: committed without its payload"
             self.cluster.committed(self.node_id, first + offset, route)
+        if self.cluster.compacts and self.cluster.rng.random() < 0.1:
+            self.cuts.append(Base(raft_index, term, self.parent.encode()))
 
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
         self.parent.control(raft_index)
 
     def peer_needs_snapshot(self, peer: NodeId) -> None:
-        pass
+        assert peer in self.raft.lagging
+        self.cluster.too_far.add(peer)
+
+    def compact(self) -> None:
+        """To a cut at random, if there is a new one."""
+        self.cuts = [cut for cut in self.cuts if cut.index > self.journal.base.index]
+        if self.cuts and not self.compacting:
+            self.compacting = True
+            self.store.file.sync()
+            self.raft.compact(self.cluster.rng.choice(self.cuts), self._compacted)
+
+    def _compacted(self) -> None:
+        self.compacting = False
+        self.cluster.compactions += 1
 
     def leads(self, term: int) -> None:
         self.cluster.leaders.setdefault(term, set()).add(self.node_id)
@@ -227,7 +253,15 @@ class SimNode:
 
 
 class Cluster:
-    def __init__(self, seed: int, *, nodes: int = 3, segment_bytes: int = 4096, drop_payload: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        segment_bytes: int = 4096,
+        drop_payload: bool = False,
+        compacts: bool = False,
+    ) -> None:
         self.rng = random.Random(seed)
         self.loop = VirtualLoop()
         self.net = MemoryNetwork(self.loop, random.Random(self.rng.random()))
@@ -244,6 +278,19 @@ class Cluster:
         self.drop_payload = drop_payload
         self.reads = 0
         self.crashes = 0
+        self.compacts = compacts
+        self.compactions = self.installs = 0
+        self.too_far: set[NodeId] = set()
+        """Nodes that need a snapshot, as leaders say."""
+
+    def open_journal(self, node_id: NodeId) -> Journal:
+        return Journal.open(
+            disk=self.disks[node_id],
+            directory=Path(f"/{node_id}/journal"),
+            cluster_id="sim",
+            segment_bytes=self.segment_bytes,
+            random_bytes=random.Random(0).randbytes,
+        )
 
     def committed(self, node: NodeId, global_index: int, route: Route) -> None:
         """State-machine safety: one route per global index, ever, on every node."""
@@ -319,6 +366,34 @@ class Cluster:
                 await self.sleep(self.rng.uniform(0.05, 0.8))
                 await self.start(a)
 
+    async def compaction(self) -> None:
+        """Journals begin later and later; whoever is left behind is started from what another has applied."""
+        while True:
+            await self.sleep(self.rng.uniform(0.02, 0.4))
+            if self.nodes:
+                self.rng.choice(list(self.nodes.values())).compact()
+            for node_id in sorted(self.too_far & self.nodes.keys()):
+                self.too_far.discard(node_id)
+                await self.rescue(node_id)
+
+    async def rescue(self, node_id: NodeId) -> None:
+        """Give it the state at the latest cut that another node has."""
+        others = [node for node in self.nodes.values() if node.node_id != node_id]
+        found = [(cut.index, node.node_id, cut) for node in others for cut in [*node.cuts, node.journal.base]]
+        if not found:
+            return
+        _, donor, base = max(found, key=lambda each: each[:2])
+        if base.index <= self.nodes[node_id].journal.base.index:
+            return
+        self.crash(node_id, power=self.rng.random() < 0.3)
+        state = ParentState.decode(base.state)
+        Store(self.disks[node_id], Path(f"/{node_id}/aof")).adopt(self.nodes[donor].store, state.tails)
+        journal = self.open_journal(node_id)
+        journal.install(base)
+        journal.close()
+        self.installs += 1
+        await self.start(node_id)
+
     async def heal(self) -> None:
         """Everything back; all nodes must agree within 30 simulated seconds."""
         self.net.cuts.clear()
@@ -343,9 +418,12 @@ class Cluster:
         jobs = [self.loop.create_task(self.load(seconds))]
         if faults:
             jobs.append(self.loop.create_task(self.faults(seconds)))
+        compaction = self.loop.create_task(self.compaction()) if self.compacts else None
         for job in jobs:
             await job
         await self.heal()
+        if compaction is not None:
+            compaction.cancel()
 
     def play(self, seconds: float, *, faults: bool = True) -> None:
         self.tell(self.run(seconds, faults=faults))

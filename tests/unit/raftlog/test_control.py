@@ -72,7 +72,7 @@ class TestParentState:
         one.control(3)
         other.apply(2, [route(1, 1)])
         other.apply(3, [route(3, 5)])
-        other.tails[PartitionId(1)] = Tail(PartitionLogIndex(2), (2).to_bytes(16, "big"))
+        other.tails[PartitionId(1)] = Tail(PartitionLogIndex(2), (2).to_bytes(16, "big"), GlobalLogIndex(1))
         assert one.encode() == other.encode()
         assert ParentState.decode(one.encode()) == one
 
@@ -99,7 +99,7 @@ class TestParentState:
     def test_many_partitions_survive(self) -> None:
         rng = random.Random(1)
         tails = {
-            PartitionId(p): Tail(PartitionLogIndex(rng.randint(1, 1 << 40)), rng.randbytes(16))
+            PartitionId(p): Tail(PartitionLogIndex(rng.randint(1, 1 << 40)), rng.randbytes(16), GlobalLogIndex(p + 1))
             for p in rng.sample(range(100_000), 30_000)
         }
         state = ParentState(GlobalLogIndex(1 << 41), 77, tails)

@@ -84,11 +84,11 @@ def test_a_write_torn_at_any_byte_leaves_all_that_was_synced_before(tmp_path: Pa
     journal = grown(tmp_path / "whole", 8)
     before = content(journal)
     (path,) = files(tmp_path / "whole")
-    start = journal._open_tail().offset
+    start = journal._files.open_tail().offset
     journal.redo(Redo(digest(7), [b"batch"]))
     journal.add(b"\x10last", journal.last_index + 1, 50)
     journal.flush()
-    end = journal._open_tail().offset
+    end = journal._files.open_tail().offset
     after = content(journal)
     journal.close()
     raw = path.read_bytes()
@@ -109,10 +109,10 @@ def test_a_write_torn_at_any_byte_leaves_all_that_was_synced_before(tmp_path: Pa
 def test_any_byte_flipped_is_refused_or_was_never_relied_on(tmp_path: Path, *, redo: bool) -> None:
     """Before the last group every byte counts; in it a flip looks like a torn tail, and nothing before it goes."""
     journal = grown(tmp_path / "whole", 30, redo=redo)
-    last_start = journal._open_tail().offset
+    last_start = journal._files.open_tail().offset
     journal.add(b"\x10last", journal.last_index + 1, 50)
     journal.flush()
-    end, whole = journal._open_tail().offset, content(journal)
+    end, whole = journal._files.open_tail().offset, content(journal)
     shorter = (whole[0][:-1], *whole[1:])  # type: ignore[index]
     journal.close()
     paths = files(tmp_path / "whole")

@@ -104,6 +104,7 @@ class Voter:
             send=lambda peer, message: bool(self.sent.append(message)) or True,
             apply=lambda *_: None,
             sendable=lambda _: 1 << 62,
+            too_far=lambda _: None,
         )
         for peer in (THEIRS, NodeId("n3")):
             self.engine.connected(peer, up=True)

@@ -37,6 +37,32 @@ def test_links_that_lose_payload_but_pass_raft(seed: int) -> None:
     assert len(cluster.log) > 50
 
 
+@pytest.mark.parametrize("seed", range(100, 116))
+def test_journals_that_begin_later_and_later(seed: int) -> None:
+    """As above, while nodes compact, each when it likes; who is left behind is started from another's state."""
+    cluster = Cluster(seed, compacts=True)
+    cluster.play(4)
+    assert len(cluster.log) > 50
+    assert cluster.compactions > 3
+
+
+def test_some_are_left_behind() -> None:
+    """Else the test above says less than it seems to."""
+    installs = 0
+    for seed in (100, 101, 102, 103):
+        cluster = Cluster(seed, compacts=True)
+        cluster.play(4)
+        installs += cluster.installs
+    assert installs > 0
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_compaction_with_links_that_lose_payload(seed: int) -> None:
+    cluster = Cluster(seed, drop_payload=True, compacts=True)
+    cluster.play(3)
+    assert cluster.compactions > 3
+
+
 def test_single_node_commits() -> None:
     """A cluster of one serves."""
     cluster = Cluster(1, nodes=1)
