@@ -9,7 +9,7 @@ gate makes this unnecessary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 import structlog
@@ -64,6 +64,10 @@ class Repair:
         self._asked: tuple[NodeId, float] | None = None
         self._awaited: Route | None = None
         """Last route of the request under way."""
+
+    def set_peers(self, peers: Collection[NodeId]) -> None:
+        """Whom to ask from now on."""
+        self._peers, self._peer_count = itertools.cycle(peers), len(peers)
 
     @property
     def active(self) -> bool:

@@ -32,10 +32,12 @@ from partitions.machines import open_machine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.net import ConnectionLimits, Listener
+from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
+from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState
 from server.data_dir import DataDir
@@ -73,7 +75,7 @@ class Node:
         self.apply_offload = self.world.apply_offload
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
-        manifest = Manifest.of(self.node_id, settings.cluster)
+        manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
             disk=self.disk,
@@ -90,6 +92,8 @@ class Node:
         intent = Intent(self.disk, self.data_dir.path)
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
+        self.membership = self._membership(manifest)
+        manifest = msgspec.structs.replace(manifest, members=self.data_dir.manifest.members)
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)
@@ -156,6 +160,19 @@ class Node:
         self.data_dir.close()
 
     # -- parts
+
+    def _membership(self, wanted: Manifest) -> Membership:
+        """What the log says counts; the settings only where it has said nothing yet."""
+        begun = self.data_dir.manifest
+        begins = self.parent.members
+        if begins is None:
+            begins = Configuration.of_settings(self.settings.cluster.members) if begun.members else NOBODY
+        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins)
+        if found.current.index <= 1:
+            begun.check_members(wanted, str(self.data_dir.path))
+        elif set(found.current.ids) != {m.id for m in self.settings.cluster.members}:
+            log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
+        return found
 
     def _used(self) -> set[int]:
         """Partitions that something was ordered for, committed or not."""
@@ -270,7 +287,7 @@ class Node:
         installing = Installing(
             settings=settings,
             cluster=cluster,
-            peers=[NodeId(m.id) for m in cluster.members if m.id != self.node_id],
+            peers=lambda: raft.engine.peers,
             store=self.sets,
             logs=self.logs,
             payloads=pipeline.payloads,
@@ -286,17 +303,16 @@ class Node:
         return Snapshots(self.sets, taking, compaction, serving, installing)
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:
-        settings, members = self.settings, {NodeId(m.id): m for m in self.settings.cluster.members}
+        settings = self.settings
         tls = settings.tls.directory
         net = settings.net
         return RaftLog(
-            node_id=self.node_id,
-            peers=[node for node in members if node != self.node_id],
+            membership=self.membership,
             journal=self.journal,
             payloads=pipeline.payloads,
             links_of=lambda events: Links(
                 identity=Identity(self.node_id, settings.cluster.id, settings_digest(settings.cluster)),
-                members=members,
+                members={},
                 network=self.network,
                 clock=self.clock,
                 rng=self.rng,
@@ -333,8 +349,9 @@ class Node:
 
 
 def settings_digest(cluster: ClusterSettings) -> bytes:
-    """What both ends of a link compare: all cluster settings, in a canonical form."""
-    return hashlib.blake2b(msgspec.json.encode(cluster, order="deterministic"), digest_size=16).digest()
+    """What both ends of a link compare: all cluster settings but the members, in a canonical form."""
+    shared = msgspec.structs.replace(cluster, members=())
+    return hashlib.blake2b(msgspec.json.encode(shared, order="deterministic"), digest_size=16).digest()
 
 
 def _member(settings: Settings) -> Member:

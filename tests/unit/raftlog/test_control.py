@@ -68,7 +68,7 @@ class TestProposals:
 class TestParentState:
     def test_equal_states_are_equal_bytes_whatever_their_history(self) -> None:
         one, other = ParentState(), ParentState()
-        one.apply(2, [route(3, 5), route(1, 2)])
+        one.apply(2, [route(1, 2), route(3, 5)])
         one.control(3)
         other.apply(2, [route(1, 1)])
         other.apply(3, [route(3, 5)])
@@ -111,7 +111,7 @@ class TestParentState:
         raw = state.encode()
         rows = [raw[HEADER.size + k * ROW.size :][: ROW.size] for k in range(2)]
         head = raw[: HEADER.size]
-        zero = ROW.pack(1, 0, bytes(16))
+        zero = ROW.pack(1, 0, bytes(16), 1)
         bad = [raw[:3], raw[:-1], raw + b"\0", head + rows[1] + rows[0], head + rows[0] * 2, head + rows[0] + zero]
         bad += [HEADER.pack(1, 1, 2, 2) + raw[HEADER.size :], HEADER.pack(1, 2, 0, 2) + raw[HEADER.size :]]
         for each in bad:
