@@ -177,3 +177,8 @@ class SyncClient:
     admin = _blocking(Client.admin)
     create_snapshot = _blocking(Client.create_snapshot)
     snapshots = _blocking(Client.snapshots)
+    member_list = _blocking(Client.member_list)
+    add_member = _blocking(Client.add_member)
+    promote_member = _blocking(Client.promote_member)
+    remove_member = _blocking(Client.remove_member)
+    transfer = _blocking(Client.transfer)

@@ -134,11 +134,14 @@ class Links:
         return self._listener.address
 
     def set_members(
-        self, addresses: Mapping[NodeId, str], *, current: Configuration, guests: Collection[NodeId]
+        self, addresses: Mapping[NodeId, str], *, current: Configuration, settled: bool, guests: Collection[NodeId]
     ) -> None:
-        """Have links with these, whose peer addresses are given, and let ``guests`` keep theirs; no others."""
+        """Have links with these, whose peer addresses are given, and let ``guests`` keep theirs; no others.
+
+        ``settled``: ``current`` is committed, hence whoever it has removed may be told so.
+        """
         self.claim = Claim(current.term, current.index, current.ids)
-        self.voters, self.removed = current.voters, current.removed
+        self.voters, self.removed = current.voters, current.removed if settled else ()
         for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
             self._dialling.pop(peer).cancel()
         self.addresses = dict(addresses)

@@ -6,7 +6,7 @@ What is cut off the journal never was; then the one before counts again.
 from __future__ import annotations
 
 from logboom.types import NodeId
-from raftlog.configuration import MEMBERS, Configuration
+from raftlog.configuration import MEMBERS, Configuration, Seat
 from raftlog.entry import KIND_CONTROL, unpack_control
 from raftlog.journal import Journal
 
@@ -38,6 +38,13 @@ class Membership:
         while len(self._known) > 1 and self._known[-1].index >= index:
             self._known.pop()
         return len(self._known) != before
+
+    def seats(self, applied_index: int) -> tuple[Seat, ...]:
+        """Whom to have links with: until the current one is committed also those of the one before, it may return."""
+        current = self.current
+        if current.index <= applied_index or len(self._known) == 1:
+            return current.seats
+        return (*current.seats, *(seat for seat in self._known[-2].seats if seat.node not in current.ids))
 
     def may_campaign(self, commit_index: int) -> bool:
         """It votes; or did until an entry that may never be committed, and that perhaps only this node has."""

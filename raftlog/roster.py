@@ -41,8 +41,8 @@ class Roster:
         self._guests: set[NodeId] = set()
         self._leaving: dict[NodeId, float] = {}
         self._told_removed = False
-        self._followed: Configuration | None = None
-        self._gone = False
+        self._followed: tuple[Configuration | None, bool, bool] = (None, True, False)
+        """What counts, whether it is committed, whether this node is removed: as of the last time."""
 
     @property
     def standing(self) -> str:
@@ -57,29 +57,31 @@ class Roster:
 
     def follow(self) -> bool:
         """Every turn, and when something here has changed. True: another configuration counts since the last time."""
-        current, gone = self._membership.current, self._is_removed()
+        current, engine = self._membership.current, self._engine
+        state = current, current.index <= engine.applied_index, self._is_removed()
         now = self._clock.monotonic()
-        late = [peer for peer, until in self._leaving.items() if until <= now or not self._engine.is_leader]
-        if current is self._followed and gone is self._gone and not late:
+        late = [peer for peer, until in self._leaving.items() if until <= now or not engine.is_leader]
+        if state == self._followed and not late:
             return False
-        moved, self._followed, self._gone = current is not self._followed, current, gone
+        moved = current is not self._followed[0]
         for peer in late:
             del self._leaving[peer]
         if moved:
             log.info("members", index=current.index, voters=list(current.voters), members=list(current.ids))
-        self._set(current)
+        if engine.is_leader and state[1] and not self._followed[1]:
+            until = now + LEAVE_S
+            self._leaving.update((peer, until) for peer in current.removed if peer in engine.connected_peers)
+        self._followed = state
+        self._set(*state)
         return moved
 
-    def _set(self, current: Configuration) -> None:
+    def _set(self, current: Configuration, settled: bool, gone: bool) -> None:  # noqa: FBT001 - of the state
         own, engine = self._membership.node_id, self._engine
-        addresses = {seat.node: seat.peer_address for seat in current.seats if seat.node != own}
-        if engine.is_leader:
-            for peer in current.removed:
-                if peer in engine.peers and peer not in self._leaving:
-                    self._leaving[peer] = self._clock.monotonic() + LEAVE_S
-        self._guests -= {*current.ids, *current.removed}
+        seats = self._membership.seats(engine.applied_index)
+        addresses = {seat.node: seat.peer_address for seat in seats if seat.node != own}
+        self._guests -= {*addresses, *(current.removed if settled else ())}
         extra = self._guests | self._leaving.keys()
-        if self._gone:
+        if gone:
             log.warning("removed", cluster_goes_on_with=list(current.ids))
             addresses, extra = {}, set()
         wanted = sorted(addresses.keys() | extra)
@@ -89,20 +91,20 @@ class Roster:
             engine.add_peer(peer)
         self._feeds.set_peers(engine.peers)
         self._repair.set_peers(wanted)
-        self._links.set_members(addresses, current=current, guests=extra)
+        self._links.set_members(addresses, current=current, settled=settled, guests=extra)
 
     def link_up(self, peer: NodeId) -> None:
         """It is a guest, if it is nothing else."""
         if peer not in self._engine.peers:
             self._guests.add(peer)
-            self._set(self._membership.current)
+            self._set(self._membership.current, *self._followed[1:])
 
     def link_down(self, peer: NodeId) -> None:
         """Guests that go are forgotten, and so are those that leave."""
         if peer in self._guests or peer in self._leaving:
             self._guests.discard(peer)
             self._leaving.pop(peer, None)
-            self._set(self._membership.current)
+            self._set(self._membership.current, *self._followed[1:])
 
     def refused(self, peer: NodeId, frame: Frame) -> None:
         """Another node says why it wants no link. Raises the error, which ends the link, unless it is for good."""

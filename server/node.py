@@ -15,6 +15,7 @@ from dispatcher.backend import Backend
 from dispatcher.barriers import Barriers
 from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
+from dispatcher.members import hand_over
 from dispatcher.pipeline import Pipeline
 from dispatcher.service import ClientService
 from dispatcher.serving import SnapshotServing
@@ -22,7 +23,7 @@ from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError, CorruptData
+from logboom.errors import ConfigError, CorruptData, LogboomError
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
@@ -51,6 +52,7 @@ from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
+HAND_OVER_AGAIN_S = 0.05
 STATE = "state"
 """Directory of a partition's state machine, in the partition's own."""
 
@@ -143,6 +145,18 @@ class Node:
         self.service.start()
         log.info("serving", node=self.node_id, clients=self._listener.address, peers=self.member.peer_address)
         return self._listener.address
+
+    async def hand_over(self) -> None:
+        """Before this node stops: if it leads, and another can, have that one lead. ``raft.transfer_ms`` at most."""
+        until = self.clock.monotonic() + self.settings.raft.transfer_ms / 1000
+        while self.pipeline.raft.engine.is_leader and self.clock.monotonic() < until:
+            try:
+                await hand_over(self.pipeline, None, until)
+            except LogboomError as error:
+                log.info("not_handed_over", error=error.message)
+                if not set(self.membership.current.voters) & set(self.pipeline.raft.engine.connected_peers):
+                    return
+                await asyncio.sleep(HAND_OVER_AGAIN_S)
 
     async def close(self) -> None:
         """Stop taking requests, answer what is open, sync and close every file."""

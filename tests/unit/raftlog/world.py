@@ -234,7 +234,11 @@ class MemoryConnection:
         pass
 
     def close(self) -> None:
-        self.abort()
+        if self.open:
+            self.open = False
+            self.net.loop.call_soon(self.handler.closed, None)
+            if self.other is not None:
+                self.net.loop.call_at(max(self.last, self.net.loop.now) + 1e-7, self.other.abort)
 
     def abort(self) -> None:
         for end in (self, self.other):
