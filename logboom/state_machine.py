@@ -82,7 +82,7 @@ class StateDump(Protocol):
     """All of a machine's state as of one moment. A context manager: leaving it is ``close``.
 
     One thread at a time reads it, not necessarily the one that took it. What it holds on to (memory, or
-    space that the machine cannot use again) is held until it is closed.
+    space that the machine cannot use again) is held until it is closed; and it is closed before the machine is.
     """
 
     @property
