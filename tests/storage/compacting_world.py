@@ -92,7 +92,9 @@ class CompactingWorld(World):
             self._snapshot()
         elif fate < 0.85:
             self._compact()
-        elif fate < 0.92:
+        elif fate < 0.88:
+            self._mend()
+        elif fate < 0.94:
             self.term += 1  # another leader: some of it loses its place
             del self.pending[self.rng.randrange(len(self.pending) + 1) :]
         else:
@@ -106,11 +108,11 @@ class CompactingWorld(World):
         assert self.log.append(batch)
         self.pending.append(batch)
 
-    def _flush(self) -> None:
+    def _flush(self, *, carried: bool = True) -> None:
         job = self.log.take()
         if job is None:
             return
-        journaled = self.rng.random() < 0.4  # the journal has it, which is not looked at here
+        journaled = carried and self.rng.random() < 0.4  # the journal has it, which is not looked at here
         if journaled:
             job.redo()
         job.run()
@@ -147,6 +149,15 @@ class CompactingWorld(World):
             self.keep_from = max(self.keep_from, keep_from)
             self.mark()
             job()
+
+    def _mend(self) -> None:
+        """A batch is thought damaged, and comes from a peer again."""
+        here = [batch for batch in self.chain if self.log.find(batch.last_index, batch.digest) is not None]
+        if here:
+            bad = self.rng.choice(here)
+            if self.log.lose(bad.last_index, bad.digest):
+                assert self.log.append(bad)
+                self._flush(carried=False)
 
     def _note(self, *, through: int | None = None) -> None:
         """Everything up to there is durable; None: everything that was written."""
