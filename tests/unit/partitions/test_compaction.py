@@ -14,7 +14,7 @@ from logboom.settings import LogSettings
 from partitions.batch import parse_batch
 from partitions.log import ChainBroken, PartitionLog
 from partitions.opening import LogBase
-from partitions.segment import segment_ordinal
+from partitions.segment import BatchRef, pack_index, parse_index, segment_ordinal
 from server.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import (
     COUNT,
@@ -178,6 +178,31 @@ class TestPlaces:
             again = open_log(disk)
             assert all(again.holds(batch.last_index, batch.digest) for batch in [*batches, *more])
         assert disk.read_file(DIRECTORY / name) != part
+
+    def test_an_index_of_a_part_never_takes_the_place_of_a_whole_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        disk, log, batches = grown(count=3)
+        (name,) = [name for name in disk.list(DIRECTORY) if name.endswith(".log")]
+
+        def pack(refs: list[BatchRef], *, ordinal: int, end: int, whole: bool = True) -> bytes:
+            if not whole:
+                append(log, chain(COUNT)[3:])  # it is sealed while its part is packed
+            return pack_index(refs, ordinal=ordinal, end=end, whole=whole)
+
+        monkeypatch.setattr("partitions.open_segment.pack_index", pack)
+        log.save_places(batches[-1].last_index)()
+        known = parse_index(disk.read_file(DIRECTORY / name.replace(".log", ".idx")), ordinal=1)
+        assert known is not None
+        assert known.whole
+
+    def test_a_part_of_an_index_is_never_taken_for_a_whole_one(self) -> None:
+        _, log, batches = grown(count=3)
+        refs = [log.find(batch.last_index, batch.digest) for batch in batches]
+        index = pack_index([ref for ref in refs if ref], ordinal=1, end=1000, whole=False)
+        for position in range(24, 32):
+            for bit in range(8):
+                flipped = bytearray(index)
+                flipped[position] ^= 1 << bit
+                assert parse_index(bytes(flipped), ordinal=1) is None
 
     def test_after_a_failed_sync_they_are_not_saved(self) -> None:
         """The next sync would succeed, on top of pages that the disk never got."""
