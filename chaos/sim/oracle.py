@@ -40,7 +40,7 @@ class Oracle:
         self._batches: dict[tuple[int, int], tuple[int, bytes]] = {}
         """By partition and last index: global index and digest."""
         self._sets: dict[int, tuple[str, bytes, bytes]] = {}
-        """By global index: the first node that was seen with such a snapshot, the states' digest, the parent's state."""
+        """By global index: the first node that had such a snapshot, the states' digest, the parent's state."""
         self._global = 0
         self.witness = Witness(hosts, fail)
         self.elections = 0

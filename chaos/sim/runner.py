@@ -192,12 +192,12 @@ class Summary:
         rate = self.simulated_s / max(self.cpu_s, 1e-9)
         speed = f"{rate:.1f} per second and core (slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})"
         outcomes = f"{operations['ok']:,} ok, {operations['fail']:,} refused, {operations['info']:,} unknown"
+        taken = f"{self.snapshots:,} snapshots, {self.installs:,} installs"
         return [
             f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: {speed}",
             f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
             f"{sum(operations.values()):,} operations: {outcomes}",
-            f"{self.commits:,} commits, {self.elections:,} elections, {self.snapshots:,} snapshots, "
-            f"{self.installs:,} installs",
+            f"{self.commits:,} commits, {self.elections:,} elections, {taken}",
             *[replay_line(outcome, seconds=self.seconds) for outcome in self.failures],
             f"{len(self.failures)} failed" if self.failures else "all invariants held",
         ]
