@@ -28,6 +28,7 @@ from logboom.errors import BY_CODE, LogboomError
 from logboom.wire import Frame
 from partitions.batch import Batch, parse_header
 from raftlog.entry import ROUTE, Route
+from raftlog.journal_base import BEGINNING
 
 MUTATIONS = 3000
 SEED = int(os.environ.get("FUZZ_SEED", "20261121"))
@@ -125,6 +126,8 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "index": ("partitions.segment.blake3", lambda _: SimpleNamespace(digest=lambda _: ANY)),
     "journal_scan": ("raftlog.journal_codec._check_body", lambda _: None),
     "journal_open": ("raftlog.journal_codec._check_body", lambda _: None),
+    "base": ("raftlog.journal_base.HardState", lambda *_: BEGINNING.hard),
+    "parent_state": ("raftlog.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.data_dir.DataDir._check", lambda *_, **__: None),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
