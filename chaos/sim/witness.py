@@ -119,7 +119,8 @@ class Witness:
         engine: Any = backend.raft.engine
         payloads: Any = backend.payloads
         journal: Any = backend.raft.journal
-        advance, receive, strip = engine._advance_commit, payloads.receive, journal.strip  # noqa: SLF001 - an observer
+        files: Any = journal._files  # noqa: SLF001 - an observer
+        advance, receive, strip = engine._advance_commit, payloads.receive, files.strip  # noqa: SLF001 - an observer
 
         def advance_commit() -> None:
             known = engine.commit_index
@@ -142,7 +143,7 @@ class Witness:
                 if self._strips % STRIPS == 0:
                     self._check_power_loss(host)
 
-        engine._advance_commit, payloads.receive, journal.strip = advance_commit, received, stripped  # noqa: SLF001
+        engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
 
     def committed(self, host: Host, index: int, routes: Sequence[Route]) -> None:
         """An entry is handed up: with all of its requests, and synced here."""

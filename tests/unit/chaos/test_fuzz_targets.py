@@ -29,6 +29,7 @@ from logboom.state_machine import Entry, Space
 from logboom.wire import Frame
 from partitions.batch import Batch, parse_header
 from raftlog.entry import ROUTE, Route
+from raftlog.journal_base import BEGINNING
 from snapshots.states import ENTRY
 
 MUTATIONS = 3000
@@ -137,6 +138,8 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "places": ("partitions.places._is_sound", lambda _: True),
     "journal_scan": ("raftlog.journal_codec._check_body", lambda _: None),
     "journal_open": ("raftlog.journal_codec._check_body", lambda _: None),
+    "base": ("raftlog.journal_base.HardState", lambda *_: BEGINNING.hard),
+    "parent_state": ("raftlog.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.data_dir.DataDir._check", lambda *_, **__: None),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
