@@ -40,7 +40,7 @@ def appends(
     known = set()
     for op in operations:
         known.add(op.value)
-        if op.outcome == "ok" and not present[op.value] and (op.index or 0) >= first:
+        if op.outcome == "ok" and not present[op.value] and not 0 < op.index < first:
             problems.append(f"lost: {op.value} was acknowledged at {op.index} and is not in the log")
         if op.outcome == "fail" and present[op.value]:
             problems.append(f"applied though refused: {op.value}")
@@ -60,7 +60,7 @@ def receipts(operations: Iterable[Operation], log: Sequence[tuple[int, str]], *,
         if op.index in owner:
             problems.append(f"index {op.index} was given to {owner[op.index]} and to {op.value}")
         owner[op.index] = op.value
-        if (op.index or 0) >= first and content.get(op.index) != op.value:
+        if not 0 < op.index < first and content.get(op.index) != op.value:
             problems.append(f"receipt of {op.value} says index {op.index}, where {content.get(op.index)} is")
     return problems
 
