@@ -78,7 +78,7 @@ bench-endless: setup ## disk and memory while twenty times of what is kept is wr
 bench-spark: setup ## a million rows from Spark, until durable and until applied
 	@$(IN) python -m bench.spark $(ARGS)
 
-bench-picture: .venv/.picture ## docs/performance.svg and docs/curves.svg from bench/results
+bench-picture: .venv/.picture ## docs/performance.svg, curves.svg and endless.svg from bench/results
 	@$(IN) python -m bench.picture $(ARGS)
 
 .venv/.picture: .venv/.setup requirements/picture.txt

@@ -43,7 +43,7 @@ COLD_S_MAX: Final = 3.0
 OURS: Final = "logboom"
 MAKERS: Final[dict[str, Callable[[Path], Subject]]] = {
     OURS: lambda directory: Logboom(directory, kv=4),
-    "logboom, all log": lambda directory: Logboom(directory, kv=0),
+    "logboom-log": lambda directory: Logboom(directory, kv=0),
     "etcd": Etcd,
 }
 
@@ -224,14 +224,16 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="32 MiB, one run: a look, not a measurement")
     parser.add_argument("--gb", type=float, default=1.0, help="payload on each node, in GiB, alike for all systems")
     parser.add_argument("--runs", type=int, default=5, help="ends and starts of each kind")
-    parser.add_argument("--systems", type=lambda text: text.split(";"), default=list(MAKERS), help=";".join(MAKERS))
+    parser.add_argument(
+        "--systems", type=lambda text: text.split(","), default=list(MAKERS), help=f"of {','.join(MAKERS)}"
+    )
     parser.add_argument("--directory", type=Path, default=SCRATCH, help="on the disk to be measured")
     parser.add_argument("--output", type=Path, default=RESULTS / "restart.json")
     parser.add_argument("--no-floors", action="store_true", help="exit 0 whatever the figures are")
     parser.add_argument("--table", action="store_true", help="only print the last run's table as Markdown")
     asked = parser.parse_args()
     if asked.gb <= 0 or asked.runs < 1 or set(asked.systems) - set(MAKERS):
-        parser.error(f"--gb and --runs are above 0, --systems of {'; '.join(MAKERS)}")
+        parser.error(f"--gb and --runs are above 0, --systems of {', '.join(MAKERS)}")
     if asked.quick:
         asked.gb, asked.runs = 1 / 32, 1
     return asked
