@@ -25,7 +25,8 @@ from logboom.wire import Kind
 PROBE_S: Final = 0.01
 """A new attempt begins so often while no earlier one has been answered."""
 IN_FLIGHT_MAX: Final = 64
-GIVE_UP_S: Final = 180.0
+GIVE_UP_S: Final = 600.0
+"""Three etcd servers with 1 GiB each may take minutes on two CPUs."""
 QUOTA_BYTES: Final = 8 << 30
 """etcd refuses writes beyond 2 GB by default."""
 KEY: Final = b"restart"
