@@ -12,6 +12,7 @@ from dispatcher.backend import Backend
 from dispatcher.requests import field_of
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, Unavailable
 from logboom.types import NodeId
+from ports.timers import wait
 from raftlog.changes import Change
 from raftlog.configuration import Role, Seat
 
@@ -67,7 +68,7 @@ async def hand_over(backend: Backend, to: NodeId | None, deadline: float) -> Non
     while backend.leader_address() is None:
         if backend.clock.monotonic() >= deadline:
             raise Unavailable("leadership was handed over, and nobody leads yet", retry_after=0.1)
-        await asyncio.sleep(POLL_S)
+        await wait(POLL_S)
     leader = backend.raft.engine.leader
     if to is not None and leader != to:
         raise Unavailable(f"{leader} leads, and not {to}", retry_after=0.1)

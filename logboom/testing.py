@@ -89,8 +89,8 @@ class LocalCluster:
 
     def take_in(self, node: str, client: SyncClient, *, learner: bool = False) -> dict[str, Any]:
         """Have the cluster take in an added node; what ``add_member`` returns."""
-        addresses = {"peer_address": self.peer_addresses[node], "client_address": self.addresses[node]}
-        return client.add_member(node, learner=learner, **addresses)
+        peer_address, client_address = self.peer_addresses[node], self.addresses[node]
+        return client.add_member(node, peer_address=peer_address, client_address=client_address, learner=learner)
 
     def forget(self, node: str) -> None:
         """It is no member any more: its process is killed, and it is not waited for."""

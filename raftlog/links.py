@@ -22,6 +22,7 @@ from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
+from ports.timers import wait
 from raftlog.configuration import Configuration
 
 log = structlog.get_logger(__name__)
@@ -29,7 +30,8 @@ log = structlog.get_logger(__name__)
 PING_S = 1.0
 SILENT_S = 4.0
 REDIAL_MIN_S = 0.05
-REDIAL_MAX_S = 1.0
+REDIAL_MAX_S = 0.2
+"""Short: a node that comes back waits for whoever has to dial it."""
 CALL_BACK_S = 2.0
 """Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
 
@@ -212,7 +214,7 @@ class Links:
             "node": self.identity.node_id,
             "cluster": self.identity.cluster_id,
             "settings": self.identity.settings_digest,
-            "members": list(self.claim),
+            "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
         }
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
@@ -263,7 +265,7 @@ class Links:
                 await self.links[peer].gone.wait()
                 continue
             if not mine:
-                await _wait(CALL_BACK_S)
+                await wait(CALL_BACK_S)
                 if peer in self.links:
                     continue
             link = _Link(self, peer)
@@ -284,12 +286,12 @@ class Links:
                     link.abort()
                 raise
             if mine:
-                await _wait(pause * (0.5 + self.rng.random()))
+                await wait(pause * (0.5 + self.rng.random()))
             pause = min(pause * 2, REDIAL_MAX_S)
 
     async def _keep_alive(self) -> None:
         while True:
-            await _wait(PING_S)
+            await wait(PING_S)
             now = self.clock.monotonic()
             for link in list(self.links.values()):
                 if now - link.heard > SILENT_S:
@@ -379,19 +381,3 @@ class _Link:
             del self.links.links[self.peer]
             log.info("link_down", peer=self.peer, error=str(error) if error else None)
             self.links.events.link_down(self.peer)
-
-
-async def _wait(seconds: float) -> None:
-    # A timer of the running loop, hence virtual in the simulator.
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    handle = loop.call_later(seconds, _finish, done)
-    try:
-        await done
-    finally:
-        handle.cancel()
-
-
-def _finish(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)

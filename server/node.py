@@ -33,6 +33,7 @@ from partitions.machines import open_machine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.net import ConnectionLimits, Listener
+from ports.timers import wait
 from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import unpack_routes
@@ -156,7 +157,7 @@ class Node:
                 log.info("not_handed_over", error=error.message)
                 if not set(self.membership.current.voters) & set(self.pipeline.raft.engine.connected_peers):
                     return
-                await asyncio.sleep(HAND_OVER_AGAIN_S)
+                await wait(HAND_OVER_AGAIN_S)
 
     async def close(self) -> None:
         """Stop taking requests, answer what is open, sync and close every file."""

@@ -15,6 +15,7 @@ from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Buffer
 from partitions.compaction import Leases
+from raftlog.configuration import NOBODY
 
 T = TypeVar("T")
 
@@ -101,6 +102,7 @@ class NoNode:
 
     node_id = ME
     cluster = SETTINGS.cluster
+    members = NOBODY
     raft = SimpleNamespace(admits=True)
     admission = SimpleNamespace(used=lambda *_: (0, 0))
 
@@ -115,6 +117,9 @@ class NoNode:
 
     def leader_address(self) -> str | None:
         return None
+
+    def client_addresses(self) -> dict[str, str]:
+        return {}
 
     def recovered(self, partitions: object = None) -> bool:
         return True

@@ -7,17 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from logboom.settings import Member, RaftSettings
+from logboom.settings import RaftSettings
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
 from raftlog import gate
-from raftlog.configuration import Configuration
 from raftlog.engine import Engine
 from raftlog.entry import Route, pack_routes
 from raftlog.journal import Journal
-from raftlog.membership import Membership
 from raftlog.repair import Repair, Wanted
-from tests.unit.raftlog.world import MemoryDisk
+from tests.unit.raftlog.world import MemoryDisk, membership_of
 
 OURS, THEIRS = NodeId("n1"), NodeId("n2")
 
@@ -97,13 +95,7 @@ class Voter:
         self.now = now
         self.sent: list[dict[str, Any]] = []
         self.engine = Engine(
-            membership=Membership(
-                node_id=OURS,
-                journal=journal_of(3),
-                begins=Configuration.of_settings(
-                    tuple(Member(id=n, peer_address="h:1", client_address="h:2") for n in (OURS, THEIRS, "n3"))
-                ),
-            ),
+            membership=membership_of(journal_of(3), OURS, THEIRS, NodeId("n3")),
             journal=journal_of(3),
             settings=RaftSettings(),
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
