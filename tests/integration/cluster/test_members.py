@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import threading
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from click.testing import CliRunner
 
 from logboom import Add, SyncClient
+from logboom.cli import cli
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
 
@@ -167,6 +170,21 @@ def test_the_log_wins_over_the_settings_of_a_restart(tmp_path: Path) -> None:
         assert client.submit(0, Add(b"n", 1)).global_index > 0
         assert client.get(0, b"n") == (2,)
         assert "cluster_members_of_settings_ignored" in cluster.log("n1").read_text()
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    def logboom(*words: str) -> list[dict[str, Any]]:
+        result = CliRunner().invoke(cli, ["members", *words, "--endpoints", cluster.endpoints, "-o", "json"])
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    with running(tmp_path, nodes=1) as (cluster, _):
+        node = cluster.add_node()
+        spec = f"{node}={cluster.peer_addresses[node]}@{cluster.addresses[node]}"
+        assert [row["role"] for row in logboom("add", spec, "--timeout", "30s")] == ["voter", "voter"]
+        assert {row["node"]: row["leads"] for row in logboom("transfer", node)} == {"n1": False, node: True}
+        assert [row["node"] for row in logboom("remove", "n1")] == [node]
+        assert [row["connected"] for row in logboom("list")] == [True]
 
 
 def test_a_lost_disk_comes_back_under_another_name(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from logboom.errors import LogboomError
 from logboom.settings import Member
@@ -170,8 +169,3 @@ class MovingCluster(Cluster):
         if compaction is not None:
             compaction.cancel()
         self.changes = len(self.said) - 1
-
-
-def without_place(configuration: Configuration) -> Configuration:
-    """What it says, wherever it says so."""
-    return replace(configuration, term=0, index=0)
