@@ -176,7 +176,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     def logboom(*words: str) -> list[dict[str, Any]]:
         result = CliRunner().invoke(cli, ["members", *words, "--endpoints", cluster.endpoints, "-o", "json"])
         assert result.exit_code == 0, result.output
-        return [json.loads(line) for line in result.stdout.splitlines()]
+        rows: list[dict[str, Any]] = json.loads(result.stdout)
+        return rows
 
     with running(tmp_path, nodes=1) as (cluster, _):
         node = cluster.add_node()
