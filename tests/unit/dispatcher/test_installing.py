@@ -149,7 +149,7 @@ class Target:
     async def ended(self) -> None:
         """Ready, or given up."""
         async with asyncio.timeout(20):
-            while self.installing._task is not None:
+            while self.installing._task is not None:  # noqa: ASYNC110 - for a task that ends
                 await asyncio.sleep(0.001)
 
     def reopened(self) -> PartitionLog:
