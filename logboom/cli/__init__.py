@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "status": ("logboom.cli.operate", "status"),
     "partitions": ("logboom.cli.operate", "partitions"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
+    "verify": ("logboom.cli.offline", "verify"),
+    "inspect": ("logboom.cli.offline", "inspect"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
