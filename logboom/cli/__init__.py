@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "status": ("logboom.cli.operate", "status"),
     "partitions": ("logboom.cli.operate", "partitions"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
+    "backup": ("logboom.cli.backup", "backup"),
+    "restore": ("logboom.cli.backup", "restore"),
     "verify": ("logboom.cli.offline", "verify"),
     "inspect": ("logboom.cli.offline", "inspect"),
     "chaos": ("logboom.cli.chaos", "chaos"),

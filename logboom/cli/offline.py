@@ -42,7 +42,7 @@ def progress_bar(title: str) -> Iterator[Progress]:
 @click.argument("path", type=PATH)
 @output_option
 def verify(path: Path, output: str) -> None:
-    """Check every byte of a stopped node's data directory. Changes nothing.
+    """Check every byte of a stopped node's data directory, or of a backup. Changes nothing.
 
     Every checksum, the chains of all logs up to what the journal names, the journal against the logs, snapshots and
     states. One line per finding; exit status 5 if anything is damaged.

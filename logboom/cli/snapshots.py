@@ -10,7 +10,7 @@ import click
 from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows, talk
 
 
-@click.group()
+@click.group(epilog="Example:  logboom snapshot create")
 def snapshot() -> None:
     """Take a coordinated snapshot of the cluster; list the sets that nodes have.
 

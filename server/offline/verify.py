@@ -1,63 +1,52 @@
-"""``logboom verify``: is everything in a stopped node's data directory what it has to be? Changes nothing.
+"""``logboom verify``: is all of a stopped node's data directory (or a backup) what it has to be? Changes nothing.
 
 What a start would refuse, and what it would not look at: every batch of every segment, every state, every set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
+from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import PartitionId
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
 from raftlog.entry import Route, unpack_routes
 from raftlog.journal import Journal
 from raftlog.parent_state import EMPTY, ParentState
-from server.data_dir import LOCK, MANIFEST
+from server.data_dir import MANIFEST
 from server.disk_os import OsDisk
 from server.install import INTENT, Intent
 from server.manifest import Manifest, decode
+from server.offline.backup_dir import INDEX
 from server.offline.findings import REBUILD, Progress, Report, bytes_below, silent
+from server.offline.locking import locked
 from server.offline.logs import check_log
 from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
 from server.offline.states import DATA, KNOWN, check_states, is_there
+from server.offline.verify_backup import verify_backup
 from snapshots.meta import SetMeta
 
 STATE: Final = "state"
 
 
 def verify(path: Path, progress: Progress = silent) -> Report:
-    """Look at all of a data directory.
+    """Look at all of a data directory, or of a backup.
 
     Raises ConfigError when another process uses it, WrongNode when it is none.
     """
     disk, path = OsDisk(), path.absolute()
+    if disk.exists(path / INDEX):
+        return verify_backup(path, progress)
     if not any(disk.exists(path / name) for name in (MANIFEST, "journal", "partitions")):
-        raise WrongNode(f"{path} is no logboom data directory: it has no {MANIFEST}")
+        raise WrongNode(f"{path} is no logboom data directory, nor a backup: it has no {MANIFEST} and no {INDEX}")
     with locked(disk, path):
         report = Report(path, "data", progress, total=bytes_below(path))
         _Node(LookingDisk(disk), path, report).check()
     return report
-
-
-@contextmanager
-def locked(disk: Disk, path: Path) -> Iterator[None]:
-    """Nobody else uses the directory meanwhile. Raises ConfigError."""
-    try:
-        lock = disk.lock(path / LOCK)
-    except BlockingIOError:
-        raise ConfigError(f"{path} is in use by another process: stop it first", path=str(path)) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", path=str(path)) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class _Node:

@@ -177,7 +177,7 @@ def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
-    assert "no logboom data directory" in str(run("verify", tmp_path).exception)
+    assert "nor a backup" in str(run("verify", tmp_path).exception)
 
 
 @pytest.mark.parametrize(
