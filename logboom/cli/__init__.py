@@ -96,4 +96,8 @@ def main(args: list[str] | None = None) -> Any:
         sys.exit(exit_status(error))
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"logboom: {where}{error.strerror or error} [io]", err=True)
+        sys.exit(EXIT_FAILED)
     sys.exit(0)

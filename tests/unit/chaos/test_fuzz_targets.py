@@ -24,10 +24,12 @@ from chaos.fuzz.target import quiet
 from chaos.fuzz.targets import TARGETS
 from dispatcher.requests import SubmitReply
 from logboom import wire
+from logboom.client.operations import LogPiece
 from logboom.errors import BY_CODE, LogboomError
 from logboom.wire import Frame
 from partitions.batch import Batch, parse_header
 from raftlog.entry import ROUTE, Route
+from server.offline.batches import BatchFile, decode
 
 MUTATIONS = 3000
 SEED = int(os.environ.get("FUZZ_SEED", "20261121"))
@@ -109,6 +111,15 @@ def _frame_less_a_byte(raw: memoryview, whole: Callable[[memoryview], Frame] = w
     return frame._replace(body=frame.body[:-1])
 
 
+def _piece_unchecked(frame: Frame) -> LogPiece:
+    return LogPiece([(row[0], frame.body[: row[1]]) for row in frame.header["rows"]], frame.header["first"], b"")
+
+
+def _file_less_a_batch(raw: bytes, *, path: Path) -> BatchFile:
+    whole = decode(raw, path=path)
+    return whole._replace(batches=whole.batches[:-1])
+
+
 BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "stream": ("logboom.wire._parse", _frame_less_a_byte),
     "submit": ("dispatcher.requests.field_of", lambda header, name, kind, default=None: header.get(name, default)),
@@ -129,6 +140,9 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),
+    "batch_file": ("chaos.fuzz.backups.decode", _file_less_a_batch),
+    "backup_list": ("server.offline.backup_dir.msgspec.convert", lambda raw, _: raw),
+    "log_piece": ("chaos.fuzz.backups.log_piece_of", _piece_unchecked),
 }
 
 
