@@ -25,6 +25,7 @@ from partitions.log import PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
+from ports.timers import wait
 from raftlog.links import Links
 from raftlog.messages import INDEX_MAX
 from raftlog.parent_state import ParentState
@@ -256,7 +257,7 @@ class Installing:
             while not store.is_durable(after, rows[-1][2]):
                 if not store.holds(after, rows[-1][2]):
                     raise CorruptData(f"partition {partition_id}: what was fetched up to {after} does not chain")
-                await asyncio.sleep(DURABLE_POLL_S)
+                await wait(DURABLE_POLL_S)
             self.progress = Fetched(global_index, after, tail.last_index, partition_id)
             await self._keep_pace(len(frame.body), began)
         if rows[-1][2] != tail.digest:
@@ -281,7 +282,7 @@ class Installing:
                 return frame
             if gone == len(order):
                 break
-            await asyncio.sleep(PAUSE_S)
+            await wait(PAUSE_S)
         raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
 
     async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
@@ -306,7 +307,7 @@ class Installing:
     async def _keep_pace(self, nbytes: int, began: float) -> None:
         due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
         if due > 0:
-            await asyncio.sleep(due)
+            await wait(due)
 
 
 def _write(file: Any, body: memoryview, offset: int, *, sync: bool) -> None:

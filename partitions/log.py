@@ -17,19 +17,18 @@ from pathlib import Path
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.batch import Batch, BatchHeader
+from partitions.batch import INDEX_MAX, Batch, BatchHeader
 from partitions.committed import Committed
 from partitions.compaction import Lease, Leases, removal
 from partitions.open_segment import OpenSegment, Write, WriteJob
 from partitions.opening import FROM_THE_BEGINNING, LogBase, open_segments
-from partitions.places import PLACES, saving
+from partitions.places import PLACES, saving, with_fetched
 from partitions.reading import CommittedBatch, LogReader, RawBatch, SegmentRemoved
 from partitions.recent import RecentBatches
 from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef, Damage, segment_name
+from partitions.tentative import Tentative
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
-
-HELD_PRUNE = 8192
 
 
 class ChainBroken(LogboomError):
@@ -66,9 +65,7 @@ class PartitionLog:
             open_file=self._open_for_reading,
             files_max=settings.open_files_max,
         )
-        self._held: dict[int, list[BatchRef]] = {}
-        """Not yet committed, by last index."""
-        self._prune_above = HELD_PRUNE
+        self._tentative = Tentative()
         self._head = NO_DIGEST
         self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
         # Appending
@@ -102,16 +99,16 @@ class PartitionLog:
         partition_id: PartitionId,
         settings: LogSettings,
         mode: DurabilityMode,
-        base: LogBase = FROM_THE_BEGINNING,
+        base: LogBase | None = None,
     ) -> PartitionLog:
-        """Recover from disk (blocking). What lies above ``base`` is tentative until it is committed again.
+        """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
 
         Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
         what is committed up to ``base`` are not known.
         """
         disk.make_directory(directory)
         log = cls(disk=disk, directory=directory, partition_id=partition_id, settings=settings, mode=mode)
-        log._recover(base)
+        log._recover(base or FROM_THE_BEGINNING)
         return log
 
     def _recover(self, base: LogBase) -> None:
@@ -152,9 +149,9 @@ class PartitionLog:
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """Where it is."""
-        for ref in self._held.get(last_index, ()):
-            if ref.digest == digest:
-                return ref
+        tentative = self._tentative.find(last_index, digest)
+        if tentative is not None:
+            return tentative
         known = self._committed.find(last_index, digest)
         if known is None or last_index <= self.durable_index:
             return known
@@ -175,15 +172,12 @@ class PartitionLog:
         ref = self.find(last_index, digest)
         if ref is None or (ref.last_index, digest) in self._unwritten:
             return False
-        if last_index in self._held:
-            self._held[last_index] = [each for each in self._held[last_index] if each.digest != digest]
-        else:
+        if not self._tentative.lose(last_index, digest):
             self._committed.lose(last_index, digest)
         return True
 
     def _hold(self, ref: BatchRef) -> None:
-        # The newest copy first: it was appended because an older one is damaged.
-        self._held.setdefault(ref.last_index, []).insert(0, ref)
+        self._tentative.hold(ref)
         self.highest_index = max(self.highest_index, ref.last_index)
 
     # -- appending (on the loop)
@@ -282,7 +276,7 @@ class PartitionLog:
 
     def commit(self, *, last_index: int, digest: bytes, global_index: int, term: int) -> None:
         """The parent log has committed the batch that ends here. Invariants I2 and I4."""
-        ref = next((r for r in self._held.get(last_index, ()) if r.digest == digest), None)
+        ref = self._tentative.find(last_index, digest)
         if ref is None:
             raise InvariantViolated(f"I2: partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
         invariant(
@@ -292,7 +286,7 @@ class PartitionLog:
             ref.first_index,
             self.committed_index,
         )
-        del self._held[last_index]
+        self._tentative.commit(last_index)
         self.recent.committed(digest)
         self._committed.append(ref, global_index)
         self._head = digest
@@ -300,10 +294,6 @@ class PartitionLog:
         self.committed_global_index = GlobalLogIndex(global_index)
         self._undurable.append((self.committed_index, ref.order, self.committed_global_index))
         self._advance_durable()
-        if len(self._held) > self._prune_above:
-            # Batches that lost a conflict. Seldom: after a start everything is held and nothing can go.
-            self._held = {last: refs for last, refs in self._held.items() if last > last_index}
-            self._prune_above = max(HELD_PRUNE, 2 * len(self._held))
 
     def _advance_durable(self) -> None:
         while self._undurable and self._undurable[0][1] <= self._synced_order:
@@ -429,14 +419,13 @@ class PartitionLog:
             keep_from_index,
             self.durable_index,
         )
-        tips = {ref.segment for last, refs in self._held.items() if last > self.committed_index for ref in refs}
+        tips = self._tentative.segments_behind(self.committed_index)
         sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
         gone = [s for s in sealed if s not in tips and self._committed.newest_in(s) < keep_from_index]
         names = {segment: self._names.pop(segment) for segment in gone}
         self._committed.forget(gone)
         if gone:
-            kept = ((last, [ref for ref in refs if ref.segment in self._names]) for last, refs in self._held.items())
-            self._held = {last: refs for last, refs in kept if refs}
+            self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
 
     # -- being filled from another node
@@ -447,26 +436,14 @@ class PartitionLog:
         return self._committed.columns.before_digest
 
     def follow(self, last_index: PartitionLogIndex, digest: bytes) -> None:
-        """An empty log, of which the beginning is gone everywhere: take what follows this batch."""
+        """The beginning of this log, which is empty, is gone everywhere: take what follows this batch."""
         self._followed = last_index, digest
 
     def save_fetched(self, rows: Sequence[tuple[int, int, bytes]]) -> Callable[[], None]:
-        """``save_places`` of what is committed and of these batches behind it, which are held and durable.
-
-        ``rows``: last index, global index, digest. The base of the next start lies at the last of them.
-        """
-        columns = self._committed.columns
-        columns = columns.part(columns.start, columns.end)
-        if self._followed is not None and not columns.last:
-            columns.before_index, columns.before_digest = self._followed
-        for last_index, global_index, digest in rows:
-            ref = self.find(last_index, digest)
-            if ref is None:
-                raise CorruptData(f"partition {self.partition_id}: the batch at {last_index} is not here")
-            columns.append(ref, global_index)
-        return saving(
-            self._disk, self._directory / PLACES, self.partition_id, columns, 1 << 62, settle=self.open_segment.settle
-        )
+        """``save_places`` of what is committed and of ``rows`` (last index, global index, digest), held and durable."""
+        columns = with_fetched(self._committed.columns, rows, followed=self._followed, find=self.find)
+        path = self._directory / PLACES
+        return saving(self._disk, path, self.partition_id, columns, INDEX_MAX, settle=self.open_segment.settle)
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""

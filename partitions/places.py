@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import lt
 from pathlib import Path
@@ -20,7 +20,7 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import DIGEST_BYTES, PartitionId
 from partitions.batch import HEADER_BYTES, INDEX_MAX
 from partitions.committed import Columns
-from partitions.segment import SEGMENT_HEADER_BYTES
+from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef
 from ports.disk import Disk
 
 PLACES: Final = "places"
@@ -50,6 +50,28 @@ def saving(
         disk.replace_file(path, encode_places(columns.part(columns.start, end), partition_id))
 
     return run
+
+
+def with_fetched(
+    columns: Columns,
+    rows: Sequence[tuple[int, int, bytes]],
+    *,
+    followed: tuple[int, bytes] | None,
+    find: Callable[[int, bytes], BatchRef | None],
+) -> Columns:
+    """A copy of ``columns`` with batches behind them: last index, global index, digest. Raises CorruptData.
+
+    ``followed``: index and digest of the batch in front of all of them, should there be no columns yet.
+    """
+    columns = columns.part(columns.start, columns.end)
+    if followed is not None and not columns.last:
+        columns.before_index, columns.before_digest = followed
+    for last_index, global_index, digest in rows:
+        ref = find(last_index, digest)
+        if ref is None:
+            raise CorruptData(f"the batch that ends at {last_index} was fetched, and is not here")
+        columns.append(ref, global_index)
+    return columns
 
 
 def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:

@@ -22,6 +22,7 @@ from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
+from ports.timers import wait
 
 log = structlog.get_logger(__name__)
 
@@ -204,12 +205,12 @@ class Links:
             except (OSError, TimeoutError, LogboomError) as error:
                 log.debug("dial_failed", peer=peer, error=str(error))
                 link.abort()
-            await _wait(pause * (0.5 + self.rng.random()))
+            await wait(pause * (0.5 + self.rng.random()))
             pause = min(pause * 2, REDIAL_MAX_S)
 
     async def _keep_alive(self) -> None:
         while True:
-            await _wait(PING_S)
+            await wait(PING_S)
             now = self.clock.monotonic()
             for link in list(self.links.values()):
                 if now - link.heard > SILENT_S:
@@ -295,19 +296,3 @@ class _Link:
             del self.links.links[self.peer]
             log.info("link_down", peer=self.peer, error=str(error) if error else None)
             self.links.events.link_down(self.peer)
-
-
-async def _wait(seconds: float) -> None:
-    # A timer of the running loop, hence virtual in the simulator.
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    handle = loop.call_later(seconds, _finish, done)
-    try:
-        await done
-    finally:
-        handle.cancel()
-
-
-def _finish(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)

@@ -22,6 +22,7 @@ from logboom.settings import (
     PartitionSettings,
     RaftSettings,
     Settings,
+    SnapshotSettings,
 )
 from logboom.types import KIB, DurabilityMode
 
@@ -143,7 +144,8 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         victims=victims,
         kinds=kinds,
     )
-    return _contested(drawn) if rng.random() < 0.4 else drawn
+    drawn = _contested(drawn) if rng.random() < 0.4 else drawn
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
 
 
 def _contested(drawn: Parameters) -> Parameters:
@@ -204,6 +206,20 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
         ),
         apply=apply,
         admission=AdmissionSettings(partition_ops=rng.choice([50, 1_000_000])),
+    )
+
+
+def _snapshots(rng: random.Random) -> SnapshotSettings:
+    """Drawn last: who adds to it leaves the rest of a seed as it was."""
+    if rng.random() < 0.3:
+        return SnapshotSettings()
+    return SnapshotSettings(
+        entries=rng.choice([10, 40, 200]),
+        log_bytes=rng.choice([0, 16 * KIB]),
+        age_ms=rng.choice([0, 3_000]),
+        keep=rng.choice([2, 2, 3]),
+        retain_bytes=rng.choice([0, 4 * KIB]),
+        retain_log_bytes=rng.choice([0, 0, 8 * KIB]),
     )
 
 

@@ -50,7 +50,7 @@ def open_log(disk: SimDisk, directory: Path, partition: PartitionId, mode: Durab
 
 
 def held(log: PartitionLog) -> set[bytes]:
-    return {ref.digest for refs in log._held.values() for ref in refs}
+    return {ref.digest for ref in log._tentative.all()}
 
 
 def check_held(log: PartitionLog, made: dict[bytes, Batch]) -> set[bytes]:

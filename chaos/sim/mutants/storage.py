@@ -153,7 +153,7 @@ MUTANTS: Final = (
         ("I2",),
         (
             Edit(
-                LOG + "_hold",
+                "partitions.tentative:Tentative.hold",
                 "self._held.setdefault(ref.last_index, []).insert(0, ref)",
                 "self._held[ref.last_index] = [ref]",
             ),
@@ -167,7 +167,7 @@ MUTANTS: Final = (
             Edit(
                 LOG + "append",
                 "if self.holds(batch.last_index, header.digest) or (",
-                "if batch.last_index in self._held or (",
+                "if batch.last_index in self._tentative._held or (",
             ),
         ),
     ),

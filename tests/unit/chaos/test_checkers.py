@@ -41,6 +41,14 @@ class TestAppends:
     def test_lost(self) -> None:
         assert "lost" in exactly_once.appends([_op("append", "l", "x", 0, 1)], [], -1)[0]
 
+    def test_what_was_compacted_is_not_missed(self) -> None:
+        x, y = _op("append", "l", "x", 0, 1), _op("append", "l", "y", 0, 1)
+        x.index, y.index = 1, 2
+        assert exactly_once.appends([x, y], [(2, "y")], -1, first=2) == []
+        assert exactly_once.receipts([x, y], [(2, "y")], first=2) == []
+        assert "lost" in exactly_once.appends([x, y], [], -1, first=2)[0]
+        assert "dense" in exactly_once.appends([x, y], [(2, "y")], -1, first=1)[0]
+
     def test_hole(self) -> None:
         ops = [_op("append", "l", "x", 0, 1), _op("append", "l", "y", 0, 1)]
         assert "dense" in exactly_once.appends(ops, [(1, "x"), (3, "y")], -1)[0]

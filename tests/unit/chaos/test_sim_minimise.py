@@ -132,7 +132,11 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, word in (("ok", "ok"), ("fail", "refused"), ("info", "unknown")):
         assert f"{total('operations', kind):,} {word}" in operations
     elections = sum(outcome.elections for outcome in outcomes)
-    assert commits == f"{sum(outcome.commits for outcome in outcomes):,} commits, {elections} elections"
+    snapshots, installs = (sum(getattr(outcome, of) for outcome in outcomes) for of in ("snapshots", "installs"))
+    assert commits == (
+        f"{sum(outcome.commits for outcome in outcomes):,} commits, {elections} elections, "
+        f"{snapshots} snapshots, {installs} installs"
+    )
     assert rest == [replay_line(outcomes[4], seconds=60.0), replay_line(outcomes[11], seconds=60.0), "2 failed"]
 
 

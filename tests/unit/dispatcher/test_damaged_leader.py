@@ -33,9 +33,11 @@ def _play(seed: int) -> None:
 
     def strike() -> None:
         backend: Any = leader().node.pipeline
-        partition, tail = next(
-            (p, t) for p, t in backend._tails.items() if t.last_index == backend.logs[p].durable_index
-        )
+        quiet = [(p, t) for p, t in backend._tails.items() if t.last_index == backend.logs[p].durable_index]
+        if not quiet:
+            simulation.loop.call_later(0.01, strike)
+            return
+        partition, tail = quiet[0]
         seen.append((backend.admission.used(), backend.admission.admitted))
         backend.raft.damaged(Route(partition, 0, tail.last_index, tail.digest))
         part = SubmitPart(partition, 0, 0, RecordBlock.from_records([Record(b"x")]))

@@ -72,7 +72,8 @@ class TestParentState:
         one.control(3)
         other.apply(2, [route(1, 1)])
         other.apply(3, [route(3, 5)])
-        other.tails[PartitionId(1)] = Tail(PartitionLogIndex(2), (2).to_bytes(16, "big"), GlobalLogIndex(1))
+        other.tails[PartitionId(1)] = Tail(PartitionLogIndex(2), (2).to_bytes(16, "big"), GlobalLogIndex(2))
+        other.tails[PartitionId(3)] = other.tails[PartitionId(3)]._replace(global_index=GlobalLogIndex(1))
         assert one.encode() == other.encode()
         assert ParentState.decode(one.encode()) == one
 
@@ -111,8 +112,9 @@ class TestParentState:
         raw = state.encode()
         rows = [raw[HEADER.size + k * ROW.size :][: ROW.size] for k in range(2)]
         head = raw[: HEADER.size]
-        zero = ROW.pack(1, 0, bytes(16))
+        zero, ahead = ROW.pack(1, 0, bytes(16), 2), ROW.pack(1, 4, bytes(16), 3)
         bad = [raw[:3], raw[:-1], raw + b"\0", head + rows[1] + rows[0], head + rows[0] * 2, head + rows[0] + zero]
+        bad += [head + rows[0] + ahead]
         bad += [HEADER.pack(1, 1, 2, 2) + raw[HEADER.size :], HEADER.pack(1, 2, 0, 2) + raw[HEADER.size :]]
         for each in bad:
             with pytest.raises(CorruptData):
