@@ -98,3 +98,5 @@ _inspector("journal", "The records of a journal file, or the journal's base.", "
 _inspector("manifest", "Whose data directory it is.", "DATA/manifest.json")
 _inspector("snapshot", "What a snapshot set is of.", "DATA/snapshots/00000000000000000042.set")
 _inspector("places", "Where a partition's committed batches are.", "DATA/partitions/0/places")
+_inspector("backup", "The complete sets of a backup.", "DIR/backup.json")
+_inspector("batches", "The batches in a file of a backup.", "DIR/logs/0/00000000000000000001.batches")

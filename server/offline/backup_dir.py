@@ -125,10 +125,12 @@ class BackupDir:
             raise WrongNode(f"{self.path} is a backup of cluster {self.contents.cluster!r}, not of {cluster!r}")
 
     def complete(self, meta: SetMeta) -> None:
-        """All of a set, and of the logs up to it, is here."""
+        """All of a set, and of the logs up to it, is here. What was removed by hand is listed no more."""
         if self.contents is None:
             raise WrongNode(f"{self.path} belongs to no cluster yet")
-        sets = {each.global_index: each for each in (*self.contents.sets, Kept.of(meta))}
+        there = {each.global_index for each in self.store.sets()} | {each.global_index for each in self.store.damaged}
+        listed = [each for each in self.contents.sets if each.global_index in there]
+        sets = {each.global_index: each for each in (*listed, Kept.of(meta))}
         self._write(Contents(self.contents.cluster, tuple(sets[index] for index in sorted(sets))))
 
     def is_complete(self, global_index: GlobalLogIndex) -> bool:

@@ -27,6 +27,8 @@ from raftlog.journal_files import BASE
 from raftlog.parent_state import EMPTY, ParentState
 from server.disk_os import OsDisk
 from server.manifest import decode as decode_manifest
+from server.offline.backup_dir import decode_contents
+from server.offline.batches import decode as decode_batches
 from snapshots.meta import decode as decode_set
 
 Row = dict[str, Any]
@@ -194,10 +196,27 @@ def _places(path: Path, raw: bytes) -> Inspected:
     return about, rows
 
 
+def _backup(path: Path, raw: bytes) -> Inspected:
+    contents = decode_contents(raw, path=str(path))
+    return {"path": str(path), "cluster": contents.cluster}, [msgspec.to_builtins(each) for each in contents.sets]
+
+
+def _batches(path: Path, raw: bytes) -> Inspected:
+    span, batches = decode_batches(raw, path=path)
+    about = {
+        "path": str(path), "partition": span.partition_id, "batches": span.batches, "first_index": span.first_index,
+        "last_index": span.last_index, "before_digest": span.before_digest.hex(), "bytes": span.nbytes,
+    }  # fmt: skip
+    rows = [{"global_index": index, **batch_row(bytes(batch.buffers[0]))} for index, batch in batches]
+    return about, rows
+
+
 READERS: Final[Mapping[str, Callable[[Path, bytes], Inspected]]] = {
     "aof": _aof,
     "journal": _journal,
     "manifest": _manifest,
     "snapshot": _snapshot,
     "places": _places,
+    "backup": _backup,
+    "batches": _batches,
 }

@@ -114,6 +114,30 @@ def test_a_second_backup_copies_what_is_new(world: World) -> None:
     assert (found["kind"], found["findings"]) == ("backup", [])
 
 
+@pytest.mark.parametrize(
+    ("kind", "pattern"), [("backup", "backup.json"), ("batches", "logs/*/*"), ("snapshot", "*.set")]
+)
+def test_what_is_in_a_backup_can_be_looked_at(world: World, kind: str, pattern: str) -> None:
+    path = min(world.directory.glob(pattern))
+    assert done("inspect", kind, path)["rows"]
+
+
+def test_a_set_that_was_removed_is_listed_no_more_by_the_next(world: World, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(world.directory, tmp_path / "copy"))
+    for path in copy.glob(f"{world.first.global_index:020d}.*"):
+        path.unlink()
+    assert run("verify", copy).exit_code == 5
+    cluster = unstarted(tmp_path, 1)
+    restored(cluster, copy)
+    with cluster, cluster.client(timeout=20) as boom:
+        wait_for(lambda: states(cluster, boom, "n1") is not None)
+        done("backup", copy, "--endpoints", cluster.endpoints)
+    assert [each["global_index"] for each in json.loads((copy / "backup.json").read_text())["sets"]] == [
+        world.second.global_index
+    ]
+    assert run("verify", copy).exit_code == 0
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_restored_cluster_is_what_it_was_and_goes_on(world: World, tmp_path: Path, nodes: int) -> None:
     cluster = unstarted(tmp_path, nodes)
