@@ -12,7 +12,7 @@ from logboom.errors import LogboomError
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, and how many bytes of how many are done."""
-REBUILD: Final = "rebuild this node from a peer or a backup"
+REBUILD: Final = "this node must not go on with it: replace the node, or restore the cluster from a backup"
 
 
 def silent(what: str, done: int, total: int) -> None:

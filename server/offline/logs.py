@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import PartitionId
+from logboom.types import DIGEST_BYTES, PartitionId
 from partitions.committed import Columns
 from partitions.places import PLACES, decode_places
 from partitions.segment import (
+    INDEX_HEADER,
     SEGMENT_HEADER_BYTES,
     BatchRef,
     Damage,
@@ -219,7 +220,8 @@ def _index(check: _Check, log: Path, found: Scanned) -> None:
     check.report.count("indices")
     advice = "remove it: the next start makes it again"
     known = parse_index(raw, ordinal=segment_ordinal(log.name))
-    if known is None:
+    chain = known.refs[-1].digest if known is not None and known.refs else bytes(DIGEST_BYTES)
+    if known is None or raw[INDEX_HEADER.size - DIGEST_BYTES : INDEX_HEADER.size] != chain:
         check.report.damage(path, "does not match its digest", advice)
         return
     rows = {ref._replace(term=ref.term & TERM_BITS) for ref in found.refs}  # type: ignore[arg-type]

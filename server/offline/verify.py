@@ -31,6 +31,7 @@ from server.offline.verify_backup import verify_backup
 from snapshots.meta import SetMeta
 
 STATE: Final = "state"
+MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
 
 def verify(path: Path, progress: Progress = silent) -> Report:
@@ -69,7 +70,7 @@ class _Node:
     def _manifest(self) -> Manifest | None:
         path = self._path / MANIFEST
         if not self._disk.exists(path):
-            self._report.damage(path, "missing", "put it back from a copy of this node's directory, or " + REBUILD)
+            self._report.damage(path, "missing", MANIFEST_ADVICE)
             return None
         raw = self._disk.read_file(path)
         self._report.read("manifest", len(raw))
@@ -77,7 +78,7 @@ class _Node:
         try:
             return decode(raw, path=str(path))
         except (CorruptData, IncompatibleVersion) as error:
-            self._report.error(path, error, "put it back from a copy of this node's directory, or " + REBUILD)
+            self._report.error(path, error, MANIFEST_ADVICE)
             return None
 
     def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
@@ -120,7 +121,7 @@ class _Node:
                 disk=self._disk, directory=directory, cluster_id=manifest.cluster, random_bytes=bytes
             )
         except (CorruptData, IncompatibleVersion, InvariantViolated) as error:
-            report.error(directory, error, REBUILD + "; it must not vote with this journal")
+            report.error(directory, error, REBUILD)
             return None
         finally:
             for name in names:
