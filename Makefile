@@ -61,7 +61,7 @@ bench-check: setup ## goals and floors by the figures of the last make bench; AR
 	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/bench.txt
 	@touch $@
 
-.PHONY: bench-curves bench-reads bench-spark bench-picture
+.PHONY: bench-curves bench-reads bench-restart bench-endless bench-spark bench-picture
 
 bench-curves: setup ## how cost grows: partitions, nodes, clients, sizes, log length
 	@$(IN) python -m bench.curves $(ARGS)
@@ -69,10 +69,16 @@ bench-curves: setup ## how cost grows: partitions, nodes, clients, sizes, log le
 bench-reads: setup ## what a read and a barrier cost, idle and under load
 	@$(IN) python -m bench.reads $(ARGS)
 
+bench-restart: setup ## from exec to serving, beside etcd; ARGS=--quick for a look
+	@$(IN) python -m bench.restart $(ARGS)
+
+bench-endless: setup ## disk and memory while twenty times of what is kept is written
+	@$(IN) python -m bench.endless $(ARGS)
+
 bench-spark: setup ## a million rows from Spark, until durable and until applied
 	@$(IN) python -m bench.spark $(ARGS)
 
-bench-picture: .venv/.picture ## docs/performance.svg and docs/curves.svg from bench/results
+bench-picture: .venv/.picture ## docs/performance.svg, curves.svg and endless.svg from bench/results
 	@$(IN) python -m bench.picture $(ARGS)
 
 .venv/.picture: .venv/.setup requirements/picture.txt

@@ -1,8 +1,9 @@
 """``python -m bench.picture``: the figures as pictures. See docs/performance.md.
 
 ``docs/performance.svg`` from ``bench/results/latest.json``, one panel per work; ``docs/curves.svg`` from
-``bench/results/curves.json``, one panel per curve. The same figures always give the same bytes: there is no date in a
-picture. matplotlib is imported where it is needed, so that the rest can do without.
+``bench/results/curves.json`` and ``docs/endless.svg`` from ``bench/results/endless.json``, one panel per curve. The
+same figures always give the same bytes: there is no date in a picture. matplotlib is imported where it is needed, so
+that the rest can do without.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ LOG_ABOVE: Final = 20.0
 """Ratio of largest to smallest from which on an axis is logarithmic."""
 TICK_APART: Final = 0.16
 """Of an axis's length, between two labels."""
+MARKED_MAX: Final = 30
+"""Points of a series: more are a line without marks."""
 FEW_DECADES: Final = 60.0
 """Below this ratio a logarithmic axis has ticks at 2 and 5 too."""
 STYLE: Final = {
@@ -199,15 +202,20 @@ def _lines(axes: Any, name: str, curve: Mapping[str, Any]) -> None:
     lines = series_of(curve["points"])
     for (series, points), colour in zip(lines.items(), LINES * len(lines), strict=False):
         x, y = [p["x"] for p in points], [p["y"] for p in points]
-        axes.plot(x, y, color=colour, marker="o", markersize=4, linewidth=1.8, label=series)
+        marker = "o" if len(points) <= MARKED_MAX else ""
+        axes.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.8, label=series)
         axes.fill_between(x, [p["low"] for p in points], [p["high"] for p in points], color=colour, alpha=0.15)
     xs = sorted({p["x"] for p in curve["points"]})
     ys = [p["y"] for p in curve["points"]]
-    axes.set_xscale("log")
-    say_x = binary if curve["x"] == "bytes" else short
-    axes.set_xticks(ticks(xs), [say_x(x) for x in ticks(xs)])
+    linear = bool(curve.get("linear"))
+    if linear:
+        _sparse(axes.xaxis)
+    else:
+        axes.set_xscale("log")
+        say_x = binary if curve["x"] == "bytes" else short
+        axes.set_xticks(ticks(xs), [say_x(x) for x in ticks(xs)])
     axes.minorticks_off()
-    if wide(ys):
+    if wide(ys) and not linear:
         axes.set_yscale("log")
     else:
         axes.set_ylim(0, max(p["high"] for p in curve["points"]) * (1.15 if len(lines) < 3 else 1.7))
@@ -235,7 +243,11 @@ def _sparse(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
-PICTURES: Final = {"latest.json": ("performance.svg", performance), "curves.json": ("curves.svg", curves)}
+PICTURES: Final = {
+    "latest.json": ("performance.svg", performance),
+    "curves.json": ("curves.svg", curves),
+    "endless.json": ("endless.svg", curves),
+}
 
 
 def draw(source: Path, target: Path) -> None:

@@ -424,8 +424,7 @@ class PartitionLog:
         gone = [s for s in sealed if s not in tips and self._committed.newest_in(s) < keep_from_index]
         names = {segment: self._names.pop(segment) for segment in gone}
         self._committed.forget(gone)
-        if gone:
-            self._tentative.keep(self._names)
+        self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
 
     # -- being filled from another node

@@ -29,7 +29,8 @@ log = structlog.get_logger(__name__)
 PING_S = 1.0
 SILENT_S = 4.0
 REDIAL_MIN_S = 0.05
-REDIAL_MAX_S = 1.0
+REDIAL_MAX_S = 0.2
+"""Short: a node that comes back waits for whoever has to dial it."""
 
 
 class LinkEvents(Protocol):

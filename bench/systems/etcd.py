@@ -15,6 +15,7 @@ from bench.systems.processes import Processes
 from bench.targets import SINGLES, Job, Operation, prepared, rows
 
 PUT: Final = "/etcdserverpb.KV/Put"
+RANGE: Final = "/etcdserverpb.KV/Range"
 TXN: Final = "/etcdserverpb.KV/Txn"
 STATUS: Final = "/etcdserverpb.Maintenance/Status"
 TXN_OPS_MAX: Final = 128
@@ -37,6 +38,11 @@ def _field(number: int, raw: bytes) -> bytes:
 def put(key: bytes, value: bytes) -> bytes:
     """A PutRequest."""
     return _field(1, key) + _field(2, value)
+
+
+def get(key: bytes) -> bytes:
+    """A RangeRequest of one key; linearizable, as it is by default."""
+    return _field(1, key)
 
 
 def txn(rows: Iterable[tuple[bytes, bytes]]) -> bytes:

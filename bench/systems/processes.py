@@ -114,6 +114,10 @@ class Processes:
         self._processes[node].kill()
         self._processes[node].wait()
 
+    def wait_ended(self, node: str) -> None:
+        """Until a node that was told to end has ended. Raises subprocess.TimeoutExpired."""
+        self._processes[node].wait(START_S)
+
     def leader(self) -> str:
         """The node that takes writes. Raises TimeoutError with the end of a log."""
         return self.until(self.find_leader, "no node leads")
