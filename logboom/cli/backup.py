@@ -19,9 +19,12 @@ DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 @click.argument("directory", type=DIRECTORY)
 @click.option("--node", help="Copy from this node (id or address); else from a follower.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted backup's snapshot, if it is still there.")
+@click.option(
+    "--bytes-per-s", default=64 << 20, show_default=True, type=click.IntRange(1), help="Not faster than that."
+)
 @output_option
 @cluster_options
-def backup(target: Target, directory: Path, node: str | None, resume: bool, output: str) -> None:
+def backup(target: Target, directory: Path, node: str | None, resume: bool, bytes_per_s: int, output: str) -> None:
     """Take a snapshot of a running cluster, copy it to DIRECTORY, and what `log` partitions have since the last backup.
 
     A directory holds any number of backups of one cluster. What an interrupted one has copied of logs is not copied
@@ -29,7 +32,13 @@ def backup(target: Target, directory: Path, node: str | None, resume: bool, outp
     """
     with progress_bar("backup") as progress, target.connect() as client:
         done = server_module("server.offline.backup").backup(
-            client, directory, node=node, resume=resume, timeout=target.timeout, progress=progress
+            client,
+            directory,
+            node=node,
+            resume=resume,
+            timeout=target.timeout,
+            bytes_per_s=bytes_per_s,
+            progress=progress,
         )
     print_one({"directory": str(directory), **done._asdict()}, output)
 

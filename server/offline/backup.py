@@ -42,6 +42,7 @@ PIECE_S: Final = 10.0
 FAILURES_MAX: Final = 10
 """In a row, before the backup is given up."""
 PAUSE_S: Final = 0.5
+BYTES_PER_S: Final = 64 << 20
 
 
 class Done(NamedTuple):
@@ -66,19 +67,22 @@ def backup(
     node: str | None = None,
     resume: bool = False,
     timeout: float = 30.0,
+    bytes_per_s: int = BYTES_PER_S,
     progress: Progress = silent,
 ) -> Done:
     """Copy everything that is committed when this is called, or, with ``resume``, what an earlier call had begun with.
 
-    ``node``: from there, else from a follower. Raises WrongNode for the directory of another cluster or another
-    history, ConfigError when somebody else writes to it, and the client's errors; what was copied stays.
+    ``node``: from there, else from a follower. ``bytes_per_s``: not faster than that.
+
+    Raises WrongNode for the directory of another cluster or another history, ConfigError when somebody else writes to
+    it, and the client's errors; what was copied stays.
     """
     disk, directory = OsDisk(), directory.absolute()
     disk.make_directory(directory)
     with locked(disk, directory):
         target = BackupDir(disk, directory)
         target.claim(str(client.status(timeout=timeout)["cluster"]))
-        source = _Source(client, node, timeout)
+        source = _Source(client, node, timeout, bytes_per_s)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
         global_index = source.find(begun)
         if global_index is None:
@@ -96,8 +100,11 @@ def _begun(disk: OsDisk, directory: Path) -> list[GlobalLogIndex]:
 class _Source:
     """The node that is asked; another one when it is lost."""
 
-    def __init__(self, client: SyncClient, node: str | None, timeout: float) -> None:
+    def __init__(self, client: SyncClient, node: str | None, timeout: float, bytes_per_s: int) -> None:
         self._client = client
+        self._bytes_per_s = bytes_per_s
+        self._due = time.monotonic()
+        """When the next piece may be asked for."""
         self._wanted = node
         self._timeout = timeout
         self.node = node or ""
@@ -143,18 +150,28 @@ class _Source:
     def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> tuple[int, memoryview]:
         """Of a set's file."""
         read = self._client.read_snapshot
-        return self.ask(
+        total, piece = self.ask(
             global_index,
             lambda node: read(global_index, name, offset, node=node, timeout=PIECE_S),  # type: ignore[arg-type]
         )
+        self._keep_pace(len(piece))
+        return total, piece
 
     def log(self, global_index: GlobalLogIndex, partition: PartitionId, after: int, through: int) -> LogPiece:
         """Of a partition's log."""
         read = self._client.read_log
-        return self.ask(
+        piece = self.ask(
             global_index,
             lambda node: read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S),
         )
+        self._keep_pace(sum(len(raw) for _, raw in piece.batches))
+        return piece
+
+    def _keep_pace(self, nbytes: int) -> None:
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + nbytes / self._bytes_per_s
+        if self._due > now:
+            time.sleep(self._due - now)
 
 
 class _Copy:

@@ -15,6 +15,7 @@ from partitions.places import HEADER, decode_places
 from partitions.segment import (
     SEGMENT_HEADER,
     SEGMENT_HEADER_BYTES,
+    SEGMENT_MAGIC,
     check_segment_header,
     scan,
     segment_ordinal,
@@ -47,7 +48,7 @@ def inspect(kind: str, path: Path) -> Inspected:
 
 
 def _aof(path: Path, raw: bytes) -> Inspected:
-    if len(raw) < SEGMENT_HEADER_BYTES:
+    if len(raw) < SEGMENT_HEADER_BYTES or raw[:6] != SEGMENT_MAGIC:
         raise CorruptData(f"{path}: not a segment of a partition log", path=str(path), offset=0)
     _, _, partition, ordinal, first, _, _ = SEGMENT_HEADER.unpack_from(raw)
     if path.suffix != ".log" or not path.stem.replace("-", "").isdigit():

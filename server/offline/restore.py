@@ -140,7 +140,7 @@ class _Restore:
     def states(self) -> None:
         """The set: copied, then read again and compared as a whole."""
         global_index = GlobalLogIndex(self._meta.global_index)
-        meta = msgspec.structs.replace(self._meta, cluster=self._settings.cluster.id)
+        meta = msgspec.structs.replace(self._meta, cluster=self._settings.cluster.id, parent=_parent(self._meta))
         store = SnapshotStore(self._disk, self._target / "snapshots")
         source, copy = self._source.store.open_states(global_index), store.receive(global_index)
         try:
@@ -201,6 +201,12 @@ class _Restore:
         Intent(self._disk, self._target).write(GlobalLogIndex(self._meta.global_index))
         manifest = Manifest.of(NodeId(self._settings.node.id), self._settings.cluster)
         self._disk.replace_file(self._target / MANIFEST, encode_manifest(manifest))
+
+
+def _parent(meta: SetMeta) -> bytes:
+    """Where the logs end, and nothing else that the old cluster's log has said: who its nodes were, above all."""
+    found = ParentState.decode(meta.parent)
+    return ParentState(found.global_index, found.raft_index, found.tails).encode()
 
 
 def _of_one(settings: LogSettings) -> LogSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from logboom import SyncClient
 from logboom.config import load
-from logboom.errors import IndexCompacted, InvalidRequest
+from logboom.errors import IndexCompacted, InvalidRequest, WrongNode
 from logboom.testing import LocalCluster
 from logboom.types import MIB
 from partitions.batch import parse_batch
@@ -18,7 +19,7 @@ from server.offline import backup as module
 from server.offline.backup import backup
 from server.offline.restore import restore
 from server.offline.verify import verify
-from tests.integration.cluster.test_snapshots import LOG, SMALL, compact, equal_states, fill, segments, wait_for
+from tests.integration.cluster.test_snapshots import KV, LOG, SMALL, compact, equal_states, fill, segments, wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
 
@@ -90,6 +91,29 @@ def test_what_a_node_does_not_have_is_refused(cluster: LocalCluster, boom: SyncC
     piece = boom.read_log(taken["global_index"], LOG, after=3, through=5, node=leader)
     assert [parse_batch(raw).header.first_index for _, raw in piece.batches] == [4, 5]
     assert boom.read_log(taken["global_index"], LOG, after=1 << 40, through=1 << 41, node=leader).batches == []
+
+
+@pytest.mark.parametrize("at", ["states", "log"])
+def test_a_restore_that_was_interrupted_is_no_node(boom: SyncClient, tmp_path: Path, at: str) -> None:
+    backup(boom, tmp_path / "kept")
+    again = LocalCluster(nodes=1, partitions=2, settings=SMALL, directory=tmp_path / "again")
+    settings = load(again.config("n1"), environment={})
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what.startswith(at):
+            raise Cut
+
+    with pytest.raises(Cut):
+        restore(tmp_path / "kept", settings, progress=progress)
+    again.start_node("n1")
+    assert again.wait_ended("n1") == 2
+    assert "wrong_node" in again.log("n1").read_text()
+    with pytest.raises(WrongNode):
+        restore(tmp_path / "kept", settings)
+    shutil.rmtree(again.data_dirs["n1"])
+    restore(tmp_path / "kept", settings)
+    with again, again.client(timeout=20) as client:
+        assert client.get(KV, b"n") == (20,)
 
 
 def test_history_that_was_removed_is_left_out(tmp_path: Path) -> None:
