@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
 import signal
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from logboom import Add, Put, Record
+from logboom import Add, Put, Record, SyncClient
 from logboom.cli import cli
+from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from partitions.batch import HEADER_BYTES
 from partitions.segment import SEGMENT_HEADER_BYTES
@@ -214,3 +218,37 @@ def test_every_kind_of_file_can_be_looked_into(stopped: Path, kind: str, pattern
     table = run("inspect", kind, path)
     assert table.exit_code == 0
     assert str(path) in table.stdout
+
+
+def test_a_crash_is_no_damage(tmp_path: Path) -> None:
+    """Killed at any moment, snapshots and compaction included: there may be notes, and nothing else."""
+    busy = {**SMALL, "snapshot.entries": 20}
+    chance = random.Random(11)
+    with LocalCluster(nodes=3, partitions=2, settings=busy, directory=tmp_path) as cluster:
+        with cluster.client(timeout=20) as boom:
+            for _ in range(3):
+                futures = [submitting(boom, size) for size in (200, 3_000, 60_000)]
+                time.sleep(chance.uniform(0.2, 0.8))  # anywhere in it
+                for node in cluster.nodes:
+                    cluster.kill(node)
+                for node in cluster.nodes:
+                    found = verified(cluster.data_dirs[node])
+                    assert not found["damaged"], found["findings"]
+                for node in cluster.nodes:
+                    cluster.start_node(node)
+                for thread in futures:
+                    thread.join()
+        cluster.wait_serving()
+
+
+def submitting(boom: SyncClient, size: int) -> threading.Thread:
+    """Of batches of that size, until it fails, or a hundred are there."""
+
+    def run() -> None:
+        with contextlib.suppress(LogboomError):
+            for number in range(100):
+                boom.submit_many({KV: [Put(b"%d" % number, bytes(size))], LOG: [Record(bytes(size))]}, timeout=5)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
