@@ -182,9 +182,13 @@ class Snapshotting:
             if worker.applied_index == tails[partition_id]:
                 gathering.idle.append(partition_id)
         gathering.idle.reverse()
-        for _ in range(min(CAPTURES_MAX, len(gathering.idle))):
-            self._workers[gathering.idle.pop()].hurry()
+        for _ in range(CAPTURES_MAX):
+            self._ask_next(gathering)
         log.info("snapshot_begins", global_index=parent.global_index, raft_index=raft_index)
+
+    def _ask_next(self, gathering: _Gathering) -> None:
+        if gathering.idle and not gathering.over:
+            self._workers[gathering.idle.pop()].hurry()
 
     def _captured(self, gathering: _Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
         if gathering.over:
@@ -196,9 +200,9 @@ class Snapshotting:
             return
         gathering.dumps[partition_id] = dump
         gathering.missing.pop(partition_id, None)
-        if gathering.idle:
-            self._workers[gathering.idle.pop()].hurry()
-        if not gathering.missing:
+        if gathering.missing:
+            self._ask_next(gathering)
+        else:
             self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
 
     def _abandon(self, gathering: _Gathering, why: str) -> None:
