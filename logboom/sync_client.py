@@ -177,3 +177,5 @@ class SyncClient:
     admin = _blocking(Client.admin)
     create_snapshot = _blocking(Client.create_snapshot)
     snapshots = _blocking(Client.snapshots)
+    read_snapshot = _blocking(Client.read_snapshot)
+    read_log = _blocking(Client.read_log)

@@ -43,7 +43,8 @@ FULL_BYTES: Final = 1 << 20
 class KvFile:
     """See StateFile."""
 
-    def __init__(self, directory: Path, settings: ApplySettings) -> None:
+    def __init__(self, directory: Path, settings: ApplySettings, *, readonly: bool = False) -> None:
+        """``readonly``: of a node that does not run; nothing is written, and nothing may be."""
         self._directory = directory
         _check_size(directory / "data.mdb")
         try:
@@ -55,26 +56,33 @@ class KvFile:
                 metasync=False,
                 sync=True,
                 readahead=False,
-                lock=True,
+                lock=not readonly,
+                readonly=readonly,
+                create=not readonly,
             )
         except lmdb.Error as error:
             for number, what in NO_ROOM.items():
                 if os.strerror(number) in str(error):
                     raise OSError(number, f"{os.strerror(number)}: {what}", str(directory)) from error
             raise CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
-        self._state = self._env.open_db(b"state")
-        self._meta = self._env.open_db(b"meta")
-        self._system = self._env.open_db(b"system")
-        self._check_format()
+        try:
+            self._state, self._meta, self._system = (
+                self._env.open_db(name, create=not readonly) for name in (b"state", b"meta", b"system")
+            )
+        except lmdb.NotFoundError as error:
+            raise CorruptData(f"{directory}: no state: {error}", path=str(directory)) from error
+        self._check_format(readonly=readonly)
 
-    def _check_format(self) -> None:
-        with self._env.begin(write=True) as txn:
+    def _check_format(self, *, readonly: bool) -> None:
+        with self._env.begin(write=not readonly) as txn:
             found = txn.get(FORMAT_KEY, db=self._system)
-            if found is None:
+            if found is None and not readonly:
                 _sync_names(self._directory)  # before the first transaction, so that it cannot lose its file
                 txn.put(FORMAT_KEY, FORMAT, db=self._system)
-            elif bytes(found) != FORMAT:
-                raise CorruptData(f"{self._directory}: state of format {bytes(found)!r}", path=str(self._directory))
+            elif found is None or bytes(found) != FORMAT:
+                raise CorruptData(
+                    f"{self._directory}: state of format {bytes(found or b'')!r}", path=str(self._directory)
+                )
 
     def position(self) -> Position:
         """See StateFile."""
