@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from dispatcher.compaction import Compaction
-from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
+from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
@@ -234,7 +234,7 @@ class Snapshotting:
                 created_ms=self._clock.wall_ms(),
             )
             self._store.complete(writer, meta)
-        except CorruptData:
+        except (LogboomError, OSError):
             self._store.abandon(writer)
             raise
         return meta
@@ -252,10 +252,11 @@ class Snapshotting:
         return pace
 
     def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
+        if isinstance(error, InvariantViolated):
+            self._fatal(error)
+            return
         if meta is None:
-            if isinstance(error, OSError | InvariantViolated):
-                self._fatal(error)  # as with any other file: what it holds now nobody knows
-                return
+            # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.
             self._abandon(gathering, repr(error))
             return
         gathering.end()
