@@ -6,15 +6,33 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import structlog
+
 from dispatcher.pipeline import Pipeline
-from logboom.errors import LogboomError, NotLeader, Unavailable
+from dispatcher.scrubbing import Scrubbing
+from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from partitions.log import PartitionLog
 
+log = structlog.get_logger(__name__)
+
 
 class Backend(Pipeline):
     """A node's pipeline with the view that its clients have of it."""
+
+    scrubbing: Scrubbing
+    """Set by whoever made it, before it is started."""
+
+    async def start(self, peer_address: str) -> None:
+        """See Pipeline."""
+        await super().start(peer_address)
+        self.scrubbing.start()
+
+    async def close(self) -> None:
+        """See Pipeline."""
+        await self.scrubbing.close()
+        await super().close()
 
     def partition_ids(self) -> Sequence[PartitionId]:
         """All of them, ascending."""
@@ -101,6 +119,11 @@ class Backend(Pipeline):
         """For reads, off the loop."""
         return self.machines[partition_id]
 
+    def state_damaged(self, partition_id: PartitionId, damage: CorruptData) -> Callable[[], bool]:
+        """What is saved of a partition's state is damaged; the result says whether it no longer is."""
+        log.error("state_damaged", partition=partition_id, error=str(damage))
+        return lambda: False
+
     def log(self, partition_id: PartitionId) -> PartitionLog:
         """For reads of records, off the loop."""
         return self.logs[partition_id]
@@ -148,6 +171,7 @@ class Backend(Pipeline):
             "commit_index": self.parent.global_index,
             "raft_index": engine.commit_index,
             "recovered": self.recovery.over,
+            "scrub": self.scrubbing.status(),
             "members": [
                 [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
                 for m in self.cluster.members

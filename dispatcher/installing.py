@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from dispatcher.pausing import pause
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import DIGEST_BYTES, MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
@@ -256,7 +257,7 @@ class Installing:
             while not store.is_durable(after, rows[-1][2]):
                 if not store.holds(after, rows[-1][2]):
                     raise CorruptData(f"partition {partition_id}: what was fetched up to {after} does not chain")
-                await asyncio.sleep(DURABLE_POLL_S)
+                await pause(DURABLE_POLL_S)
             self.progress = Fetched(global_index, after, tail.last_index, partition_id)
             await self._keep_pace(len(frame.body), began)
         if rows[-1][2] != tail.digest:
@@ -281,7 +282,7 @@ class Installing:
                 return frame
             if gone == len(order):
                 break
-            await asyncio.sleep(PAUSE_S)
+            await pause(PAUSE_S)
         raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
 
     async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
@@ -306,7 +307,7 @@ class Installing:
     async def _keep_pace(self, nbytes: int, began: float) -> None:
         due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
         if due > 0:
-            await asyncio.sleep(due)
+            await pause(due)
 
 
 def _write(file: Any, body: memoryview, offset: int, *, sync: bool) -> None:

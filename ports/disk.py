@@ -26,6 +26,10 @@ class File(Protocol):
         """Up to ``length`` bytes; fewer only at the end of the file."""
         ...
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        """As ``read``, of the disk rather than of memory where the system allows it, and nothing is kept in memory."""
+        ...
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """Write all of them back to back; returns the bytes written, which is always all."""
         ...

@@ -16,6 +16,7 @@ from dispatcher.barriers import Barriers
 from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
 from dispatcher.pipeline import Pipeline
+from dispatcher.scrubbing import Scrubbing
 from dispatcher.service import ClientService
 from dispatcher.serving import SnapshotServing
 from dispatcher.snapshots import Snapshots
@@ -113,6 +114,7 @@ class Node:
             parent=self.parent,
             snapshots_of=self._snapshots,
         )
+        self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.raft.recover()
         self.service = ClientService(self.pipeline, settings)
         self._listener: Listener | None = None
@@ -284,6 +286,20 @@ class Node:
             fatal=self.fatal,
         )
         return Snapshots(self.sets, taking, compaction, serving, installing)
+
+    def _scrubbing(self, backend: Backend) -> Scrubbing:
+        return Scrubbing(
+            settings=self.settings.scrub,
+            logs=self.logs,
+            machines=self.machines,
+            store=self.sets,
+            journal=self.journal,
+            clock=self.clock,
+            offload=self.slow_offload,
+            damaged_batch=backend.damaged,
+            damaged_state=backend.state_damaged,
+            fatal=self.fatal,
+        )
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:
         settings, members = self.settings, {NodeId(m.id): m for m in self.settings.cluster.members}

@@ -99,6 +99,9 @@ class SimFile:
         raw = bytes(memoryview(inode.content)[offset : offset + length])
         return raw if len(raw) == length else raw.ljust(length, b"\0")
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         inode, disk = self._usable(writing=True), self._disk
         raw = b"".join(buffers)

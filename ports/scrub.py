@@ -1,0 +1,23 @@
+"""Scrubbing: what is at rest is read again, piece by piece, to find damage while a good copy is left elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logboom.errors import CorruptData
+from logboom.types import MIB
+
+PIECE_BYTES: Final = 1 * MIB
+"""Read at a time, unless one thing is larger."""
+
+
+class Piece(NamedTuple):
+    """Something was read and checked: so many bytes. ``damage``: what is wrong with it."""
+
+    nbytes: int
+    damage: CorruptData | None = None
+
+
+Pieces = Iterator[Piece]
+"""Blocking; each step in any thread, one at a time. It goes on behind what is damaged, where that is possible."""

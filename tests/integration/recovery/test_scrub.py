@@ -1,0 +1,142 @@
+"""Scrubbing on real nodes: what rots under a running node is found within a pass, and comes back from the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logboom import Add, Put, SyncClient
+from logboom.errors import LogboomError
+from logboom.testing import LocalCluster
+from logboom.types import KIB
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("scrub")]
+
+SETTINGS = {
+    "log.segment_bytes": 1024 * KIB,
+    "log.batch_bytes_max": 256 * KIB,
+    "raft.journal_segment_bytes": 64 * KIB,
+    "apply.unsaved_ms": 100,
+    "scrub.pause_ms": 200,
+    "scrub.bytes_per_s": 1 << 30,
+    "snapshot.log_bytes": 0,
+    "snapshot.entries": 0,
+    "snapshot.age_ms": 0,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3, partitions=1, settings=SETTINGS, directory=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def boom(cluster: LocalCluster) -> Iterator[SyncClient]:
+    with cluster.client(timeout=20) as client:
+        for number in range(20):
+            client.submit(0, [Put(b"k%02d" % number, os.urandom(100_000)), Add(b"n", 1)])
+        wait_for(lambda: equal_states(cluster, client))
+        yield client
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def equal_states(cluster: LocalCluster, boom: SyncClient) -> bool:
+    try:
+        states = [boom.status(node=cluster.addresses[n], digests=True) for n in cluster.nodes]
+    except LogboomError:
+        return False
+    return all(s["recovered"] and s["digests"] == states[0]["digests"] for s in states)
+
+
+def scrub_of(cluster: LocalCluster, boom: SyncClient, node: str) -> dict[str, Any]:
+    row: dict[str, Any] = boom.status(node=cluster.addresses[node])["scrub"]
+    return row
+
+
+def a_follower(cluster: LocalCluster) -> str:
+    return next(each for each in cluster.nodes if each != cluster.leader())
+
+
+def segments(cluster: LocalCluster, node: str) -> list[Path]:
+    found = (cluster.data_dirs[node] / "partitions" / "0").glob("*.log")
+    return sorted(found, key=lambda path: path.name[21:29])
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def payload_of_batch(segment: Path, batch: int) -> int:
+    raw, at = segment.read_bytes(), -1
+    for _ in range(batch + 1):
+        at = raw.index(b"LBB1", at + 1)
+    return at + 5000
+
+
+@pytest.mark.parametrize("segment", [0, -1], ids=["sealed", "open"])
+def test_a_batch_that_rots_comes_back_from_a_peer(cluster: LocalCluster, boom: SyncClient, segment: int) -> None:
+    node = a_follower(cluster)
+    path = segments(cluster, node)[segment]
+    flip(path, payload_of_batch(path, 0))
+    wait_for(lambda: scrub_of(cluster, boom, node)["damaged"] == 1)
+    wait_for(lambda: scrub_of(cluster, boom, node)["repaired"] == 1)
+    found = scrub_of(cluster, boom, node)["pass"]
+    wait_for(lambda: scrub_of(cluster, boom, node)["pass"] > found + 1)
+    assert scrub_of(cluster, boom, node)["damaged"] == 1  # the good copy is the one that is read
+    records = [list(b.records.payloads()) for b in boom.tail(0, node=cluster.addresses[node])]
+    assert records == [list(b.records.payloads()) for b in boom.tail(0, node=cluster.addresses[cluster.leader()])]
+
+
+def test_a_leader_mends_many_batches_in_a_row(cluster: LocalCluster, boom: SyncClient) -> None:
+    node = cluster.leader()
+    for path in segments(cluster, node)[:1]:
+        for batch in range(path.read_bytes().count(b"LBB1")):
+            flip(path, payload_of_batch(path, batch))
+    wait_for(lambda: scrub_of(cluster, boom, node)["damaged"] > 3)
+    wait_for(lambda: scrub_of(cluster, boom, node)["open"] == [])
+    boom.submit(0, Add(b"n", 1))
+    assert boom.get(0, b"n") == (21,)
+
+
+def test_a_snapshot_that_rots_is_removed_and_the_next_one_is_whole(cluster: LocalCluster, boom: SyncClient) -> None:
+    node = cluster.leader()
+    taken = boom.create_snapshot()["global_index"]
+    directory = cluster.data_dirs[node] / "snapshots"
+    flip(directory / f"{taken:020d}.states", 50_000)
+    wait_for(lambda: not boom.snapshots(node=cluster.addresses[node])["sets"])
+    assert scrub_of(cluster, boom, node)["damaged"] == 1
+    wait_for(lambda: not list(directory.iterdir()))
+    boom.submit(0, Add(b"n", 1))
+    again = boom.create_snapshot()["global_index"]
+    assert [row["global_index"] for row in boom.snapshots(node=cluster.addresses[node])["sets"]] == [again]
+    assert scrub_of(cluster, boom, node)["repaired"] == 1
+
+
+def test_a_journal_that_rots_is_told_of_and_the_node_goes_on(cluster: LocalCluster, boom: SyncClient) -> None:
+    node = a_follower(cluster)
+    journal = cluster.data_dirs[node] / "journal"
+    while len(list(journal.glob("*.journal"))) < 3:
+        for _ in range(50):
+            boom.submit(0, Add(b"n", 1))
+    flip(min(journal.glob("*.journal")), 1000)
+    wait_for(lambda: scrub_of(cluster, boom, node)["damaged"] == 1)
+    (story,) = scrub_of(cluster, boom, node)["open"]
+    assert "journal" in story
+    boom.submit(0, Add(b"n", 1))
+    wait_for(lambda: equal_states(cluster, boom))
