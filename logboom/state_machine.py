@@ -85,7 +85,7 @@ class StateDump(Protocol):
     """All of a machine's state as of one moment. A context manager: leaving it is ``close``.
 
     One thread at a time reads it, not necessarily the one that took it. What it holds on to (memory, or
-    space that the machine cannot use again) is held until it is closed.
+    space that the machine cannot use again) is held until it is closed; and it is closed before the machine is.
     """
 
     @property
@@ -175,11 +175,11 @@ class Machine(Protocol):
         ...
 
     def load(self, entries: Iterator[Entry], position: Position) -> None:
-        """Fill a machine that has applied nothing (position NOWHERE) with a dump of ``position``.
+        """Put a dump of ``position`` in the place of everything that a machine had saved before; right after opening.
 
         On return all of it is durable, and ``position`` and ``meta`` are the dump's. Until then what a crash
-        leaves opens at NOWHERE, and what is in it means nothing: the caller removes the directory before it is
-        used, or loads again, which begins with removing what is there. After an exception the machine can only be
+        leaves opens at NOWHERE, or is still what it was, and means nothing: the caller removes the directory before
+        it is used, or loads again, which begins with removing what is there. After an exception the machine can only be
         closed. Memory is bounded, whatever the number of entries. Raises CorruptData for entries that are not a
         dump of such a machine, and what ``entries`` raises.
         """

@@ -161,7 +161,7 @@ class ApplyGroup:
         header, duplicate = batch.header, decision.duplicate
         results = None
         if fresh is not None:
-            results = self.dedupe.results(header, decision, fresh)
+            results = self.dedupe.results(header, decision, batch.global_index, fresh)
             if duplicate < header.record_count:
                 self.dedupe.remember(header, batch.global_index, results)
         return AppliedBatch(

@@ -10,7 +10,7 @@ every node, since that order is the order of the log). Sans-io.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -128,9 +128,15 @@ class Dedupe:
         loaded = [(ProducerId(key), Producer.decode(raw)) for key, raw in entries]
         loaded.sort(key=lambda item: item[1].last_global)
         self._producers: OrderedDict[ProducerId, Producer] = OrderedDict(loaded)
+        self._count = len(loaded)
+        """Producers known after what is staged."""
+        self._oldest_first: Iterator[ProducerId] | None = None
         self._staged: dict[ProducerId, Producer] = {}
         """Changed in the transaction under way, in the order of their last write."""
-        self._evicted: list[ProducerId] = []
+        self._evicted: dict[ProducerId, None] = {}
+        """Forgotten in the transaction under way; who writes again after that begins anew."""
+        self._recorded: dict[int, Producer] = {}
+        """By global index: the producer as that batch of the transaction left it, whatever has become of it since."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -153,11 +159,11 @@ class Dedupe:
                 return Decision("quota_exceeded", ())
         return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
 
-    def results(self, header: BatchHeader, decision: Decision, fresh: bytes) -> bytes:
+    def results(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex, fresh: bytes) -> bytes:
         """Status per record: what was remembered for skipped ones, ``fresh`` for the others."""
         if not decision.skip:
             return fresh
-        known = self._known(header.producer)
+        known = self._recorded.get(global_index)
         full = bytearray(fresh * header.record_count if len(fresh) == 1 else fresh)
         for start, stop in decision.skip:
             for position in range(start, stop):
@@ -170,18 +176,36 @@ class Dedupe:
             return
         known = self._staged.pop(header.producer, None)
         if known is None:
-            before = self._producers.get(header.producer)
+            before = self._known(header.producer)
             known = before.copy() if before is not None else Producer(epoch=header.epoch)
+            self._count += before is None
         if header.epoch > known.epoch:
             known = Producer(epoch=header.epoch, last_global=known.last_global)
         invariant(global_index > known.last_global, "I5: a producer's batches recorded out of order")
         known.settle(header.sequence, header.sequence + header.record_count, header.floor)
         known.last_global = global_index
-        self._staged[header.producer] = known
+        self._staged[header.producer] = self._recorded[global_index] = known
+        if self._count > self._settings.producers_max:
+            self._evict()
+
+    def _evict(self) -> None:
+        """At once: how batches are grouped into transactions differs between nodes, who is forgotten must not."""
+        # Ascending by their last write: those that this transaction has not touched come before those that it has.
+        if self._oldest_first is None:
+            self._oldest_first = iter(self._producers)
+        oldest = next((p for p in self._oldest_first if p not in self._evicted and p not in self._staged), None)
+        if oldest is not None:
+            self._evicted[oldest] = None
+        else:
+            oldest = next(iter(self._staged))
+            del self._staged[oldest]
+            if oldest in self._producers:
+                self._evicted[oldest] = None
+        self._count -= 1
 
     def remember(self, header: BatchHeader, global_index: GlobalLogIndex, results: bytes) -> None:
         """Keep the receipt of a batch that had any effect, for retries."""
-        known = self._staged.get(header.producer)
+        known = self._recorded.get(global_index)
         if known is None:
             return
         kept = results if len(results) <= RESULTS_BYTES_MAX else None
@@ -194,29 +218,28 @@ class Dedupe:
 
     def changes(self) -> dict[bytes, bytes | None]:
         """Entries to write in the transaction under way; None: forget."""
-        fresh = sum(producer not in self._producers for producer in self._staged)
-        excess = len(self._producers) + fresh - self._settings.producers_max
-        old = (producer for producer in self._producers if producer not in self._staged)
-        self._evicted = [producer for producer, _ in zip(old, range(max(0, excess)), strict=False)]
-        found: dict[bytes, bytes | None] = {bytes(p): known.encode() for p, known in self._staged.items()}
-        found.update(dict.fromkeys(map(bytes, self._evicted)))
+        found: dict[bytes, bytes | None] = dict.fromkeys(map(bytes, self._evicted))
+        found.update((bytes(p), known.encode()) for p, known in self._staged.items())
         return found
 
     def commit(self) -> None:
         """The transaction is on disk."""
+        for producer in self._evicted:
+            del self._producers[producer]
         for producer, known in self._staged.items():
             self._producers[producer] = known
             self._producers.move_to_end(producer)
-        for producer in self._evicted:
-            del self._producers[producer]
         self.rollback()
 
     def rollback(self) -> None:
         """The transaction did not happen."""
-        self._staged, self._evicted = {}, []
+        self._staged, self._evicted, self._recorded = {}, {}, {}
+        self._oldest_first = None
+        self._count = len(self._producers)
 
     def _known(self, producer: ProducerId) -> Producer | None:
-        return self._staged.get(producer) or self._producers.get(producer)
+        known = self._staged.get(producer)
+        return known if known is not None or producer in self._evicted else self._producers.get(producer)
 
     def lookup(self, producer: ProducerId, epoch: int, first_sequence: int, count: int) -> AppliedReceipt | None:
         """The receipt of exactly this part, if it was applied and is remembered."""

@@ -40,7 +40,7 @@ class OpenFiles:
                     del self._users[segment]
                     if segment in self._forgotten:
                         self._forgotten.discard(segment)
-                        self._files.pop(segment).close()
+                        self._close(segment)
                 self._shrink()
 
     def _shrink(self) -> None:
@@ -55,8 +55,13 @@ class OpenFiles:
         with self._lock:
             if segment in self._users:
                 self._forgotten.add(segment)
-            elif segment in self._files:
-                self._files.pop(segment).close()
+            else:
+                self._close(segment)
+
+    def _close(self, segment: int) -> None:
+        file = self._files.pop(segment, None)
+        if file is not None:
+            file.close()
 
     def close(self) -> None:
         """Close all."""

@@ -92,16 +92,16 @@ class PartitionLog(LogReading):
         partition_id: PartitionId,
         settings: LogSettings,
         mode: DurabilityMode,
-        base: LogBase = FROM_THE_BEGINNING,
+        base: LogBase | None = None,
     ) -> PartitionLog:
-        """Recover from disk (blocking). What lies above ``base`` is tentative until it is committed again.
+        """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
 
         Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
         what is committed up to ``base`` are not known.
         """
         disk.make_directory(directory)
         log = cls(disk=disk, directory=directory, partition_id=partition_id, settings=settings, mode=mode)
-        log._recover(base)
+        log._recover(base or FROM_THE_BEGINNING)
         return log
 
     def _recover(self, base: LogBase) -> None:

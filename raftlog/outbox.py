@@ -206,6 +206,8 @@ class GroupSync:
         self._do(_Chore(job.run, finished))
 
     def _do(self, chore: _Chore) -> None:
+        if self._broken:
+            return
         self._chores.append(chore)
         if len(self._chores) == 1:
             self._offload.submit(chore.run, self._chore_done)

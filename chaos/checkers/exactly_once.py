@@ -22,21 +22,25 @@ def counters(operations: Iterable[Operation], state: Mapping[str, int]) -> list[
     return problems
 
 
-def appends(operations: Iterable[Operation], log: Sequence[tuple[int, str]], applied: int) -> list[str]:
+def appends(
+    operations: Iterable[Operation], log: Sequence[tuple[int, str]], applied: int, *, first: int = 1
+) -> list[str]:
     """Records of one ``log`` partition as (index, payload): dense, nothing lost, refused or invented.
+
+    What was acknowledged below ``first`` has been compacted.
 
     A retry may leave a second copy in the log that took no effect; ``applied`` (records that
     did take effect, from the state machine) must equal the number of distinct payloads.
     """
     problems = []
     indices = [index for index, _ in log]
-    if indices != list(range(1, len(indices) + 1)):
+    if indices != list(range(first, first + len(indices))):
         problems.append(f"indices are not dense: {len(indices)} records, last index {indices[-1] if indices else 0}")
     present = Counter(payload for _, payload in log)
     known = set()
     for op in operations:
         known.add(op.value)
-        if op.outcome == "ok" and not present[op.value]:
+        if op.outcome == "ok" and not present[op.value] and (op.index or 0) >= first:
             problems.append(f"lost: {op.value} was acknowledged at {op.index} and is not in the log")
         if op.outcome == "fail" and present[op.value]:
             problems.append(f"applied though refused: {op.value}")
@@ -46,7 +50,7 @@ def appends(operations: Iterable[Operation], log: Sequence[tuple[int, str]], app
     return problems
 
 
-def receipts(operations: Iterable[Operation], log: Sequence[tuple[int, str]]) -> list[str]:
+def receipts(operations: Iterable[Operation], log: Sequence[tuple[int, str]], *, first: int = 1) -> list[str]:
     """Acknowledged appends of one ``log`` partition: each receipt its own index, and the record stands there."""
     problems = []
     content, owner = dict(log), dict[int, str]()
@@ -56,7 +60,7 @@ def receipts(operations: Iterable[Operation], log: Sequence[tuple[int, str]]) ->
         if op.index in owner:
             problems.append(f"index {op.index} was given to {owner[op.index]} and to {op.value}")
         owner[op.index] = op.value
-        if content.get(op.index) != op.value:
+        if (op.index or 0) >= first and content.get(op.index) != op.value:
             problems.append(f"receipt of {op.value} says index {op.index}, where {content.get(op.index)} is")
     return problems
 

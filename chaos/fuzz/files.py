@@ -1,10 +1,11 @@
-"""Targets: segment and index files of a partition's log, journal files of the parent log.
+"""Targets: segment, index and places files of a partition's log, journal files of the parent log.
 
 As in ``batches``: an odd first byte puts checksums right before the decoder sees the rest.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from pathlib import Path
@@ -20,7 +21,11 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, PartitionId, Term
 from partitions.batch import HEADER_BYTES, parse_batch
+from partitions.committed import Committed
 from partitions.log import PartitionLog
+from partitions.places import COLUMNS_AT, ROW_BYTES, decode_places, encode_places
+from partitions.places import HEADER as PLACES_HEADER
+from partitions.places import MAGIC as PLACES_MAGIC
 from partitions.segment import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -163,6 +168,40 @@ def _index_seeds() -> list[bytes]:
     ]
 
 
+def _seal_places(data: bytes) -> bytes:
+    """A whole number of rows, their count and the digest."""
+    rows = data[COLUMNS_AT:]
+    rows = rows[: len(rows) - len(rows) % ROW_BYTES]
+    _, _, _, start, before, digest, _ = PLACES_HEADER.unpack_from(data.ljust(PLACES_HEADER.size, b"\0"))
+    head = PLACES_HEADER.pack(PLACES_MAGIC, VERSION, PARTITION, start, before, digest, len(rows) // ROW_BYTES)
+    return head + blake3(head + rows).digest(16) + rows
+
+
+def places_file(data: bytes) -> None:
+    """First byte odd: sealed."""
+    given = _seal_places(data[1:]) if data[:1] and data[0] & 1 else data[1:]
+    try:
+        columns = decode_places(given, partition_id=PARTITION, path=HERE)
+    except (CorruptData, IncompatibleVersion):
+        return
+    ends = [columns.before_index, *columns.last]
+    holds(all(one < two for one, two in itertools.pairwise(ends)), "last indices ascend")
+    again = encode_places(columns, PARTITION)
+    holds(again[: PLACES_HEADER.size] == given[:12] + bytes(4) + given[16 : PLACES_HEADER.size], "another header")
+    holds(again[COLUMNS_AT:] == given[COLUMNS_AT:], "rows do not come back")
+
+
+def _places_seeds() -> list[bytes]:
+    one = batch()
+    log = pack_segment_header(PARTITION, ordinal=1, first_index=1) + raw(one) + raw(batch(previous=one))
+    committed = Committed()
+    seeds = [encode_places(committed.columns, PARTITION)]
+    for number, ref in enumerate(scan(log, ordinal=1, path=HERE, partition_id=PARTITION).refs, 1):
+        committed.append(ref, number)
+        seeds.append(encode_places(committed.columns, PARTITION))
+    return [flag + each for flag in (b"\0", b"\1") for each in seeds]
+
+
 # -- journal
 
 
@@ -302,6 +341,7 @@ def _open_seeds() -> list[bytes]:
 TARGETS = [
     Target("segment", segment, _segment_seeds, "segment files of a partition's log, with and without an index"),
     Target("index", index_file, _index_seeds, "index files of sealed segments"),
+    Target("places", places_file, _places_seeds, "where the committed batches of a partition's log are"),
     Target("journal_scan", journal_scan, _scan_seeds, "records of the parent journal"),
     Target("journal_open", journal_open, _open_seeds, "journals of one or two files, opened, written and opened again"),
 ]

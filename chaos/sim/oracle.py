@@ -10,6 +10,7 @@ from chaos.sim.host import Host
 from chaos.sim.witness import Witness
 from dispatcher.backend import Backend
 from logboom.types import NodeId
+from partitions.reading import CommittedBatch
 from partitions.worker import ApplyWorker
 from raftlog import messages
 from raftlog.engine import LEADER
@@ -36,6 +37,10 @@ class Oracle:
         """Per partition: (global index, last index) of its committed batches, ascending."""
         self._digests: dict[tuple[int, int], tuple[str, bytes]] = {}
         self._producers: dict[tuple[int, int], tuple[str, int]] = {}
+        self._batches: dict[tuple[int, int], tuple[int, bytes]] = {}
+        """By partition and last index: global index and digest."""
+        self._sets: dict[int, tuple[str, bytes, bytes]] = {}
+        """By global index: the first node that had such a snapshot, the states' digest, the parent's state."""
         self._global = 0
         self.witness = Witness(hosts, fail)
         self.elections = 0
@@ -119,6 +124,7 @@ class Oracle:
                         "OffsetsDenseUnique", f"partition {route.partition_id}: {route.last_index} after {ends[-1][1]}"
                     )
                 ends.append((self._global, route.last_index))
+                self._batches[route.partition_id, route.last_index] = self._global, route.digest
         elif first != (term, routes):
             self._fail("PrefixAgreement", f"{host.name} committed {term, routes} at {raft_index}, others {first}")
 
@@ -139,6 +145,29 @@ class Oracle:
                 story = f"{name}: barrier at {target} over partition {partition}: {due} is due, {applied} is applied"
                 self._fail("BarrierSound", story)
 
+    def differing(self, partition: int, batches: Sequence[CommittedBatch]) -> list[str]:
+        """Of a node's log, whatever is not as it was committed: nothing in between may be missing either."""
+        found = []
+        for before, batch in zip([None, *batches], batches, strict=False):
+            header = batch.header
+            known = self._batches.get((partition, header.last_index))
+            if known != (batch.global_index, header.digest):
+                found.append(
+                    f"{partition}/{header.last_index}: {batch.global_index} {header.digest.hex()}, not {known}"
+                )
+            if before is not None and before.header.last_index + 1 != header.first_index:
+                found.append(f"partition {partition}: {header.first_index} after {before.header.last_index}")
+        ends = self._ends.get(partition, [])
+        last = batches[-1].header.last_index if batches else 0
+        if batches and ends and ends[-1][1] != last:
+            found.append(f"partition {partition} ends at {last}, {ends[-1][1]} was committed")
+        return found
+
+    @property
+    def snapshots(self) -> int:
+        """Sets that were seen."""
+        return len(self._sets)
+
     # -- at checkpoints
 
     def checkpoint(self) -> None:
@@ -151,6 +180,10 @@ class Oracle:
 
     def _check_node(self, host: Host, backend: Backend) -> None:
         raft = backend.raft
+        for meta in backend.snapshots.store.sets():
+            seen = self._sets.setdefault(meta.global_index, (host.name, meta.states_digest, meta.parent))
+            if seen[1:] != (meta.states_digest, meta.parent):
+                self._fail("SnapshotEquivalence", f"{host.name} and {seen[0]} differ at {meta.global_index}")
         for mark in backend.watermarks.all():
             if not mark.snapshot_index <= mark.applied_index <= mark.durable_index <= mark.log_index:
                 self._fail("I1", f"{host.name}: {mark}")

@@ -23,6 +23,7 @@ from logboom.settings import (
     RaftSettings,
     ScrubSettings,
     Settings,
+    SnapshotSettings,
 )
 from logboom.types import KIB, DurabilityMode
 
@@ -145,6 +146,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         kinds=kinds,
     )
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
+    drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
     return _scrubbed(drawn, rng)
 
 
@@ -213,6 +215,20 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
         ),
         apply=apply,
         admission=AdmissionSettings(partition_ops=rng.choice([50, 1_000_000])),
+    )
+
+
+def _snapshots(rng: random.Random) -> SnapshotSettings:
+    """Drawn last: who adds to it leaves the rest of a seed as it was."""
+    if rng.random() < 0.3:
+        return SnapshotSettings()
+    return SnapshotSettings(
+        entries=rng.choice([10, 40, 200]),
+        log_bytes=rng.choice([0, 16 * KIB]),
+        age_ms=rng.choice([0, 3_000]),
+        keep=rng.choice([2, 2, 3]),
+        retain_bytes=rng.choice([0, 4 * KIB]),
+        retain_log_bytes=rng.choice([0, 0, 8 * KIB]),
     )
 
 

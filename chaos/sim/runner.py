@@ -166,6 +166,8 @@ class Summary:
     """Simulated seconds per second, and whose."""
     elections: int = 0
     commits: int = 0
+    snapshots: int = 0
+    installs: int = 0
 
     def add(self, ran: Ran) -> None:
         """One more."""
@@ -177,6 +179,8 @@ class Summary:
         self.faults += outcome.faults
         self.elections += outcome.elections
         self.commits += outcome.commits
+        self.snapshots += outcome.snapshots
+        self.installs += outcome.installs
         self.slowest = min(self.slowest, (outcome.simulated_s / max(ran.cpu_s, 1e-9), outcome.seed))
         if outcome.failure is not None:
             self.failures.append(outcome)
@@ -188,11 +192,12 @@ class Summary:
         rate = self.simulated_s / max(self.cpu_s, 1e-9)
         speed = f"{rate:.1f} per second and core (slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})"
         outcomes = f"{operations['ok']:,} ok, {operations['fail']:,} refused, {operations['info']:,} unknown"
+        taken = f"{self.snapshots:,} snapshots, {self.installs:,} installs"
         return [
             f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: {speed}",
             f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
             f"{sum(operations.values()):,} operations: {outcomes}",
-            f"{self.commits:,} commits, {self.elections:,} elections",
+            f"{self.commits:,} commits, {self.elections:,} elections, {taken}",
             *[replay_line(outcome, seconds=self.seconds) for outcome in self.failures],
             f"{len(self.failures)} failed" if self.failures else "all invariants held",
         ]

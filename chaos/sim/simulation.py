@@ -20,6 +20,7 @@ from chaos.sim.network import SimNetwork
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.timeline import Timeline
+from dispatcher.installing import InstallDue
 from logboom import Add, Client, Record
 from logboom.errors import CorruptData, LogboomError
 from ports.invariant import InvariantViolated
@@ -50,6 +51,9 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     commits: int = 0
+    snapshots: int = 0
+    """Sets, each counted once, on however many nodes it was taken."""
+    installs: int = 0
     trace_hash: str = ""
     failure: Failure | None = None
 
@@ -116,6 +120,10 @@ class Simulation:
 
     def _node_ended(self, host: Host, error: BaseException) -> None:
         self.timeline.note(f"{host.name} stops itself: {error!r}")
+        if isinstance(error, InstallDue):
+            self.outcome.installs += 1
+            self.loop.run_as(None, host.start, delay=RESTART_S)
+            return
         if isinstance(error, CorruptData) and host.name in self.nemesis.damaged:
             host.may_run = False
             return
@@ -176,6 +184,7 @@ class Simulation:
         outcome.faults = self.nemesis.injected
         outcome.elections = self.oracle.elections
         outcome.commits = len(self.oracle.committed)
+        outcome.snapshots = self.oracle.snapshots
         outcome.trace_hash = f"{self.loop.trace & (1 << 64) - 1:016x}"
         return outcome
 
@@ -314,29 +323,27 @@ class Simulation:
         for invariant, story in self.seen.problems:
             self.fail(invariant, story)
         adds = of_kind(operations, "add")
-        logs: dict[str, list[tuple[int, int, bytes]]] = {}
         for host in self.hosts:
             try:
-                self._check_host(host, adds, logs)
+                self._check_host(host, adds)
             except CorruptData as error:
                 # Bit rot that nobody has read yet: it must not be served, and is not.
                 if host.name not in self.nemesis.damaged:
                     self.fail("NoServeCorrupt", f"{host.name}: {error}")
-        self._report("PrefixAgreement", None, exactly_once.agreement(logs))
         self._report("LinearizableRead", None, linearizable.registers(of_kind(operations, "get", "put", "cas")))
 
-    def _check_host(self, host: Host, adds: Sequence[Operation], logs: dict[str, list[tuple[int, int, bytes]]]) -> None:
+    def _check_host(self, host: Host, adds: Sequence[Operation]) -> None:
         operations = self.seen.history.operations
         if host.node is not None and host.may_run:
             state: dict[str, int] = {}
-            rows: list[tuple[int, int, bytes]] = []
             for partition, machine in host.node.machines.items():
                 if partition in self.parameters.kv_partitions:
                     for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20):
                         state |= {key.decode(): int(value[0]) for key, value in chunk if isinstance(value, tuple)}
                 store = host.node.logs[partition]
-                batches = store.read_committed(after_index=0, through_index=1 << 62, max_bytes=1 << 62)
-                rows += [(b.header.first_index, b.global_index, bytes(b.header.digest)) for b in batches]
+                first = store.first_available_index
+                batches = store.read_committed(after_index=first - 1, through_index=1 << 62, max_bytes=1 << 62)
+                self._report("PrefixAgreement", host, self.oracle.differing(partition, batches))
                 if partition in self.parameters.log_partitions:
                     records = [
                         (index, payload.decode())
@@ -345,11 +352,10 @@ class Simulation:
                         for index, payload in enumerate(b.records.payloads(), b.header.first_index)
                     ]
                     mine = [op for op in of_kind(operations, "append") if op.partition == partition]
-                    self._report("NoPhantom", host, exactly_once.appends(mine, records, -1))
-                    self._report("OffsetsDenseUnique", host, exactly_once.receipts(mine, records))
+                    self._report("NoPhantom", host, exactly_once.appends(mine, records, -1, first=first))
+                    self._report("OffsetsDenseUnique", host, exactly_once.receipts(mine, records, first=first))
             self._report("I8", host, exactly_once.counters(adds, state))
             self._report("Atomic", host, self._together(state))
-            logs[host.name] = rows
 
     def _together(self, state: dict[str, int]) -> list[str]:
         return [

@@ -8,8 +8,10 @@ from chaos.sim.host import Host
 from dispatcher.backend import Backend
 from logboom.types import DurabilityMode
 from partitions.log import PartitionLog
+from partitions.opening import LogBase
 from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
+from raftlog.parent_state import EMPTY, ParentState
 
 
 def forgotten(host: Host, backend: Backend) -> str:
@@ -20,6 +22,7 @@ def forgotten(host: Host, backend: Backend) -> str:
     journal = Journal.open(
         disk=disk, directory=host.path("journal"), cluster_id=settings.cluster.id, random_bytes=salts
     )
+    tails = ParentState.decode(journal.base.state).tails
     logs = {
         partition: PartitionLog.open(
             disk=disk,
@@ -27,6 +30,7 @@ def forgotten(host: Host, backend: Backend) -> str:
             partition_id=partition,
             settings=settings.log,
             mode=log.mode,
+            base=LogBase(*tails.get(partition, EMPTY)),
         )
         for partition, log in backend.logs.items()
         if log.mode is DurabilityMode.WRITE_AHEAD

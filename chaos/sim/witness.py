@@ -22,6 +22,7 @@ from partitions.worker import ApplyWorker
 from raftlog import messages
 from raftlog.entry import Route, unpack_routes
 from raftlog.journal_codec import ENTRY, INDEX
+from raftlog.parent_state import EMPTY, ParentState
 from raftlog.reads import Done
 
 EVERY: Final = 8
@@ -118,7 +119,8 @@ class Witness:
         engine: Any = backend.raft.engine
         payloads: Any = backend.payloads
         journal: Any = backend.raft.journal
-        advance, receive, strip = engine._advance_commit, payloads.receive, journal.strip  # noqa: SLF001 - an observer
+        files: Any = journal._files  # noqa: SLF001 - an observer
+        advance, receive, strip = engine._advance_commit, payloads.receive, files.strip  # noqa: SLF001 - an observer
 
         def advance_commit() -> None:
             known = engine.commit_index
@@ -141,7 +143,7 @@ class Witness:
                 if self._strips % STRIPS == 0:
                     self._check_power_loss(host)
 
-        engine._advance_commit, payloads.receive, journal.strip = advance_commit, received, stripped  # noqa: SLF001
+        engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
 
     def committed(self, host: Host, index: int, routes: Sequence[Route]) -> None:
         """An entry is handed up: with all of its requests, and synced here."""
@@ -231,13 +233,21 @@ class Witness:
         route = self._routes.get((log.partition_id, index))
         if route is None or host.name in self.damaged:
             return
+        if log.first_available_index > index:
+            return  # compacted, or never here: the state came from a snapshot
         head, where = _head(log, route), f"{log.partition_id}/{index}"
         if not self._has_batch(host, head):
             self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
         if log.mode is DurabilityMode.WRITE_BEHIND:
-            on = [each.name for each in self._hosts if self._has_batch(each, head)]
+            on = [each.name for each in self._hosts if self._has_batch(each, head) or self._has_compacted(each, route)]
             if 2 * len(on) <= len(self._hosts):
                 self._fail("AppliedStable", f"{host.name} has applied {where}, on the disks of {on} alone")
+
+    def _has_compacted(self, host: Host, route: Route) -> bool:
+        """Its journal begins behind it: what it did is in the states there, saved and in a snapshot."""
+        journal = self._journals.get(host.name)
+        tails = ParentState.decode(journal.base.state).tails if journal is not None else {}
+        return tails.get(route.partition_id, EMPTY).last_index >= route.last_index
 
     def _has_batch(self, host: Host, head: _Head) -> bool:
         if host.name in self.damaged:

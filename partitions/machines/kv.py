@@ -176,7 +176,7 @@ class KvMachine:
 
     def load(self, entries: Iterator[Entry], position: Position) -> None:
         """See Machine."""
-        invariant(self._position == NOWHERE and not self.unsaved_bytes, "a state is loaded over another")
+        invariant(not self.unsaved_bytes, "a state is loaded over one that is not saved")
         self._file.clear()
         state, meta, nbytes = Layer(), Layer(), 0
         for space, key, value in in_order(entries):

@@ -135,7 +135,7 @@ class LogMachine:
 
     def load(self, entries: Iterator[Entry], position: Position) -> None:
         """See Machine. Meta entries are held in memory, as they are afterwards."""
-        invariant(self._position == NOWHERE, "a state is loaded over another")
+        invariant(not self._since, "a state is loaded over one that is not saved")
         state: dict[bytes, bytes] = {}
         meta: dict[bytes, bytes] = {}
         for space, key, value in in_order(entries):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from partitions import open_segment
+from tests.storage.compacting_world import CompactingWorld
 from tests.storage.journal_world import JournalWorld
 from tests.storage.node_world import NodeWorld
 from tests.storage.partition_world import PartitionWorld, WriteBehindWorld
@@ -41,6 +42,7 @@ class Plan:
 PLANS = {
     "partition log": Plan(PartitionWorld, steps=60, seeds=3, least=550, kill_every=2),
     "partition log, write-behind": Plan(WriteBehindWorld, steps=60, seeds=3, least=750, kill_every=2),
+    "partition log, compacted": Plan(CompactingWorld, steps=60, seeds=3, least=600, kill_every=3),
     "journal": Plan(JournalWorld, steps=40, seeds=4, least=800, kill_every=5),
     "node": Plan(NodeWorld, steps=50, seeds=2, least=3000, kill_every=9),
     "manifest": Plan(ManifestWorld, steps=12, seeds=2, least=9, later=2),

@@ -25,9 +25,12 @@ from chaos.fuzz.targets import TARGETS
 from dispatcher.requests import SubmitReply
 from logboom import wire
 from logboom.errors import BY_CODE, LogboomError
+from logboom.state_machine import Entry, Space
 from logboom.wire import Frame
 from partitions.batch import Batch, parse_header
 from raftlog.entry import ROUTE, Route
+from raftlog.journal_base import BEGINNING
+from snapshots.states import ENTRY
 
 MUTATIONS = 3000
 SEED = int(os.environ.get("FUZZ_SEED", "20261121"))
@@ -109,6 +112,15 @@ def _frame_less_a_byte(raw: memoryview, whole: Callable[[memoryview], Frame] = w
     return frame._replace(body=frame.body[:-1])
 
 
+def _entries_cut_short(body: bytes, path: str, offset: int) -> Iterator[Entry]:
+    at = 0
+    while at + ENTRY.size <= len(body):
+        space, key_bytes, value_bytes = ENTRY.unpack_from(body, at)
+        start, middle = at + ENTRY.size, at + ENTRY.size + key_bytes
+        at = middle + value_bytes
+        yield Space(space & 1), body[start:middle], body[middle:at]
+
+
 BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "stream": ("logboom.wire._parse", _frame_less_a_byte),
     "submit": ("dispatcher.requests.field_of", lambda header, name, kind, default=None: header.get(name, default)),
@@ -123,12 +135,18 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "numbers": ("chaos.fuzz.batches.unpack_numbers", _numbers_unchecked),
     "segment": ("partitions.segment.parse_batch", _batch_by_its_header),
     "index": ("partitions.segment.blake3", lambda _: SimpleNamespace(digest=lambda _: ANY)),
+    "places": ("partitions.places._is_sound", lambda _: True),
     "journal_scan": ("raftlog.journal_codec._check_body", lambda _: None),
     "journal_open": ("raftlog.journal_codec._check_body", lambda _: None),
+    "base": ("raftlog.journal_base.HardState", lambda *_: BEGINNING.hard),
+    "parent_state": ("raftlog.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.data_dir.DataDir._check", lambda *_, **__: None),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),
+    "snapshot_set": ("snapshots.meta._wrong", lambda _: None),
+    "snapshot_states": ("snapshots.states._entries", _entries_cut_short),
+    "state_load": ("partitions.machines.kv._check_entry", lambda *_: None),
 }
 
 

@@ -10,7 +10,7 @@ from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
 from partitions.batch import Batch
 from partitions.log import PartitionLog
-from partitions.opening import FROM_THE_BEGINNING, LogBase
+from partitions.opening import LogBase
 from ports.disk import Disk
 from tests.unit.partitions.test_storage import P, chain
 
@@ -20,7 +20,7 @@ COUNT = 40
 
 
 def open_log(
-    disk: Disk, base: LogBase = FROM_THE_BEGINNING, *, settings: LogSettings = SETTINGS, directory: Path = DIRECTORY
+    disk: Disk, base: LogBase | None = None, *, settings: LogSettings = SETTINGS, directory: Path = DIRECTORY
 ) -> PartitionLog:
     log = PartitionLog.open(
         disk=disk,

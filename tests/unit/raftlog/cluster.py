@@ -318,7 +318,7 @@ class Cluster:
 
     async def sleep(self, seconds: float) -> None:
         woken = self.loop.create_future()
-        self.loop.call_later(seconds, woken.set_result, None)
+        self.loop.call_later(seconds, lambda: woken.done() or woken.set_result(None))
         await woken
 
     def check(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from ports.sync import Redo
-from raftlog.outbox import GroupLimits, GroupSync
+from raftlog.journal_base import Base
+from raftlog.outbox import GroupLimits, GroupSync, _Chore
 
 
 class _Clock:
@@ -185,3 +187,42 @@ def test_the_journal_is_needed_until_every_log_that_it_carried_for_has_synced_fo
         assert not journal.settled_when or journal.settled_when == [(7, [1, 1, 1])]
         offload.finish_one()
     assert journal.settled_when == [(7, [1, 1, 1])]
+
+
+def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
+    offload, journal = _Offload(), _Journal()
+    done: list[str] = []
+    journal.strip = lambda through: done.append(f"strip {through}")  # type: ignore[method-assign]
+    job = SimpleNamespace(run=lambda: done.append("base"), done=lambda: done.append("in memory"))
+    journal.compaction = lambda base: job  # type: ignore[attr-defined]
+    group = GroupSync(
+        journal=journal,  # type: ignore[arg-type]
+        offload=offload,
+        clock=_Clock(),
+        synced=lambda: None,
+        failed=lambda error: None,
+        limits=GroupLimits(inline=0, unsettled=1),
+    )
+    group.compact(Base(5, 1, b""), lambda: done.append("told"))
+    group._do(_Chore(lambda: journal.strip(3)))
+    assert len(offload.jobs) == 1, "a strip began beside a compaction"
+    offload.finish_one()
+    assert done == ["base", "in memory", "told"]
+    offload.finish_one()
+    assert done[3:] == ["strip 3"]
+
+
+def test_a_compaction_that_fails_is_final() -> None:
+    offload, journal = _Offload(), _Journal()
+    failures: list[BaseException] = []
+    done: list[str] = []
+
+    def run() -> None:
+        raise OSError("no space")
+
+    journal.compaction = lambda base: SimpleNamespace(run=run, done=lambda: done.append("in memory"))  # type: ignore[attr-defined]
+    group = _group(offload, journal, failures)
+    group.compact(Base(5, 1, b""), lambda: done.append("told"))
+    offload.finish_one()
+    group.compact(Base(6, 1, b""), lambda: done.append("told"))
+    assert (done, [str(each) for each in failures], offload.jobs) == ([], ["no space"], [])

@@ -1,0 +1,66 @@
+"""Targets: where a journal begins, and the parent state in there.
+
+As in ``batches``: an odd first byte puts the checksum right before the decoder sees the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import google_crc32c
+
+from chaos.fuzz.files import CLUSTER
+from chaos.fuzz.target import Target, holds
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import PartitionId, PartitionLogIndex, Term
+from raftlog import journal_base
+from raftlog.entry import Route
+from raftlog.journal_base import BEGINNING, CRC, Base, BaseRecord, HardState
+from raftlog.parent_state import ParentState
+
+PATH: Final = "/data/base"
+
+
+def base(data: bytes) -> None:
+    """First byte odd: sealed."""
+    raw = data[1:]
+    if data[:1] and data[0] & 1:
+        raw = raw[: -CRC.size]
+        raw += CRC.pack(google_crc32c.value(raw))
+    try:
+        record = journal_base.decode(raw, cluster=CLUSTER, path=PATH)
+    except (CorruptData, IncompatibleVersion) as error:
+        holds(PATH in str(error), "an error that does not say which file")
+        return
+    holds(journal_base.encode(record, cluster=CLUSTER) == raw, "a base does not come back")
+    holds(record.base.index >= 1 and record.first_sequence >= 1 and record.hard.floor >= 1, "a base before the first")
+
+
+def parent_state(data: bytes) -> None:
+    """The bytes are the state's."""
+    try:
+        state = ParentState.decode(data)
+    except (CorruptData, IncompatibleVersion):
+        return
+    holds(not data or state.encode() == data, "a state does not come back")
+
+
+def _state() -> bytes:
+    state = ParentState()
+    state.apply(2, [Route(PartitionId(p), Term(1), PartitionLogIndex(p + 5), bytes([p] * 16)) for p in range(3)])
+    return state.encode()
+
+
+def _base_seeds() -> list[bytes]:
+    records = [BEGINNING, BaseRecord(Base(9, 3, _state()), 40, HardState(4, "n2", 7))]
+    return [flag + journal_base.encode(record, cluster=CLUSTER) for flag in (b"\0", b"\1") for record in records]
+
+
+def _state_seeds() -> list[bytes]:
+    return [_state(), ParentState().encode()]
+
+
+TARGETS = [
+    Target("base", base, _base_seeds, "where a journal begins"),
+    Target("parent_state", parent_state, _state_seeds, "the parent state in a journal's base"),
+]

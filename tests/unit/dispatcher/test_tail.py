@@ -1,0 +1,139 @@
+"""A tail of a log that loses its old segments: what it has not read stays, or it is told where the log begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.tail import Tail
+from logboom.errors import IndexCompacted, LogboomError
+from logboom.wire import Kind
+from partitions.log import PartitionLog
+from tests.unit.partitions.compaction_world import base_at, digests, grown, settle
+
+ROOM = 1 << 20
+
+
+class Backend:
+    """One log. Reads run when the test says so; the clock is its own."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self.clock = self.offload = self
+        self.now = 100.0
+        self.jobs: list[Callable[[], None]] = []
+        self.subscribed = 0
+
+    def log(self, _: int) -> PartitionLog:
+        return self._log
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def subscribe_commits(self, _: int, __: Callable[[], None]) -> Callable[[], None]:
+        self.subscribed += 1
+        return self._gone
+
+    def _gone(self) -> None:
+        self.subscribed -= 1
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def run() -> None:
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.jobs.append(run)
+
+    def work(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+class Reader:
+    def __init__(self, backend: Backend, *, start: int, credit: int = ROOM, follow: bool = False) -> None:
+        self.indexes: list[int] = []
+        self.end: list[LogboomError | None] = []
+        self.tail = Tail(
+            backend, 3, start=start, follow=follow, credit=credit, send=self._sent,  # type: ignore[arg-type]
+            congested=lambda: False, ended=self.end.append,
+        )  # fmt: skip
+        self.tail.move()
+
+    def _sent(self, kind: Kind, header: dict[str, Any], body: list[Any], flags: int) -> None:
+        if kind is Kind.RECORDS:
+            self.indexes += range(header["first_index"], header["first_index"] + header["count"])
+
+
+def test_a_start_that_was_removed_is_told_where_the_log_begins() -> None:
+    _, log, batches = grown()
+    settle(log, base_at(batches, 30))
+    backend = Backend(log)
+    reader = Reader(backend, start=1)
+    backend.work()
+    (error,) = reader.end
+    assert isinstance(error, IndexCompacted)
+    assert error.first == log.first_available_index > 1
+    assert reader.indexes == []
+    assert backend.subscribed == 0
+
+
+def test_no_start_is_the_first_index_that_is_there() -> None:
+    _, log, batches = grown()
+    settle(log, base_at(batches, 30))
+    backend = Backend(log)
+    reader = Reader(backend, start=0)
+    backend.work()
+    assert reader.indexes == list(range(log.first_available_index, batches[-1].last_index + 1))
+    assert reader.end == [None]
+
+
+def test_no_start_begins_later_when_more_is_removed_before_it_reads() -> None:
+    _, log, batches = grown()
+    backend = Backend(log)
+    reader = Reader(backend, start=0)
+    settle(log, base_at(batches, 30))  # in spite of the lease
+    backend.work()
+    assert reader.indexes == list(range(log.first_available_index, batches[-1].last_index + 1))
+    assert reader.end == [None]
+
+
+def test_what_it_has_not_read_is_held_until_it_sleeps() -> None:
+    _, log, batches = grown()
+    backend = Backend(log)
+    through = batches[29].last_index
+    reader = Reader(backend, start=4, credit=1, follow=True)
+
+    def point() -> int:
+        return log.compaction_point(through, 0, now=backend.now)
+
+    assert point() == 4
+    backend.work()
+    read = reader.indexes[-1]
+    assert point() == read + 1
+    backend.now += 0.9
+    reader.tail.add_credit(100)
+    backend.work()
+    assert reader.indexes[-1] > read
+    backend.now += 0.9
+    assert point() == reader.indexes[-1] + 1
+    backend.now += 0.2
+    assert point() == through + 1
+    settle(log, base_at(batches, 30))
+    reader.tail.add_credit(ROOM)
+    backend.work()
+    assert isinstance(reader.end[0], IndexCompacted)
+
+
+def test_it_holds_nothing_once_it_is_closed() -> None:
+    _, log, batches = grown()
+    backend = Backend(log)
+    reader = Reader(backend, start=4, credit=1, follow=True)
+    reader.tail.close()
+    reader.tail.close()
+    through = batches[29].last_index
+    assert log.compaction_point(through, 0, now=backend.now) == through + 1
+    assert digests(log)

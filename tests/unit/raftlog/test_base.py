@@ -1,0 +1,316 @@
+"""A journal that begins at a base, and an engine that has to do with peers which lack what is gone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.settings import RaftSettings
+from logboom.types import NodeId
+from ports.invariant import InvariantViolated
+from ports.sync import Redo
+from raftlog import gate, journal_base
+from raftlog.engine import Engine
+from raftlog.journal import Journal, cluster_hash
+from raftlog.journal_base import Base, BaseRecord, HardState
+from server.disk_os import OsDisk
+from tests.unit.raftlog.test_livelocks import append_entries
+
+OURS, PEER, OTHER = NodeId("n1"), NodeId("n2"), NodeId("n3")
+
+
+def opened(directory: Path) -> Journal:
+    return Journal.open(
+        disk=OsDisk(),
+        directory=directory,
+        cluster_id="c",
+        segment_bytes=4096,
+        random_bytes=random.Random(0).randbytes,
+    )
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.journal"))
+
+
+def grown(directory: Path, entries: int, *, redo: bool = False) -> Journal:
+    """Entries 2.. of term 1, one to a group."""
+    journal = opened(directory)
+    journal.setCurrentTerm(1, "n2")
+    for number in range(entries):
+        if redo and number == 0:
+            journal.redo(Redo(bytes(16), [b"batch"]))
+        journal.add(b"\x10" + b"r" * 96, number + 2, 1)
+        journal.flush()
+    return journal
+
+
+def compact(journal: Journal, index: int) -> None:
+    job = journal.compaction(Base(index, journal.entry(index)[2], b"state at %d" % index))
+    job.run()
+    job.done()
+
+
+class TestCompaction:
+    def test_files_below_go_and_what_is_above_stays(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 100)
+        before, above = files(tmp_path), journal.after(60)
+        compact(journal, 60)
+        left = files(tmp_path)
+        assert 1 <= len(left) < len(before)
+        assert left == before[-len(left) :]
+        assert journal.entries == [(b"\x01", 60, 1), *above]
+        journal.close()
+        again = opened(tmp_path)
+        assert again.entries == journal.entries
+        assert (again.base, again.term, again.vote) == (Base(60, 1, b"state at 60"), 1, "n2")
+        again.close()
+
+    def test_everything_may_go_and_life_goes_on(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 100)
+        compact(journal, journal.last_index)
+        assert len(journal) == 1
+        journal.add(b"\x10", 102, 1)
+        journal.flush()
+        journal.close()
+        again = opened(tmp_path)
+        assert [index for _, index, _ in again.entries] == [101, 102]
+        again.close()
+
+    def test_batches_that_are_still_needed_keep_their_files(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 100, redo=True)
+        before = files(tmp_path)
+        compact(journal, 60)
+        assert files(tmp_path) == before
+        journal.settled(journal.taken_sequence)
+        compact(journal, 61)
+        assert len(files(tmp_path)) < len(before)
+        journal.close()
+
+    def test_a_crash_before_files_are_removed_is_made_up_for(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 100)
+        old = {path: path.read_bytes() for path in tmp_path.glob("*.journal")}
+        compact(journal, 60)
+        left = files(tmp_path)
+        journal.close()
+        for path, raw in old.items():
+            if path.name not in left:
+                path.write_bytes(raw)
+        again = opened(tmp_path)
+        assert again.entries == journal.entries
+        assert files(tmp_path) == left
+        again.close()
+
+    def test_a_missing_first_file_shows(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 100)
+        compact(journal, 60)
+        journal.close()
+        (tmp_path / files(tmp_path)[0]).unlink()
+        with pytest.raises(CorruptData, match="missing"):
+            opened(tmp_path)
+
+    def test_neither_back_nor_beyond_what_is_synced(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 10)
+        compact(journal, 5)
+        journal.add(b"\x10", 12, 1)
+        for base in (Base(5, 1, b""), Base(4, 1, b""), Base(12, 1, b""), Base(6, 2, b"")):
+            with pytest.raises(InvariantViolated):
+                journal.compaction(base)
+        with pytest.raises(InvariantViolated):
+            journal.entry(4)
+        with pytest.raises(InvariantViolated):
+            journal.truncate_from(5)
+        journal.close()
+
+
+class TestInstall:
+    def test_what_follows_the_base_stays(self, tmp_path: Path) -> None:
+        journal = grown(tmp_path, 10)
+        journal.install(Base(6, 1, b"theirs"))
+        journal.close()
+        again = opened(tmp_path)
+        assert [index for _, index, _ in again.entries] == [6, 7, 8, 9, 10, 11]
+        assert again.base.state == b"theirs"
+        again.close()
+
+    @pytest.mark.parametrize(("index", "term"), [(6, 2), (50, 1), (50, 4)])
+    def test_else_nothing_does_but_term_and_vote(self, tmp_path: Path, index: int, term: int) -> None:
+        journal = grown(tmp_path, 10)
+        journal.install(Base(index, term, b"theirs"))
+        journal.install(Base(index, term, b"theirs"))  # as after a crash
+        journal.add(b"\x10", index + 1, term)
+        journal.flush()
+        journal.close()
+        again = opened(tmp_path)
+        assert [each[1:] for each in again.entries] == [(index, term), (index + 1, term)]
+        assert (again.term, again.vote) == ((1, "n2") if term == 1 else (term, None))
+        assert again.floor == index
+        again.close()
+
+
+RECORD = BaseRecord(Base(9, 3, b"state"), 40, HardState(4, "n2", 7))
+CLUSTER = cluster_hash("c")
+
+
+class TestFile:
+    def test_it_comes_back(self) -> None:
+        for record in (RECORD, journal_base.BEGINNING):
+            assert (
+                journal_base.decode(journal_base.encode(record, cluster=CLUSTER), cluster=CLUSTER, path="p") == record
+            )
+
+    def test_any_bit_flipped_is_refused_by_name(self) -> None:
+        raw = journal_base.encode(RECORD, cluster=CLUSTER)
+        for at in range(len(raw)):
+            damaged = bytearray(raw)
+            damaged[at] ^= 4
+            with pytest.raises((CorruptData, IncompatibleVersion), match="the path"):
+                journal_base.decode(bytes(damaged), cluster=CLUSTER, path="the path")
+
+    def test_so_is_one_that_is_cut_or_of_another_cluster(self) -> None:
+        raw = journal_base.encode(RECORD, cluster=CLUSTER)
+        for short in (raw[:-1], raw[:20], b"", raw + b"\0"):
+            with pytest.raises(CorruptData):
+                journal_base.decode(short, cluster=CLUSTER, path="p")
+        with pytest.raises(CorruptData, match="another cluster"):
+            journal_base.decode(raw, cluster=cluster_hash("d"), path="p")
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            RECORD._replace(base=Base(0, 3, b"")),
+            RECORD._replace(first_sequence=0),
+            RECORD._replace(hard=HardState(1 << 62, None, 1)),
+            RECORD._replace(hard=HardState(1, None, 0)),
+        ],
+    )
+    def test_nonsense_with_a_right_checksum_is_refused(self, record: BaseRecord) -> None:
+        with pytest.raises(CorruptData, match="nonsense"):
+            journal_base.decode(journal_base.encode(record, cluster=CLUSTER), cluster=CLUSTER, path="p")
+
+
+class Node:
+    """An engine whose journal has the base 11, of term 1, and entries up to 16; nothing is known of its peers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.journal = grown(directory, 15)
+        compact(self.journal, 11)
+        self.now = 1000.0
+        self.sent: list[tuple[NodeId, dict[str, Any]]] = []
+        self.applied: list[int] = []
+        self.far: list[NodeId] = []
+        self.engine = Engine(
+            node_id=OURS,
+            peers=[PEER, OTHER],
+            journal=self.journal,
+            settings=RaftSettings(),
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
+            rng=random.Random(1),
+            send=lambda peer, message: bool(self.sent.append((peer, message))) or True,
+            apply=lambda index, *_: self.applied.append(index),
+            sendable=lambda _: 1 << 62,
+            too_far=self.far.append,
+        )
+        for peer in (PEER, OTHER):
+            self.engine.connected(peer, up=True)
+
+    def lead(self) -> None:
+        self.now += 100
+        self.engine.tick()
+        self.engine.receive(PEER, {"type": "pre_vote_ok", "term": 2})
+        self.engine.tick()
+        self.engine.receive(PEER, {"type": "response_vote", "term": 2})
+        assert self.engine.is_leader
+        self.journal.flush()
+
+    def answers(self, following: int, *, reset: bool = False, success: bool = False) -> None:
+        fields = {"next_node_idx": following, "reset": reset, "success": success, "term": 2, "seq": self.engine.round}
+        self.engine.receive(PEER, {"type": "next_node_idx"} | fields)
+        self.sent.clear()
+        self.far.clear()
+        self.now += 0.01
+        self.engine.tick()
+
+    def told(self) -> list[dict[str, Any]]:
+        return [message for peer, message in self.sent if peer == PEER]
+
+
+def test_it_starts_where_the_base_is(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert (node.engine.commit_index, node.engine.applied_index) == (11, 11)
+    assert [node.engine.term_at(index) for index in (10, 11, 16, 17)] == [None, 1, 1, None]
+
+
+class TestFollower:
+    def heard(self, node: Node, first: int, last: int) -> dict[str, Any]:
+        node.engine.receive(PEER, append_entries(first, last))
+        return node.sent[-1][1]
+
+    @pytest.mark.parametrize(("first", "last", "following"), [(3, 6, 12), (3, 11, 12), (5, 14, 15), (9, 18, 19)])
+    def test_what_is_below_the_base_is_taken_as_held(
+        self, tmp_path: Path, first: int, last: int, following: int
+    ) -> None:
+        node = Node(tmp_path)
+        answer = self.heard(node, first, last)
+        assert (answer["success"], answer["next_node_idx"]) == (True, following)
+        assert node.journal.last_index == max(16, last)
+
+    def test_another_term_at_the_base_stops_the_node(self, tmp_path: Path) -> None:
+        message = append_entries(10, 13)
+        message["entries"] = [(command, index, 9) for command, index, _ in message["entries"]]
+        with pytest.raises(InvariantViolated, match="our base"):
+            Node(tmp_path).engine.receive(PEER, message | {"term": 9})
+
+    def test_the_gate_asks_for_no_payload_behind_the_base(self) -> None:
+        message, missing = gate.pass_through(append_entries(10, 14), lambda route: route.last_index == 12, above=11)
+        assert (missing, [index for _, index, _ in message["entries"]]) == (13, [10, 11, 12])
+
+
+class TestLeader:
+    def test_who_lacks_what_is_gone_hears_that_there_is_a_leader(self, tmp_path: Path) -> None:
+        node = Node(tmp_path)
+        node.lead()
+        node.answers(5, reset=True)
+        assert [set(message) for message in node.told()] == [{"type", "term", "commit_index", "seq"}]
+        assert node.far == [PEER]
+        assert node.engine.lagging == {PEER}
+
+    def test_who_has_the_base_is_sent_the_rest(self, tmp_path: Path) -> None:
+        node = Node(tmp_path)
+        node.lead()
+        node.answers(12, reset=True)
+        (message,) = node.told()
+        assert (message["prevLogIdx"], message["entries"][0][1]) == (11, 12)
+        assert not node.engine.lagging
+
+    def test_after_a_snapshot_it_is_asked_for_the_base(self, tmp_path: Path) -> None:
+        node = Node(tmp_path)
+        node.lead()
+        node.answers(5, reset=True)
+        node.engine.connected(PEER, up=False)
+        node.engine.connected(PEER, up=True)
+        node.sent.clear()
+        node.engine.tick()
+        assert [message["prevLogIdx"] for message in node.told()] == [11]
+        node.answers(12, success=True)
+        assert not node.engine.lagging
+        assert node.engine.acknowledged_by(PEER) >= 11
+
+    def test_one_that_only_seems_too_far_is_tried_once(self, tmp_path: Path) -> None:
+        """A long journal need not have the base in it."""
+        node = Node(tmp_path)
+        node.lead()
+        node.answers(5, reset=True)
+        node.now += 1
+        node.answers(14)
+        assert [message.get("prevLogIdx") for message in node.told()] == [11]
+        node.answers(11, reset=True)
+        assert node.far == [PEER]
+        node.now += 1
+        node.answers(14)
+        assert [message.get("prevLogIdx") for message in node.told()] == [None]
