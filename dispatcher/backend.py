@@ -6,16 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import structlog
-
 from dispatcher.pipeline import Pipeline
 from dispatcher.scrubbing import Scrubbing
-from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
+from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from partitions.log import PartitionLog
-
-log = structlog.get_logger(__name__)
 
 
 class Backend(Pipeline):
@@ -116,13 +112,9 @@ class Backend(Pipeline):
             self.workers[partition_id].hurry()
 
     def machine(self, partition_id: PartitionId) -> Machine:
-        """For reads, off the loop."""
+        """For reads, off the loop. Raises CorruptData if it is damaged."""
+        self.rebuilding.check(partition_id)
         return self.machines[partition_id]
-
-    def state_damaged(self, partition_id: PartitionId, damage: CorruptData) -> Callable[[], bool]:
-        """What is saved of a partition's state is damaged; the result says whether it no longer is."""
-        log.error("state_damaged", partition=partition_id, error=str(damage))
-        return lambda: False
 
     def log(self, partition_id: PartitionId) -> PartitionLog:
         """For reads of records, off the loop."""
@@ -133,7 +125,8 @@ class Backend(Pipeline):
         return self._steer(partition_id, self.workers[partition_id].pause)
 
     def resume(self, partition_id: PartitionId) -> str:
-        """Go on applying here."""
+        """Go on applying here. Raises CorruptData if there is no state to go on with."""
+        self.rebuilding.check(partition_id)
         return self._steer(partition_id, self.workers[partition_id].resume)
 
     def freeze(self, partition_id: PartitionId) -> str:

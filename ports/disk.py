@@ -98,6 +98,14 @@ class Disk(Protocol):
         """Durable only after ``sync_directory``."""
         ...
 
+    def move_directory(self, source: Path, target: Path) -> None:
+        """With all that is in it, to a name that is free; durable on return."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """With all that is in it, if it is there. A crash may leave some of it."""
+        ...
+
     def remove(self, path: Path) -> None:
         """Durable only after ``sync_directory``."""
         ...

@@ -151,6 +151,16 @@ class OsDisk:
         """See Disk."""
         source.rename(target)
 
+    def move_directory(self, source: Path, target: Path) -> None:
+        """See Disk."""
+        source.rename(target)
+        self.sync_directory(target.parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """See Disk."""
+        if path.exists():
+            shutil.rmtree(path)
+
     def remove(self, path: Path) -> None:
         """See Disk."""
         path.unlink()

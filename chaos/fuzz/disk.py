@@ -93,6 +93,14 @@ class MemoryDisk:
     def rename(self, source: Path, target: Path) -> None:
         self.files[target] = self.files.pop(source)
 
+    def move_directory(self, source: Path, target: Path) -> None:
+        for path in [path for path in self.files if source in path.parents]:
+            self.files[target / path.relative_to(source)] = self.files.pop(path)
+
+    def remove_directory(self, path: Path) -> None:
+        for each in [each for each in self.files if path in each.parents]:
+            del self.files[each]
+
     def remove(self, path: Path) -> None:
         del self.files[path]
 

@@ -44,6 +44,12 @@ class StateFiles:
         file.opened = ModelStateFile(directory, file, self)
         return file.opened
 
+    def moved(self, source: Path, target: Path | None) -> None:
+        """A directory was, with the file in it; who has it open goes on with it. None: it is removed."""
+        file = self._files.pop(source, None)
+        if file is not None and target is not None:
+            self._files[target] = file
+
     def crash(self, *, power: bool) -> None:
         """The process died. With ``power``: per file, the last transaction may be undone."""
         for file in self._files.values():

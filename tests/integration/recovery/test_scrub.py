@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,87 @@ def test_a_journal_that_rots_is_told_of_and_the_node_goes_on(cluster: LocalClust
     assert "journal" in story
     boom.submit(0, Add(b"n", 1))
     wait_for(lambda: equal_states(cluster, boom))
+
+
+def state_file(cluster: LocalCluster, node: str) -> Path:
+    return cluster.data_dirs[node] / "partitions" / "0" / "state" / "data.mdb"
+
+
+def rot_value(path: Path, value: bytes) -> None:
+    """In each copy that the file has of it: which one counts only LMDB knows."""
+    raw, at = path.read_bytes(), -1
+    found = 0
+    while (at := raw.find(value, at + 1)) >= 0:
+        flip(path, at + 10)
+        found += 1
+    assert found, "not saved yet"
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["scrub finds it", "a reader may"])
+def test_a_value_that_rots_is_never_read_and_the_state_is_made_anew(
+    cluster: LocalCluster, boom: SyncClient, read: bool
+) -> None:
+    node = a_follower(cluster)
+    value = os.urandom(3000)
+    boom.submit(0, Put(b"rots", value))
+    address = cluster.addresses[node]
+    wait_for(lambda: value in state_file(cluster, node).read_bytes())
+    before = boom.watermarks(node=address)[0]
+    rot_value(state_file(cluster, node), value)
+    seen: list[object] = []
+
+    def repaired() -> bool:
+        mark = boom.watermarks(node=address)[0]
+        assert (mark.applied_index, mark.applied_global_index) >= (before.applied_index, before.applied_global_index)
+        if read:
+            with suppress(LogboomError):
+                seen.append(boom.get(0, b"rots", stale=True, node=address))
+        elif scrub_of(cluster, boom, node)["repaired"] != 1:
+            return False
+        return "state_repaired" in cluster.log(node).read_text() and mark.state == "running"
+
+    wait_for(repaired)
+    assert set(seen) <= {value}
+    assert boom.get(0, b"rots", stale=True, node=address) == value
+    boom.submit(0, Add(b"n", 1))
+    wait_for(lambda: equal_states(cluster, boom))
+    assert len(list(state_file(cluster, node).parent.parent.glob("state.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["log", "snapshot"])
+def test_a_truncated_state_is_made_anew_at_start(cluster: LocalCluster, boom: SyncClient, compacted: bool) -> None:
+    node = a_follower(cluster)
+    if compacted:
+        for _ in range(3):
+            boom.create_snapshot()
+            boom.submit(0, Add(b"n", 1))
+        wait_for(lambda: boom.snapshots(node=cluster.addresses[node])["base"] > 1)
+    cluster.kill(node)
+    os.truncate(state_file(cluster, node), 3 * 4096)
+    cluster.start_node(node)
+    wait_for(lambda: equal_states(cluster, boom))
+    assert "state_set_aside" in cluster.log(node).read_text()
+
+
+def test_a_state_that_nothing_here_restores_comes_from_a_peer(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "snapshot.retain_bytes": 0, "log.segment_bytes": 512 * KIB}
+    with (
+        LocalCluster(nodes=3, partitions=2, settings=settings, directory=tmp_path) as cluster,
+        cluster.client(timeout=20) as boom,
+    ):
+        for partition in (0, 1):
+            for number in range(20):
+                boom.submit(partition, [Put(b"k%02d" % number, os.urandom(100_000)), Add(b"n", 1)])
+        node = a_follower(cluster)
+        for _ in range(3):
+            boom.create_snapshot()
+            boom.submit(0, Add(b"n", 1))
+        wait_for(lambda: boom.snapshots(node=cluster.addresses[node])["base"] > 1)
+        wait_for(lambda: not segments(cluster, node)[0].name.startswith("0" * 19 + "1-"))
+        cluster.kill(node)
+        os.truncate(state_file(cluster, node), 3 * 4096)
+        for path in (cluster.data_dirs[node] / "snapshots").glob("*.states"):
+            flip(path, path.stat().st_size // 4)
+        cluster.start_node(node)
+        wait_for(lambda: equal_states(cluster, boom))
+        assert "starting_anew" in cluster.log(node).read_text()

@@ -33,9 +33,11 @@ def _play(seed: int) -> None:
 
     def strike() -> None:
         backend: Any = leader().node.pipeline
-        partition, tail = next(
-            (p, t) for p, t in backend._tails.items() if t.last_index == backend.logs[p].durable_index
-        )
+        quiet = ((p, t) for p, t in backend._tails.items() if t.last_index == backend.logs[p].durable_index)
+        partition, tail = next(quiet, (None, None))
+        if tail is None:  # all of them have something under way
+            simulation.loop.run_as(None, lambda: simulation.loop.run_as(leader().process, strike), delay=0.01)
+            return
         seen.append((backend.admission.used(), backend.admission.admitted))
         backend.raft.damaged(Route(partition, 0, tail.last_index, tail.digest))
         part = SubmitPart(partition, 0, 0, RecordBlock.from_records([Record(b"x")]))
