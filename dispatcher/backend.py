@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.pipeline import Pipeline
 from dispatcher.scrubbing import Scrubbing
@@ -12,6 +12,8 @@ from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from partitions.log import PartitionLog
+
+LOST_SHOWN_MAX: Final = 16
 
 
 class Backend(Pipeline):
@@ -116,6 +118,10 @@ class Backend(Pipeline):
         self.rebuilding.check(partition_id)
         return self.machines[partition_id]
 
+    def is_lost(self, digest: bytes) -> bool:
+        """This committed batch is damaged here, and every other node has said that it does not have it."""
+        return digest in self.raft.repair.hopeless
+
     def log(self, partition_id: PartitionId) -> PartitionLog:
         """For reads of records, off the loop."""
         return self.logs[partition_id]
@@ -165,6 +171,10 @@ class Backend(Pipeline):
             "raft_index": engine.commit_index,
             "recovered": self.recovery.over,
             "scrub": self.scrubbing.status(),
+            "lost": [
+                [route.partition_id, route.last_index, str(lack)]
+                for route, lack in self.raft.repair.lost()[:LOST_SHOWN_MAX]
+            ],
             "members": [
                 [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
                 for m in self.cluster.members

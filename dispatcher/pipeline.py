@@ -49,6 +49,7 @@ from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 from raftlog.core import RaftLog
 from raftlog.entry import Route
+from raftlog.lacks import Lack
 from raftlog.parent_state import EMPTY, ParentState, Tail
 from snapshots.meta import SetMeta
 
@@ -155,11 +156,18 @@ class Pipeline:
         self.pending.expire(now)
         self.forwarding.expire(now)
         self.snapshots.taking.tick()
-        self.rebuilding.tick(now)
+        self.rebuilding.tick(now, self._stuck())
         self._tell_progress()  # a congested link was passed over
         if not self.recovery.over:
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+
+    def _stuck(self) -> str | None:
+        """Something that is to be applied is damaged here, and the others have removed it."""
+        for (partition_id, _, last_index, _), lack in self.raft.repair.lost():
+            if lack is Lack.COMPACTED and self.workers[partition_id].applied_index < last_index:
+                return f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+        return None
 
     # -- submit
 

@@ -141,9 +141,9 @@ class Rebuilding:
             fresh.drop_cut()
         self._changed(partition_id)
 
-    def tick(self, now: float) -> None:
-        """Now and then: ask for what is still lacking."""
-        story = next((fence.story for fence in self._fences.values() if fence.lacks), None)
+    def tick(self, now: float, stuck: str | None) -> None:
+        """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""
+        story = next((fence.story for fence in self._fences.values() if fence.lacks), stuck)
         if story is not None and now - self._wanted_at >= WANT_AGAIN_S:
             self._wanted_at = now
             self._want(story)

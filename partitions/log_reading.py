@@ -40,6 +40,10 @@ class LogReading:
         """Of the batch in front of the first one that is still here."""
         return self._committed.columns.before_digest
 
+    def is_lost(self, last_index: int, digest: bytes) -> bool:
+        """A committed batch, damaged here and not yet written again."""
+        return self._committed.is_lost(last_index, digest)
+
     def read_committed(
         self,
         *,

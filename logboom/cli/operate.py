@@ -115,6 +115,10 @@ def problems(answers: Answers) -> list[str]:
         found += [
             f"partition {row[0]} on {answer['node']} is {row[6]}" for row in answer["partitions"] if row[6] != "running"
         ]
+        found += [
+            f"partition {row[0]} on {answer['node']}: the batch that ends at {row[1]} is lost ({row[2]} elsewhere)"
+            for row in answer.get("lost", ())
+        ]
         found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
     if not any(answer["leader"] for answer in reached):
         found.append("no node leads")

@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from logboom import Add, Put, SyncClient
-from logboom.errors import LogboomError
+from logboom.errors import CorruptData, LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
 
@@ -143,6 +144,22 @@ def test_a_journal_that_rots_is_told_of_and_the_node_goes_on(cluster: LocalClust
     wait_for(lambda: equal_states(cluster, boom))
 
 
+def compact(cluster: LocalCluster, boom: SyncClient) -> None:
+    """Every node has two sets, and its journal begins at the older one."""
+    for _ in range(2):
+        taken = boom.create_snapshot()["global_index"]
+        for node in cluster.nodes:
+            address = cluster.addresses[node]
+            wait_for(lambda: newest(boom, address) == taken)  # noqa: B023
+        boom.submit(0, Add(b"n", 1))
+    wait_for(lambda: all(boom.snapshots(node=cluster.addresses[n])["base"] > 1 for n in cluster.nodes))
+
+
+def newest(boom: SyncClient, address: str) -> int:
+    sets = boom.snapshots(node=address)["sets"]
+    return int(sets[-1]["global_index"]) if sets else 0
+
+
 def state_file(cluster: LocalCluster, node: str) -> Path:
     return cluster.data_dirs[node] / "partitions" / "0" / "state" / "data.mdb"
 
@@ -192,10 +209,7 @@ def test_a_value_that_rots_is_never_read_and_the_state_is_made_anew(
 def test_a_truncated_state_is_made_anew_at_start(cluster: LocalCluster, boom: SyncClient, compacted: bool) -> None:
     node = a_follower(cluster)
     if compacted:
-        for _ in range(3):
-            boom.create_snapshot()
-            boom.submit(0, Add(b"n", 1))
-        wait_for(lambda: boom.snapshots(node=cluster.addresses[node])["base"] > 1)
+        compact(cluster, boom)
     cluster.kill(node)
     os.truncate(state_file(cluster, node), 3 * 4096)
     cluster.start_node(node)
@@ -213,10 +227,7 @@ def test_a_state_that_nothing_here_restores_comes_from_a_peer(tmp_path: Path) ->
             for number in range(20):
                 boom.submit(partition, [Put(b"k%02d" % number, os.urandom(100_000)), Add(b"n", 1)])
         node = a_follower(cluster)
-        for _ in range(3):
-            boom.create_snapshot()
-            boom.submit(0, Add(b"n", 1))
-        wait_for(lambda: boom.snapshots(node=cluster.addresses[node])["base"] > 1)
+        compact(cluster, boom)
         wait_for(lambda: not segments(cluster, node)[0].name.startswith("0" * 19 + "1-"))
         cluster.kill(node)
         os.truncate(state_file(cluster, node), 3 * 4096)
@@ -225,3 +236,39 @@ def test_a_state_that_nothing_here_restores_comes_from_a_peer(tmp_path: Path) ->
         cluster.start_node(node)
         wait_for(lambda: equal_states(cluster, boom))
         assert "starting_anew" in cluster.log(node).read_text()
+
+
+@pytest.fixture
+def unscrubbed(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3, partitions=1, settings={**SETTINGS, "scrub.pause_ms": 0}, directory=tmp_path) as running:
+        yield running
+
+
+def filled(cluster: LocalCluster, boom: SyncClient) -> None:
+    for _ in range(20):
+        boom.submit(0, Put(b"k", os.urandom(100_000)))
+    wait_for(lambda: equal_states(cluster, boom))
+
+
+def test_a_stream_goes_on_with_the_copy_of_another_node(unscrubbed: LocalCluster) -> None:
+    node = a_follower(unscrubbed)
+    with unscrubbed.client(timeout=20) as boom:
+        filled(unscrubbed, boom)
+        whole = [list(b.records.payloads()) for b in boom.tail(0, node=unscrubbed.addresses[unscrubbed.leader()])]
+        for path in segments(unscrubbed, node):
+            flip(path, payload_of_batch(path, 1))
+        assert whole == [list(b.records.payloads()) for b in boom.tail(0, node=unscrubbed.addresses[node])]
+
+
+def test_a_stream_of_what_nobody_has_ends_with_corrupt_data(unscrubbed: LocalCluster) -> None:
+    with unscrubbed.client(timeout=20) as boom:
+        filled(unscrubbed, boom)
+        for node in unscrubbed.nodes:
+            path = segments(unscrubbed, node)[0]
+            flip(path, payload_of_batch(path, 3))
+        stream = boom.tail(0, node=unscrubbed.addresses[a_follower(unscrubbed)])
+        assert len(list(islice(stream, 3))) == 3
+        with pytest.raises(CorruptData):
+            next(iter(stream))
+        lost = [boom.status(node=unscrubbed.addresses[n])["lost"] for n in unscrubbed.nodes]
+        assert any(rows and rows[0][2] == "damaged" for rows in lost)
