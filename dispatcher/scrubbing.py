@@ -138,7 +138,7 @@ class Scrubbing:
         while True:
             try:
                 await self._pass()
-            except (InvariantViolated, OSError) as error:
+            except InvariantViolated as error:
                 self._fatal(error)
                 return
             await pause(self._settings.pause_ms / 1000)
@@ -152,9 +152,9 @@ class Scrubbing:
             try:
                 nbytes = await self._read(target)
                 states_bytes += nbytes if target.state else 0
-            except (InvariantViolated, OSError, asyncio.CancelledError):
+            except InvariantViolated:
                 raise
-            except Exception as error:
+            except Exception as error:  # reading failed, which is no damage: the next pass tries again
                 log.exception("scrub_failed", target=target.name, error=repr(error))
         self._states_bytes = states_bytes
         progress.last_pass_s = round(self._clock.monotonic() - began, 3)

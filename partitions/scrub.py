@@ -14,7 +14,7 @@ from partitions.committed import Committed
 from partitions.reading import SegmentRemoved, damaged_batch
 from partitions.segment import BatchRef
 from ports.disk import File
-from ports.scrub import PIECE_BYTES, Piece, Pieces
+from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces
 
 BATCHES_MAX: Final = 4096
 """Looked at in one piece."""
@@ -77,6 +77,8 @@ def _check(file: _OneFile, refs: list[BatchRef], name: Callable[[int], str]) -> 
     try:
         whole = memoryview(file.of(segment).read_anew(offset=start, length=end - start))
     except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
         if len(refs) == 1:
             return [(refs[0], f"cannot be read: {error}")]
         return [found for ref in refs for found in _check(file, [ref], name)]

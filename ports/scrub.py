@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -18,6 +19,9 @@ class Piece(NamedTuple):
     nbytes: int
     damage: CorruptData | None = None
 
+
+UNREADABLE: Final = (errno.EIO, errno.ENOENT)
+"""What is said of a bad sector, and of a file that is gone. Any other error of a read is no damage."""
 
 Pieces = Iterator[Piece]
 """Blocking; each step in any thread, one at a time. It goes on behind what is damaged, where that is possible."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from ports.scrub import PIECE_BYTES, Piece, Pieces
+from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces
 from raftlog import journal_base
 from raftlog import journal_codec as codec
 from raftlog.journal_files import BASE, JournalFiles, Sealed
@@ -38,6 +38,8 @@ def _scrub(files: JournalFiles, sealed: Sealed) -> Pieces:
             file.close()
         _check(files, sealed, b"".join(parts))
     except (CorruptData, IncompatibleVersion, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in UNREADABLE:
+            raise
         if files.record.first_sequence <= sealed.last_sequence:  # else it was removed meanwhile
             yield Piece(0, CorruptData(f"{sealed.path}: {error}", path=str(sealed.path)))
 

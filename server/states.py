@@ -45,7 +45,7 @@ class States:
         self._directory_of = directory_of
         self._open_machine = open_machine
         self._retired: list[Machine] = []
-        """Damaged, and open for as long as somebody may look into them."""
+        """Damaged, and open for as long as somebody may look into them; and what was made in their place."""
 
     def open(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
         """At start. ``installing``: the node is made from this set, and no state stays behind it."""
@@ -67,7 +67,9 @@ class States:
         """While the node runs: another machine in the place of a damaged one, which stays open until ``close``."""
         self._retired.append(damaged)
         self._set_aside(partition_id)
-        return self._remade(partition_id, self._opened(partition_id), store.first_available_index - 1, None)
+        rebuilt = self._remade(partition_id, self._opened(partition_id), store.first_available_index - 1, None)
+        self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
+        return rebuilt
 
     def close(self) -> None:
         """Of what was damaged nothing is saved that matters."""

@@ -16,7 +16,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
-from ports.scrub import Piece, Pieces
+from ports.scrub import UNREADABLE, Piece, Pieces
 from snapshots.meta import SetMeta, decode, encode
 from snapshots.states import StatesWriter, Written, check_header, scrub_states, verify_states, whole_bytes
 
@@ -187,6 +187,8 @@ class SnapshotStore:
         except IndexCompacted:
             return
         except (CorruptData, IncompatibleVersion, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in UNREADABLE:
+                raise
             if any(meta.global_index == global_index for meta in self._sets):
                 known = error if isinstance(error, CorruptData) else CorruptData(f"{path}: {error}", path=str(path))
                 yield Piece(0, known)

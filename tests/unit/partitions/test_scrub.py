@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 from collections.abc import Iterator
@@ -107,3 +108,19 @@ class TestStates:
 
     def test_an_empty_state(self, kv: KvMachine) -> None:
         assert [piece.nbytes for piece in kv.scrub()] == [0]
+
+
+@pytest.mark.parametrize(("number", "damaged"), [(errno.EIO, True), (errno.EMFILE, False)])
+def test_a_bad_sector_is_damage_and_a_lack_of_descriptors_is_not(number: int, damaged: bool) -> None:
+    disk, log, batches = grown()
+
+    def hook(operation: str, path: Path, _: int) -> None:
+        if operation == "read" and path.suffix == ".log":
+            raise OSError(number, "no")
+
+    disk.hook = hook
+    if damaged:
+        assert scrubbed(log)[1] == [batch.last_index for batch in batches]
+    else:
+        with pytest.raises(OSError, match="no"):
+            scrubbed(log)

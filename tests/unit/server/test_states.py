@@ -169,5 +169,5 @@ def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(worl
         machine, lacks = world.states.rebuild(P, log_from(1), damaged)
         assert (machine.position(), lacks) == (position(6), None)
         assert list(dump.entries()) == [(Space.STATE, b"k", b"b7")]
-    world.states.close()
     assert machine.get([b"k"])[0] == [b"6"]
+    world.states.close()
