@@ -371,7 +371,10 @@ class Session:
         if frame.header.get("digests"):
             digests = []
             for partition in backend.partition_ids():
-                digest, position = await backend.offload.run(backend.machine(partition).digest)
+                found = await reads.digest(backend, partition)
+                if found is None:
+                    continue  # its row says that it is damaged
+                digest, position = found
                 reached = max(position.applied_global_index, backend.watermarks.of(partition).applied_global_index)
                 digests.append([partition, reached, digest])
         admission = backend.admission

@@ -175,6 +175,10 @@ class Snapshotting:
         if any(worker.applied_index > tails[p] for p, worker in self._workers.items()):
             log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
             return
+        if any(worker.useless for worker in self._workers.values()):
+            log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
+            self._fail(Unavailable("the state of a partition is damaged here"))
+            return
         gathering = _Gathering(parent, term, dict.fromkeys(self._workers), [])
         self._gathering = gathering
         for partition_id, worker in self._workers.items():

@@ -25,6 +25,9 @@ class _Looked:
     def read(self, *, offset: int, length: int) -> bytes:
         return b"" if self._file is None else self._file.read(offset=offset, length=length)
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return b"" if self._file is None else self._file.read_anew(offset=offset, length=length)
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         return sum(map(len, buffers))
 
@@ -77,6 +80,12 @@ class LookingDisk:
         self.replaced.append(path)
 
     def rename(self, source: Path, target: Path) -> None:
+        pass
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        pass
+
+    def remove_directory(self, path: Path) -> None:
         pass
 
     def remove(self, path: Path) -> None:

@@ -18,6 +18,7 @@ from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
+from raftlog.lacks import Lack
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
@@ -77,6 +78,9 @@ class Store:
 
     def holds(self, route: Route) -> bool:
         return (route.partition_id, route.last_index, route.digest) in self.batches
+
+    def lack(self, route: Route) -> Lack:
+        return Lack.ABSENT
 
     def write_again(self, proven: object, doubtful: object) -> None:
         """This disk never drops pages."""

@@ -102,6 +102,9 @@ class MemoryFile:
     def read(self, *, offset: int, length: int) -> bytes:
         return bytes(self.content[offset : offset + length])
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         raw = b"".join(bytes(b) for b in buffers)
         if len(self.content) < offset + len(raw):
