@@ -141,6 +141,10 @@ class NoNode:
     def status(self) -> dict[str, Any]:
         return {"node": self.node_id}
 
+    @property
+    def rebuilding(self) -> Any:
+        return SimpleNamespace(fenced=lambda _: False)
+
     def machine(self, partition_id: PartitionId) -> FewKeys:
         return FewKeys()
 
