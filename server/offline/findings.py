@@ -53,6 +53,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     checked: dict[str, int] = field(default_factory=dict)
     """How many of each kind were looked at."""
+    _known: set[Finding] = field(default_factory=set)
     _done: int = 0
 
     @property
@@ -75,7 +76,8 @@ class Report:
         self.damage(place, str(error).removeprefix(f"{place}: "), advice, offset=offset)
 
     def _add(self, finding: Finding) -> None:
-        if finding not in self.findings:
+        if finding not in self._known:
+            self._known.add(finding)
             self.findings.append(finding)
 
     def count(self, what: str, number: int = 1) -> None:

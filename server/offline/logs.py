@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import DIGEST_BYTES, PartitionId
 from partitions.committed import Columns
 from partitions.places import PLACES, decode_places
@@ -27,7 +28,7 @@ from raftlog.entry import Route
 from raftlog.parent_state import Tail
 from server.offline.findings import REBUILD, Report
 
-REFETCHED: Final = "start the node: it fetches the batch from a peer when it is read"
+REFETCHED: Final = "start the node: it fetches from a peer what is missing, when it is read at the latest"
 TERM_BITS: Final = 0xFFFFFFFF
 
 
@@ -63,18 +64,20 @@ def check_log(
     carried: Container[bytes],
     report: Report,
     installing: bool = False,
+    journal: bool = True,
 ) -> int:
     """What one partition's log has, beside what it has to have.
 
     ``tail``: where the partition ends at the journal's base; ``routes``: what the journal names behind it.
     ``installing``: a snapshot that ends at ``tail`` is to be installed: a log that does not reach it begins behind it.
+    ``journal``: it could be read; else the log is looked at for itself.
 
     Adds to ``report``; returns the first index that the log still has.
     """
     check = _Check(disk, directory, partition_id, carried, report, installing=installing)
     names = {segment_ordinal(name): name for name in disk.list(directory) if name.endswith(".log")}
-    if tail.last_index:
-        _read_places(check, tail)
+    if tail.last_index or (not journal and disk.exists(directory / PLACES)):
+        _read_places(check, tail if journal else None)
         _leave_removed(check, names)
     check.found = bytearray(len(check.places.last))
     check.wanted = {(route.last_index, route.digest): None for route in routes}
@@ -83,25 +86,26 @@ def check_log(
         _segment(check, directory / name, sealed=ordinal != newest)
     missing = _missing_places(check) + _missing_routes(check, routes, tail)
     for damage in check.fenced:
+        problem = f"{damage.length} bytes are no batches"
         if missing:
-            report.damage(
-                damage.path, f"{damage.length} bytes are no batches", "start the node: what is missing is fetched "
-                "from a peer", offset=damage.offset,
-            )  # fmt: skip
+            report.damage(damage.path, problem, REFETCHED, offset=damage.offset)
+        elif journal:
+            problem += "; nothing that is needed is missing"
+            report.note(damage.path, problem, "nothing: they are left alone", offset=damage.offset)
         else:
-            report.note(
-                damage.path, f"{damage.length} bytes are no batches; nothing that is needed is missing",
-                "nothing: they are left alone", offset=damage.offset,
-            )  # fmt: skip
+            problem += "; whether they are needed the journal would know"
+            report.note(damage.path, problem, "see what is said of the journal", offset=damage.offset)
     return check.places.before_index + 1
 
 
 # -- what has to be there
 
 
-def _read_places(check: _Check, tail: Tail) -> None:
+def _read_places(check: _Check, tail: Tail | None) -> None:
+    """``tail`` None: nobody knows how far they have to reach."""
     path, report = check.directory / PLACES, check.report
-    check.places = Columns(before_index=tail.last_index, before_digest=tail.digest)
+    if tail is not None:
+        check.places = Columns(before_index=tail.last_index, before_digest=tail.digest)
     if not check.disk.exists(path):
         if not check.installing:
             report.damage(path, "missing, though the journal begins behind what it tells", REBUILD)
@@ -111,12 +115,12 @@ def _read_places(check: _Check, tail: Tail) -> None:
     report.count("places")
     try:
         columns = decode_places(raw, partition_id=check.partition_id, path=path)
-        end = columns.through(tail.last_index)
+        end = columns.end if tail is None else columns.through(tail.last_index)
         reached = columns.last_index(end - 1), columns.digest(end - 1)
-    except (CorruptData, IncompatibleVersion) as error:
+    except (CorruptData, IncompatibleVersion, IndexCompacted) as error:
         report.error(path, error, REBUILD)
         return
-    if reached != (tail.last_index, tail.digest):
+    if tail is not None and reached != (tail.last_index, tail.digest):
         if not check.installing:
             report.damage(path, f"does not have the batch at {tail.last_index}, where the journal begins", REBUILD)
         return
@@ -138,30 +142,39 @@ def _leave_removed(check: _Check, names: dict[int, str]) -> None:
 
 
 def _missing_places(check: _Check) -> int:
-    columns, missing = check.places, 0
+    """One finding for batches that lie behind each other."""
+    columns = check.places
     paths = {segment_ordinal(name): name for name in check.disk.list(check.directory) if name.endswith(".log")}
-    for row, found in enumerate(check.found):
-        if not found:
-            missing += 1
-            path = check.directory / paths.get(columns.segment[row], PLACES)
-            problem = f"the committed batch that ends at {columns.last[row]} is not here, or not itself"
-            check.report.damage(path, problem, REFETCHED, offset=columns.offset[row])
-    return missing
+    missing = [row for row, found in enumerate(check.found) if not found]
+    runs = groupby(enumerate(missing), lambda each: (each[1] - each[0], columns.segment[each[1]]))
+    for (_, segment), group in runs:
+        rows = [row for _, row in group]
+        path = check.directory / paths.get(segment, PLACES)
+        first, last = columns.last[rows[0]], columns.last[rows[-1]]
+        which = f"batch that ends at {first} is" if first == last else f"batches that end at {first} to {last} are"
+        problem = f"the committed {which} not here, or damaged"
+        check.report.damage(path, problem, REFETCHED, offset=columns.offset[rows[0]])
+    return len(missing)
 
 
 def _missing_routes(check: _Check, routes: Iterable[Route], tail: Tail) -> int:
-    missing, head = 0, tail.digest
+    missing: list[int] = []
+    strange: list[int] = []
+    head = tail.digest
     for route in routes:
         previous = check.wanted[route.last_index, route.digest]
         if previous is None and route.digest not in check.carried:
-            missing += 1
-            problem = f"the batch that ends at {route.last_index}, which the journal names, is not here"
-            check.report.damage(check.directory, problem, "start the node: it fetches the batch from a peer")
+            missing.append(route.last_index)
         elif previous is not None and previous != head:
-            problem = f"the batch that ends at {route.last_index} does not follow the one that the journal has before"
-            check.report.damage(check.directory, problem, REBUILD)
+            strange.append(route.last_index)
         head = route.digest
-    return missing
+    if missing:
+        problem = f"{len(missing)} batches that the journal names are not here; the first ends at {missing[0]}"
+        check.report.damage(check.directory, problem, REFETCHED)
+    if strange:
+        problem = f"the batch that ends at {strange[0]} does not follow the one that the journal has before"
+        check.report.damage(check.directory, problem, REBUILD)
+    return len(missing)
 
 
 # -- what is there

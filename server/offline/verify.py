@@ -166,6 +166,7 @@ class _Node:
                 carried=journal.carried if journal is not None else (),
                 report=self._report,
                 installing=installing is not None,
+                journal=journal is not None or installing is not None,
             )
         if installing is not None:
             return firsts

@@ -181,6 +181,23 @@ def test_pages_that_lead_nowhere_do_not_end_the_check(copy: Path) -> None:
     assert str(path.parent) in {each["path"] for each in verified(copy)["findings"]}
 
 
+def test_without_a_journal_the_logs_are_looked_at_all_the_same(copy: Path) -> None:
+    in_journal(copy)
+    path = in_sealed(copy)
+    flip(segments(copy, LOG)[-1], -1000)
+    found = verified(copy)["findings"]
+    assert {each["path"] for each in found if each["level"] == "damage"} >= {str(path)}
+    assert sum(each["path"] == str(path) for each in found) <= 2
+
+
+def test_many_batches_in_a_row_are_one_finding(copy: Path) -> None:
+    path = segments(copy, LOG)[0]
+    path.write_bytes(path.read_bytes()[:SEGMENT_HEADER_BYTES])
+    found = [each for each in verified(copy)["findings"] if each["path"] == str(path)]
+    assert len(found) == 1
+    assert "batches that end at 1 to 5" in found[0]["problem"]
+
+
 def test_a_removed_segment_is_missed(copy: Path) -> None:
     segments(copy, LOG)[-1].unlink()
     found = verified(copy)
