@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.pipeline import Pipeline
+from dispatcher.scrubbing import Scrubbing
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, PartitionId, Watermark
 from partitions.log import PartitionLog
 from raftlog.configuration import Role
 
+LOST_SHOWN_MAX: Final = 16
+
 
 class Backend(Pipeline):
     """A node's pipeline with the view that its clients have of it."""
+
+    scrubbing: Scrubbing
+    """Set by whoever made it, before it is started."""
+
+    async def start(self, peer_address: str) -> None:
+        """See Pipeline."""
+        await super().start(peer_address)
+        self.scrubbing.start()
+
+    async def close(self) -> None:
+        """See Pipeline."""
+        await self.scrubbing.close()
+        await super().close()
 
     def partition_ids(self) -> Sequence[PartitionId]:
         """All of them, ascending."""
@@ -104,8 +120,13 @@ class Backend(Pipeline):
             self.workers[partition_id].hurry()
 
     def machine(self, partition_id: PartitionId) -> Machine:
-        """For reads, off the loop."""
+        """For reads, off the loop. Raises CorruptData if it is damaged."""
+        self.rebuilding.check(partition_id)
         return self.machines[partition_id]
+
+    def is_lost(self, digest: bytes) -> bool:
+        """This committed batch is damaged here, and every other node has said that it does not have it."""
+        return digest in self.raft.repair.hopeless
 
     def log(self, partition_id: PartitionId) -> PartitionLog:
         """For reads of records, off the loop."""
@@ -116,7 +137,8 @@ class Backend(Pipeline):
         return self._steer(partition_id, self.workers[partition_id].pause)
 
     def resume(self, partition_id: PartitionId) -> str:
-        """Go on applying here."""
+        """Go on applying here. Raises CorruptData if there is no state to go on with."""
+        self.rebuilding.check(partition_id)
         return self._steer(partition_id, self.workers[partition_id].resume)
 
     def freeze(self, partition_id: PartitionId) -> str:
@@ -157,6 +179,11 @@ class Backend(Pipeline):
             "commit_index": self.parent.global_index,
             "raft_index": engine.commit_index,
             "recovered": self.recovery.over,
+            "scrub": self.scrubbing.status(),
+            "lost": [
+                [route.partition_id, route.last_index, str(lack)]
+                for route, lack in self.raft.repair.lost()[:LOST_SHOWN_MAX]
+            ],
             "members": [
                 [
                     seat.node,

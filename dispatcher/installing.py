@@ -86,11 +86,12 @@ class Installing:
         offload: Offload,
         poke: Callable[[], None],
         raft_index: Callable[[], int],
+        base_index: Callable[[], int],
         stop_compaction: Callable[[], Awaitable[None]],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``poke``: something was appended; ``raft_index``: what is handed up here.
+        """``poke``: something was appended; ``raft_index``: what is handed up here; ``base_index``: the journal's base.
 
         ``ready`` is called, off the loop, when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``.
         """
@@ -105,9 +106,12 @@ class Installing:
         self._offload = offload
         self._poke = poke
         self._raft_index = raft_index
+        self._base_index = base_index
         self._stop_compaction = stop_compaction
         self._ready = ready
         self._fatal = fatal
+        self._wanted = False
+        """One is needed even if it is older than what is handed up here: a state is gone."""
         self._task: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
@@ -137,6 +141,7 @@ class Installing:
 
     def want(self, why: str) -> None:
         """This node cannot go on with what it has: ask for a set."""
+        self._wanted = True
         if self._task is None:
             log.warning("snapshot_wanted", reason=why)
             for peer in list(self._peers()):
@@ -151,7 +156,8 @@ class Installing:
     # -- fetching
 
     def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
-        if self._task is not None or raft_index <= self._raft_index():
+        least = self._base_index() if self._wanted else self._raft_index() + 1
+        if self._task is not None or raft_index < least:
             return
         self._from = peer
         self._task = asyncio.get_running_loop().create_task(self._run(global_index))

@@ -19,8 +19,10 @@ from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
+from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
-from dispatcher.requests import SubmitReply, SubmitRequest, check_parts
+from dispatcher.requests import SubmitRequest, check_parts
+from dispatcher.retries import already_applied
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
 from dispatcher.watermarks import Watermarks
@@ -33,7 +35,7 @@ from logboom.errors import (
 )
 from logboom.settings import Settings
 from logboom.state_machine import Machine
-from logboom.types import NO_PRODUCER, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
@@ -46,6 +48,7 @@ from ports.offload import Offload
 from raftlog.configuration import MEMBERS, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
+from raftlog.lacks import Lack
 from raftlog.parent_state import EMPTY, ParentState, Tail
 from snapshots.meta import SetMeta
 
@@ -65,7 +68,7 @@ class Pipeline:
         settings: Settings,
         node_id: NodeId,
         logs: Mapping[PartitionId, PartitionLog],
-        machines: Mapping[PartitionId, Machine],
+        machines: dict[PartitionId, Machine],
         worker_of: Callable[[PartitionId, Callable[[Sequence[AppliedBatch]], None]], ApplyWorker],
         raft_of: Callable[[Pipeline], RaftLog],
         offload: Offload,
@@ -75,6 +78,7 @@ class Pipeline:
         admission: Admission,
         parent: ParentState,
         snapshots_of: Callable[[Pipeline], Snapshots],
+        rebuilding_of: Callable[[Pipeline], Rebuilding],
     ) -> None:
         """``parent`` is the parent log's state at its base."""
         self.settings = settings
@@ -97,9 +101,11 @@ class Pipeline:
             links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
         )
         self.workers: dict[PartitionId, ApplyWorker] = {}
+        self._worker_of = worker_of
         for partition_id in logs:
-            self.workers[partition_id] = worker_of(partition_id, self._progress_of(partition_id))
+            self.workers[partition_id] = self.make_worker(partition_id)
         self.snapshots = snapshots_of(self)
+        self.rebuilding = rebuilding_of(self)
         self._tails: dict[PartitionId, Tail] = {}
         self.recovery = Recovered(logs)
         self._touched: set[PartitionId] = set()
@@ -109,8 +115,12 @@ class Pipeline:
         self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
         self._commit_callbacks: dict[PartitionId, list[Callable[[], None]]] = {}
-        self.members_changed(self.members)
         self._expiry: asyncio.TimerHandle | None = None
+        self.members_changed(self.members)
+
+    def make_worker(self, partition_id: PartitionId) -> ApplyWorker:
+        """For the partition's machine, as it is now."""
+        return self._worker_of(partition_id, self._progress_of(partition_id))
 
     # -- life
 
@@ -134,6 +144,7 @@ class Pipeline:
         self.pending.lost()
         self.forwarding.close()
         await self.snapshots.close()
+        await self.rebuilding.close()
         await self.raft.close()
         for worker in self.workers.values():
             await worker.close()
@@ -143,10 +154,18 @@ class Pipeline:
         self.pending.expire(now)
         self.forwarding.expire(now)
         self.snapshots.taking.tick()
+        self.rebuilding.tick(now, self._stuck())
         self._tell_progress()  # a congested link was passed over
         if not self.recovery.over:
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+
+    def _stuck(self) -> str | None:
+        """Something that is to be applied is damaged here, and the others have removed it."""
+        for (partition_id, _, last_index, _), lack in self.raft.repair.lost():
+            if lack is Lack.COMPACTED and self.workers[partition_id].applied_index < last_index:
+                return f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+        return None
 
     # -- submit
 
@@ -162,7 +181,7 @@ class Pipeline:
             self._redirect(request, done)
             return
         check_parts(request, partitions=len(self.logs), bytes_max=self.settings.log.batch_bytes_max)
-        applied = self._already_applied(request)
+        applied = already_applied(request, self.workers, self.parent.global_index)
         if applied is not None:
             done(applied)
             return
@@ -221,29 +240,6 @@ class Pipeline:
             self.forwarding.forward(leader, request, done)
             return
         raise NotLeader(f"{leader} leads", leader=self.address_of(leader))
-
-    def _already_applied(self, request: SubmitRequest) -> SubmitReply | None:
-        """A retry of something that every part of was applied before: answer from what is remembered."""
-        if request.producer == NO_PRODUCER:
-            return None
-        parts = []
-        for part in request.parts:
-            found = self.workers[part.partition_id].dedupe.lookup(
-                request.producer, request.epoch, part.first_sequence, part.records.count
-            )
-            if found is None:
-                return None
-            parts.append(
-                (
-                    part.partition_id,
-                    found.first_index,
-                    found.last_index,
-                    found.global_index,
-                    part.records.count,
-                    found.results,
-                )
-            )
-        return SubmitReply(parts=tuple(parts), commit_index=self.parent.global_index)
 
     def _appended(self, store: PartitionLog) -> None:
         self.raft.group.dirty(store)
@@ -410,9 +406,11 @@ class Pipeline:
                 self.pending.applied(batch, partition_id)
             self._publish(partition_id)
             self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
-            damage = self.workers[partition_id].damage
-            if damage is not None:
-                self.damaged(partition_id, damage)
+            worker = self.workers[partition_id]
+            if worker.damage is not None:
+                self.damaged(partition_id, worker.damage)
+            elif worker.state == "damaged":
+                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
 
         return progressed
 
@@ -429,17 +427,23 @@ class Pipeline:
         self._touched.update(self.logs)
         self._settle_soon()
 
+    def look_again(self, partition_id: PartitionId) -> None:
+        """Something about its worker has changed."""
+        self._publish(partition_id)
+        self._touched.add(partition_id)
+        self._settle_soon()
+
     def _publish(self, partition_id: PartitionId) -> None:
         store, worker = self.logs[partition_id], self.workers[partition_id]
-        state = worker.state
+        applied, state = self.rebuilding.shown(partition_id)
         if state == "running" and self.admission.frozen(partition_id):
             state = "frozen"
         self.watermarks.update(
             partition_id,
             log_index=store.committed_index,
             durable_index=store.durable_index,
-            applied_index=worker.applied_index,
-            applied_global_index=worker.applied_global_index,
+            applied_index=applied.applied_index,
+            applied_global_index=applied.applied_global_index,
             state=state,
-            idle=worker.idle,
+            idle=worker.idle and not self.rebuilding.fenced(partition_id),
         )

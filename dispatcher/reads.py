@@ -7,14 +7,20 @@ from typing import Any, Final
 
 from dispatcher.requests import field_of
 from logboom.commands import Value, pack_numbers
-from logboom.errors import InvalidRequest, NoSuchPartition, Unavailable
+from logboom.errors import CorruptData, InvalidRequest, NoSuchPartition, Unavailable
 from logboom.records import RecordBlock
-from logboom.state_machine import Position
+from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
 from logboom.wire import shown
 
 KEYS_MAX: Final = 10_000
 SCAN_CHUNK: Final = 1_000
+
+
+def state_damaged(backend: Any, partition_id: PartitionId, machine: Machine, error: CorruptData) -> None:
+    """A read has met it. Of a machine that was replaced since nobody needs to know."""
+    if backend.machines[partition_id] is machine:
+        backend.rebuilding.damaged(partition_id, error)
 
 
 def encode_value(value: Value) -> bytes:
@@ -57,7 +63,11 @@ async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple
         raise InvalidRequest(f"keys must be 1 to {KEYS_MAX} byte strings")
     await make_fresh(backend, header, partition_id, deadline)
     machine = backend.machine(partition_id)
-    values, position = await backend.offload.run(lambda: machine.get(keys))
+    try:
+        values, position = await backend.offload.run(lambda: machine.get(keys))
+    except CorruptData as error:
+        state_damaged(backend, partition_id, machine, error)
+        raise
     block = RecordBlock.from_columns(payloads=[b"" if v is None else encode_value(v) for v in values])
     reply = {
         "found": [v is not None for v in values],
@@ -68,6 +78,18 @@ async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple
     return reply, [block.metadata, block.data]
 
 
+async def digest(backend: Any, partition_id: PartitionId) -> tuple[bytes, Position] | None:
+    """Of a partition's state; None: it is damaged."""
+    if backend.rebuilding.fenced(partition_id):
+        return None
+    machine: Machine = backend.machine(partition_id)
+    try:
+        return await backend.offload.run(machine.digest)  # type: ignore[no-any-return]
+    except CorruptData as error:
+        state_damaged(backend, partition_id, machine, error)
+        return None
+
+
 async def scan(
     backend: Any, header: Mapping[str, Any], deadline: float
 ) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
@@ -76,7 +98,8 @@ async def scan(
     start, end = scan_range(header)
     limit = field_of(header, "limit", int, 0)
     await make_fresh(backend, header, partition_id, deadline)
-    chunks = backend.machine(partition_id).scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+    machine = backend.machine(partition_id)
+    chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
     try:
         while True:
             step = await backend.offload.run(lambda: next(chunks, None))
@@ -84,6 +107,9 @@ async def scan(
                 return
             rows, position = step
             yield _entries(rows, position)
+    except CorruptData as error:
+        state_damaged(backend, partition_id, machine, error)
+        raise
     finally:
         close = getattr(chunks, "close", None)
         if close is not None:

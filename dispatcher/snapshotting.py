@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from dispatcher.compaction import Compaction
-from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
+from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
@@ -175,6 +175,10 @@ class Snapshotting:
         if any(worker.applied_index > tails[p] for p, worker in self._workers.items()):
             log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
             return
+        if any(worker.useless for worker in self._workers.values()):
+            log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
+            self._fail(Unavailable("the state of a partition is damaged here"))
+            return
         gathering = _Gathering(parent, term, dict.fromkeys(self._workers), [])
         self._gathering = gathering
         for partition_id, worker in self._workers.items():
@@ -234,7 +238,7 @@ class Snapshotting:
                 created_ms=self._clock.wall_ms(),
             )
             self._store.complete(writer, meta)
-        except CorruptData:
+        except (LogboomError, OSError):
             self._store.abandon(writer)
             raise
         return meta
@@ -252,10 +256,11 @@ class Snapshotting:
         return pace
 
     def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
+        if isinstance(error, InvariantViolated):
+            self._fatal(error)
+            return
         if meta is None:
-            if isinstance(error, OSError | InvariantViolated):
-                self._fatal(error)  # as with any other file: what it holds now nobody knows
-                return
+            # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.
             self._abandon(gathering, repr(error))
             return
         gathering.end()

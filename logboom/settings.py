@@ -184,6 +184,15 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """How fast a snapshot is written, and fetched from another node."""
 
 
+class ScrubSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is at rest is read again now and then, to find damage while other nodes have a good copy."""
+
+    bytes_per_s: int = 16 * MIB
+    """How fast it reads."""
+    pause_ms: int = 21_600_000
+    """Between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
+
+
 class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets of requests that are admitted and not yet applied."""
 
@@ -253,6 +262,7 @@ class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True)
     log: LogSettings = LogSettings()
     apply: ApplySettings = ApplySettings()
     snapshot: SnapshotSettings = SnapshotSettings()
+    scrub: ScrubSettings = ScrubSettings()
     admission: AdmissionSettings = AdmissionSettings()
     barrier: BarrierSettings = BarrierSettings()
     net: NetSettings = NetSettings()

@@ -182,3 +182,5 @@ class SyncClient:
     promote_member = _blocking(Client.promote_member)
     remove_member = _blocking(Client.remove_member)
     transfer = _blocking(Client.transfer)
+    read_snapshot = _blocking(Client.read_snapshot)
+    read_log = _blocking(Client.read_log)

@@ -17,13 +17,15 @@ from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
 from dispatcher.members import hand_over
 from dispatcher.pipeline import Pipeline
+from dispatcher.rebuilding import Rebuilding
+from dispatcher.scrubbing import Scrubbing
 from dispatcher.service import ClientService
 from dispatcher.serving import SnapshotServing
 from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError, CorruptData, LogboomError
+from logboom.errors import ConfigError, IndexCompacted, LogboomError
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
@@ -44,9 +46,10 @@ from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState
 from server.data_dir import DataDir
 from server.faults import drop_hook
-from server.install import Intent, install_logs, restore_state
+from server.install import Intent, install_logs
 from server.manifest import Manifest
 from server.shares import apply_share, log_share
+from server.states import STATE, States
 from server.world import World, real_world
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -54,8 +57,6 @@ from snapshots.store import SnapshotStore
 log = structlog.get_logger(__name__)
 
 HAND_OVER_AGAIN_S = 0.05
-STATE = "state"
-"""Directory of a partition's state machine, in the partition's own."""
 
 
 class Node:
@@ -93,6 +94,9 @@ class Node:
         )
         self.sets = SnapshotStore(self.disk, self.data_dir.snapshots)
         intent = Intent(self.disk, self.data_dir.path)
+        self.states = States(
+            disk=self.disk, sets=self.sets, directory_of=self.data_dir.partition, open_machine=self._machine
+        )
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
         self.membership = self._membership(manifest)
@@ -119,7 +123,11 @@ class Node:
             admission=self.admission,
             parent=self.parent,
             snapshots_of=self._snapshots,
+            rebuilding_of=self._rebuilding,
         )
+        for partition_id, why in self._lacking.items():
+            self.pipeline.rebuilding.lacking(partition_id, why)
+        self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.raft.recover()
         self.service = ClientService(self.pipeline, settings)
         self._listener: Listener | None = None
@@ -169,6 +177,7 @@ class Node:
         await asyncio.gather(*(offload.close() for offload in offloads))
         for machine in self.machines.values():
             machine.close()
+        self.states.close()
         for store in self.logs.values():
             store.close()
         self.journal.close()
@@ -197,7 +206,11 @@ class Node:
     def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
         if global_index is None:
             return None
-        meta = self.sets.get(global_index)
+        try:
+            meta = self.sets.get(global_index)
+        except IndexCompacted as error:  # damaged since; whatever it was to fill asks for another
+            log.error("installing_given_up", global_index=global_index, error=str(error))
+            return None
         directories = {PartitionId(p): self.data_dir.partition(p) for p in range(self.settings.cluster.partitions)}
         install_logs(meta, disk=self.disk, journal=self.journal, directories=directories)
         return meta
@@ -206,6 +219,8 @@ class Node:
         cluster = self.settings.cluster
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
+        self._lacking: dict[PartitionId, str] = {}
+        """Partitions whose state is gone, and why nothing here makes it anew."""
         self.apply_settings = apply_share(self.settings.apply, cluster)
         log_settings = log_share(self.settings.log, cluster)
         directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
@@ -225,31 +240,23 @@ class Node:
             )
             for damage in self.logs[partition_id].damage:
                 log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
-            self.machines[partition_id] = open_machine(
-                chosen.state_machine,
-                directory / STATE,
-                partition_id,
-                self.apply_settings,
-                disk=self.disk,
-                open_state_file=self.world.open_state_file,
-            )
-            self._restore(partition_id, installing)
+            found = self.states.open(partition_id, self.logs[partition_id], installing)
+            self.machines[partition_id] = found.machine
+            if found.lacks is not None:
+                self._lacking[partition_id] = found.lacks
         strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
         if strangers:
             log.warning("unknown_partition_directories_left_alone", names=strangers)
 
-    def _restore(self, partition_id: PartitionId, installing: SetMeta | None) -> None:
-        """From a snapshot, if the log does not go back as far as the state."""
-        machine, store = self.machines[partition_id], self.logs[partition_id]
-        lacks = machine.position().applied_index + 1 < store.first_available_index
-        meta = installing if installing is not None else self.sets.newest if lacks else None
-        if meta is not None:
-            restore_state(self.sets, meta, partition_id, machine)
-        elif lacks:
-            raise CorruptData(
-                f"partition {partition_id}: its state ends at {machine.position().applied_index}, its log begins at "
-                f"{store.first_available_index}, and there is no snapshot: this node must be rebuilt from a snapshot"
-            )
+    def _machine(self, partition_id: PartitionId, directory: Path) -> Machine:
+        return open_machine(
+            self.settings.cluster.partition(partition_id).state_machine,
+            directory,
+            partition_id,
+            self.apply_settings,
+            disk=self.disk,
+            open_state_file=self.world.open_state_file,
+        )
 
     def _worker(self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]) -> ApplyWorker:
         return ApplyWorker(
@@ -311,11 +318,38 @@ class Node:
             offload=self.slow_offload,
             poke=raft.poke,
             raft_index=lambda: raft.engine.applied_index,
+            base_index=lambda: raft.journal.base.index,
             stop_compaction=compaction.close,
             ready=Intent(self.disk, self.data_dir.path).write,
             fatal=self.fatal,
         )
         return Snapshots(self.sets, taking, compaction, serving, installing)
+
+    def _scrubbing(self, backend: Backend) -> Scrubbing:
+        return Scrubbing(
+            settings=self.settings.scrub,
+            logs=self.logs,
+            machines=self.machines,
+            store=self.sets,
+            journal=self.journal,
+            clock=self.clock,
+            offload=self.slow_offload,
+            damaged_batch=backend.damaged,
+            damaged_state=backend.rebuilding.damaged,
+            fatal=self.fatal,
+        )
+
+    def _rebuilding(self, pipeline: Pipeline) -> Rebuilding:
+        return Rebuilding(
+            machines=self.machines,
+            workers=pipeline.workers,
+            worker_of=pipeline.make_worker,
+            rebuild=lambda partition_id, damaged: self.states.rebuild(partition_id, self.logs[partition_id], damaged),
+            offload=self.slow_offload,
+            want=pipeline.snapshots.installing.want,
+            changed=pipeline.look_again,
+            fatal=self.fatal,
+        )
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:
         settings = self.settings

@@ -28,6 +28,9 @@ class MemoryFile:
     def read(self, *, offset: int, length: int) -> bytes:
         return bytes(self.content[offset : offset + length])
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         raw = b"".join(bytes(buffer) for buffer in buffers)
         self.allocate(offset + len(raw))
@@ -89,6 +92,14 @@ class MemoryDisk:
 
     def rename(self, source: Path, target: Path) -> None:
         self.files[target] = self.files.pop(source)
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        for path in [path for path in self.files if source in path.parents]:
+            self.files[target / path.relative_to(source)] = self.files.pop(path)
+
+    def remove_directory(self, path: Path) -> None:
+        for each in [each for each in self.files if path in each.parents]:
+            del self.files[each]
 
     def remove(self, path: Path) -> None:
         del self.files[path]

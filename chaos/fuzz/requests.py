@@ -139,6 +139,9 @@ def _session_seeds() -> list[bytes]:
         (Kind.STATUS, {"digests": True}, b""),
         (Kind.ADMIN, {"action": "pause", "partition": 0}, b""),
         (Kind.PING, {}, b""),
+        (Kind.SNAPSHOT_READ, {"global_index": 5, "file": "states", "offset": 3}, b""),
+        (Kind.SNAPSHOT_READ, {"global_index": 5, "file": "meta", "offset": 0}, b""),
+        (Kind.LOG_READ, {"global_index": 5, "partition": 1, "after": 0, "through": 9}, b""),
     ]
     hello = (Kind.HELLO, {"version": 1, "client": "fuzz", "cluster": "fuzz", "token": "secret"}, b"")
     tail = [asks[4], (Kind.CREDIT, {"bytes": 10}, b""), (Kind.CANCEL, {}, b"")]

@@ -15,7 +15,9 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from chaos.sim import trees
 from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect
+from chaos.sim.trees import Directory, assign
 from ports.disk import Buffer
 
 __all__ = (
@@ -41,16 +43,6 @@ class DroppedPages(Exception):
 
     The page cache still shows it, and the next sync succeeds: what Linux does.
     """
-
-
-class _Directory:
-    __slots__ = ("directories", "files", "pending")
-
-    def __init__(self) -> None:
-        self.files: dict[str, Inode] = {}
-        self.directories: dict[str, None] = {}
-        self.pending: list[list[tuple[str, Inode | None, Inode | None]]] = []
-        """Per operation: name, what it meant before, what it means now."""
 
 
 class _Life:
@@ -98,6 +90,9 @@ class SimFile:
         length = max(min(length, inode.size - offset), 0)
         raw = bytes(memoryview(inode.content)[offset : offset + length])
         return raw if len(raw) == length else raw.ljust(length, b"\0")
+
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
 
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         inode, disk = self._usable(writing=True), self._disk
@@ -181,10 +176,12 @@ class SimDisk:
         (write) or DroppedPages (sync): then nothing else of it happens."""
         self.write_fault: Callable[[Path, int, int], WriteFate | None] | None = None
         """Called with path, offset and length of every write; None: nothing happens to it."""
+        self.moved: Callable[[Path, Path | None], None] = lambda _source, _target: None
+        """Told of directories that are moved, or removed: some of their files are not on this disk."""
         self.trace: list[Op] | None = None
         """If a list: every operation that took effect, for chaos.sim.crash_states."""
         self._rng = rng
-        self._directories = {"/": _Directory()}
+        self._directories = {"/": Directory()}
         self._life = _Life()
         self._used = 0
         self._numbers = 0
@@ -227,7 +224,7 @@ class SimDisk:
             kept = sum(rng.random() < keep for _ in directory.pending)
             for operation in reversed(directory.pending[kept:]):
                 for name, before, _ in operation:
-                    _assign(directory.files, name, before)
+                    assign(directory.files, name, before)
             directory.pending.clear()
         self._used = 0
         for _, directory in sorted(self._directories.items()):
@@ -285,7 +282,7 @@ class SimDisk:
             names = dict(directory.files)
             for operation in reversed(directory.pending):
                 for name, before, _ in operation:
-                    _assign(names, name, before)
+                    assign(names, name, before)
             twin._add_directory(path).files.update((name, inode.twin()) for name, inode in names.items())
         return twin
 
@@ -363,6 +360,17 @@ class SimDisk:
         directory.files[target.name] = inode
         self.record(Op("rename", str(source), inode.number, target=str(target)))
 
+    def move_directory(self, source: Path, target: Path) -> None:
+        self._before("rename", target)
+        trees.move(self._directories, source, target)
+        self.moved(source, target)
+
+    def remove_directory(self, path: Path) -> None:
+        self._before("remove", path)
+        for inode in trees.remove(self._directories, path):
+            self._unlink(inode)
+        self.moved(path, None)
+
     def remove(self, path: Path) -> None:
         self._before("remove", path)
         inode, directory = self._inode(path), self._directory(path.parent)
@@ -414,14 +422,14 @@ class SimDisk:
             inode.linked = False
             self._used -= inode.size
 
-    def _add_directory(self, name: str) -> _Directory:
+    def _add_directory(self, name: str) -> Directory:
         if name not in self._directories:
             parent, _, last = name.rpartition("/")
             self._add_directory(parent or "/").directories[last] = None
-            self._directories[name] = _Directory()
+            self._directories[name] = Directory()
         return self._directories[name]
 
-    def _directory(self, path: Path) -> _Directory:
+    def _directory(self, path: Path) -> Directory:
         directory = self._directories.get(str(path))
         if directory is None:
             raise _error(errno.ENOENT, path)
@@ -432,13 +440,6 @@ class SimDisk:
         if inode is None:
             raise _error(errno.ENOENT, path)
         return inode
-
-
-def _assign(files: dict[str, Inode], name: str, inode: Inode | None) -> None:
-    if inode is None:
-        files.pop(name, None)
-    else:
-        files[name] = inode
 
 
 def _error(number: int, path: Path) -> OSError:

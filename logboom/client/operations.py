@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.cluster import Cluster
 from logboom.client.reads import Reader, watermark_of
-from logboom.errors import LogboomError
-from logboom.types import Watermark
-from logboom.wire import Kind
+from logboom.errors import LogboomError, ProtocolError
+from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
+from logboom.wire import Frame, Kind
 
 STATUS_S: Final = 2.0
+
+
+class LogPiece(NamedTuple):
+    """Committed batches of one partition, as they are on the disk, and where its log begins there."""
+
+    batches: list[tuple[GlobalLogIndex, memoryview]]
+    first: PartitionLogIndex
+    """First index that the node still has."""
+    before: bytes
+    """Digest of the batch in front of that."""
+
+
+def log_piece_of(frame: Frame) -> LogPiece:
+    """Of a LOG_PIECE. Raises ProtocolError."""
+    header, batches, at = frame.header, [], 0
+    rows, first, before = header.get("rows"), header.get("first"), header.get("before")
+    if not isinstance(rows, list) or type(first) is not int or first < 1 or not isinstance(before, bytes):
+        raise ProtocolError("LOG_PIECE: bad header")
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2 or any(type(n) is not int or n < 1 for n in row):
+            raise ProtocolError("LOG_PIECE: bad row")
+        global_index, length = row
+        batches.append((GlobalLogIndex(global_index), frame.body[at : at + length]))
+        at += length
+    if at != len(frame.body):
+        raise ProtocolError(f"LOG_PIECE: rows of {at} bytes, a body of {len(frame.body)}")
+    return LogPiece(batches, PartitionLogIndex(first), before)
 
 
 class Operations:
@@ -142,6 +169,47 @@ class Operations:
         asked = {**header, "timeout_ms": timeout_ms}
         frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, asked), deadline=deadline)
         return dict(frame.header["members"])
+
+    async def read_snapshot(
+        self,
+        global_index: int,
+        file: Literal["meta", "states"],
+        offset: int,
+        *,
+        node: str,
+        timeout: float | None = None,
+    ) -> tuple[int, memoryview]:
+        """A piece of a snapshot set's file on one node: the size of the file, and bytes from ``offset`` on.
+
+        About a megabyte; none at the end. For half a minute after it the node keeps the set, and what follows it.
+        Raises IndexCompacted when the node does not have the set (any more).
+        """
+        header = {"global_index": global_index, "file": file, "offset": offset}
+        deadline = self._deadline(timeout)
+        frame = await self._reader.ask_node(Kind.SNAPSHOT_READ, header, node=node, deadline=deadline)
+        total = frame.header.get("total")
+        if type(total) is not int or not 0 <= offset + len(frame.body) <= max(total, offset):
+            raise ProtocolError("SNAPSHOT_PIECE: bad field total")
+        return total, frame.body
+
+    async def read_log(
+        self,
+        global_index: int,
+        partition_id: int,
+        *,
+        after: int,
+        through: int,
+        node: str,
+        timeout: float | None = None,
+    ) -> LogPiece:
+        """Committed batches behind index ``after`` that end at ``through`` or before, of one node's log, in order.
+
+        About a megabyte; at least one, unless the node does not have the first any more, or not yet. ``global_index``:
+        of the snapshot set that is copied with them, as in ``read_snapshot``.
+        """
+        header = {"global_index": global_index, "partition": partition_id, "after": after, "through": through}
+        deadline = self._deadline(timeout)
+        return log_piece_of(await self._reader.ask_node(Kind.LOG_READ, header, node=node, deadline=deadline))
 
     def _deadline(self, timeout: float | None) -> float:
         return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)

@@ -30,7 +30,7 @@ class Worker:
         self.applied_index = applied
         self.asked: tuple[int, Callable[[Any], None]] | None = None
         self.hurries = 0
-        self.broken = False
+        self.broken = self.useless = False
         self.dumps: list[Closing] = []
 
     def cut(self, through_index: int, taken: Callable[[Any], None]) -> None:
@@ -81,7 +81,11 @@ class Later:
     def run(self) -> None:
         while self.jobs:
             job, done = self.jobs.pop(0)
-            done(job(), None)
+            try:
+                result, error = job(), None
+            except OSError as caught:
+                result, error = None, caught
+            done(result, error)
 
 
 class Bench:
@@ -93,7 +97,8 @@ class Bench:
             admits=True, group=SimpleNamespace(bytes=0), propose_control=self.proposed.append
         )
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
-        self.store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
+        self.disk = SimDisk(random.Random(0))
+        self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
 
@@ -241,6 +246,20 @@ class TestGathering:
         bench.workers[PartitionId(2)].broken = False
         bench.cut(40, raft_index=6)
         bench.workers[PartitionId(0)].arrive(at=10)
+        bench.offload.run()
+        assert bench.sets() == [40]
+
+    def test_a_full_disk_costs_this_snapshot_and_nothing_else(self) -> None:
+        bench = Bench()
+        answers = bench.create()
+        bench.disk.capacity = 10
+        bench.cut(30)
+        bench.offload.run()
+        assert [type(answer) for answer in answers] == [Unavailable]
+        assert (bench.sets(), bench.fatal) == ([], [])
+        assert bench.disk.list(Path("/n/snapshots")) == []
+        bench.disk.capacity = 1 << 40
+        bench.cut(40, raft_index=6)
         bench.offload.run()
         assert bench.sets() == [40]
 

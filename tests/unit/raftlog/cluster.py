@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logboom.errors import LogboomError
-from logboom.settings import Member, RaftSettings
+from logboom.settings import RaftSettings
 from logboom.types import NO_DIGEST, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame
 from ports.net import ConnectionLimits
@@ -19,11 +19,12 @@ from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
+from raftlog.lacks import Lack
 from raftlog.links import Identity, Links
 from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
-from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload
+from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload, voters
 
 PARTITIONS = (PartitionId(0), PartitionId(1))
 
@@ -79,6 +80,9 @@ class Store:
 
     def holds(self, route: Route) -> bool:
         return (route.partition_id, route.last_index, route.digest) in self.batches
+
+    def lack(self, route: Route) -> Lack:
+        return Lack.ABSENT
 
     def write_again(self, proven: object, doubtful: object) -> None:
         """This disk never drops pages."""
@@ -152,9 +156,8 @@ class SimNode:
         self.network = cluster.net.of(f"{node_id}:1")
         clock = VirtualClock(loop)
         begins = self.parent.members or cluster.begins(node_id)
-        self.membership = Membership(node_id=node_id, journal=self.journal, begins=begins)
         self.raft = RaftLog(
-            membership=self.membership,
+            membership=Membership(node_id=node_id, journal=self.journal, begins=begins),
             journal=self.journal,
             payloads=self.store,
             links_of=lambda events: Links(
@@ -213,7 +216,7 @@ class SimNode:
         self.parent.control(raft_index, term, fields)
 
     def members_changed(self, members: Configuration) -> None:
-        pass
+        """Nobody minds."""
 
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         assert peer in self.raft.lagging
@@ -288,10 +291,8 @@ class Cluster:
         self.too_far: set[NodeId] = set()
         """Nodes that need a snapshot, as leaders say."""
 
-    def begins(self, node_id: NodeId) -> Configuration:
-        """What a node with nothing in its log believes."""
-        members = [Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in self.ids]
-        return Configuration.of_settings(tuple(members))
+    def begins(self, node_id: NodeId) -> Configuration:  # while its log says nothing
+        return voters(*self.ids)
 
     def open_journal(self, node_id: NodeId) -> Journal:
         return Journal.open(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logboom.errors import LogboomError
-from logboom.settings import Member
 from logboom.types import NodeId
 from raftlog.changes import Change
 from raftlog.configuration import NOBODY, Configuration, Role, Seat
 from tests.unit.raftlog.cluster import Cluster, SimNode
-from tests.unit.raftlog.world import MemoryDisk
+from tests.unit.raftlog.world import MemoryDisk, voters
 
 
 def seat(node: NodeId, role: Role = Role.JOINING) -> Seat:
@@ -32,9 +31,7 @@ class MovingCluster(Cluster):
         """The first ones know each other; whoever comes later waits."""
         if node_id not in self.first:
             return NOBODY
-        return Configuration.of_settings(
-            tuple(Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in self.first)
-        )
+        return voters(*self.first)
 
     def said_at(self, found: Configuration) -> None:
         """One configuration per index, on every node; majorities of one after the other have a node in common."""
@@ -89,7 +86,7 @@ class MovingCluster(Cluster):
             leader = self.leader()
             if leader is None:
                 continue
-            now, chance = leader.membership.current, self.rng.random()
+            now, chance = leader.raft.members.log.current, self.rng.random()
             if chance < 0.35 and len(now.seats) < 6 and len(self.disks) < 12:
                 await self.add()
             elif chance < 0.65 and len(now.voters) > 1:
@@ -131,7 +128,7 @@ class MovingCluster(Cluster):
         leader = self.leader()
         assert leader is not None
         term = leader.raft.engine.term
-        for node in sorted(self.nodes.keys() - set(leader.membership.current.ids)):
+        for node in sorted(self.nodes.keys() - set(leader.raft.members.log.current.ids)):
             self.crash(node, power=True)  # it forgets what it was told
             await self.start(node)
         await self.sleep(5)
@@ -142,16 +139,16 @@ class MovingCluster(Cluster):
         leader = self.leader()
         if leader is None:
             return False
-        now = leader.membership.current
+        now = leader.raft.members.log.current
         members = [self.nodes[node] for node in now.ids]
-        same = all(node.membership.current == now for node in members)
+        same = all(node.raft.members.log.current == now for node in members)
         joined = all(each.role is Role.VOTER for each in now.seats)
         leads = leader.node_id in now.ids  # not one that has just removed itself
         return leads and same and joined and {n.parent.global_index for n in members} == {max(self.log or [0])}
 
     def where(self) -> dict[NodeId, object]:
         return {
-            n: (s.parent.global_index, s.raft.engine.term, s.raft.admits, s.membership.current.index)
+            n: (s.parent.global_index, s.raft.engine.term, s.raft.admits, s.raft.members.log.current.index)
             for n, s in self.nodes.items()
         }
 

@@ -14,6 +14,7 @@ from raftlog import gate
 from raftlog.engine import Engine
 from raftlog.entry import Route, pack_routes
 from raftlog.journal import Journal
+from raftlog.lacks import Lack
 from raftlog.repair import Repair, Wanted
 from tests.unit.raftlog.world import MemoryDisk, membership_of
 
@@ -50,7 +51,7 @@ class Wire:
     def __init__(self, journal: Journal, held: set[int]) -> None:
         self.sent: list[tuple[NodeId, Kind]] = []
         self.now = 0.0
-        payloads = SimpleNamespace(holds=lambda each: each.last_index in held)
+        payloads = SimpleNamespace(holds=lambda each: each.last_index in held, lack=lambda _: Lack.ABSENT)
         self.repair = Repair(
             peers=[THEIRS],
             links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]

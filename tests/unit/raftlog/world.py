@@ -107,6 +107,9 @@ class MemoryFile:
     def read(self, *, offset: int, length: int) -> bytes:
         return bytes(self.content[offset : offset + length])
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         raw = b"".join(bytes(b) for b in buffers)
         if len(self.content) < offset + len(raw):
@@ -331,7 +334,12 @@ def expect_typed(error: BaseException | None) -> None:
         raise error
 
 
+def voters(*ids: NodeId) -> Configuration:
+    """What a cluster of these begins with."""
+    members = [Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in ids]
+    return Configuration.of_settings(tuple(members))
+
+
 def membership_of(journal: Journal, own: NodeId, *others: NodeId) -> Membership:
     """A node of a cluster in which all of these have voted from the beginning."""
-    members = [Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in (own, *others)]
-    return Membership(node_id=own, journal=journal, begins=Configuration.of_settings(tuple(members)))
+    return Membership(node_id=own, journal=journal, begins=voters(own, *others))
