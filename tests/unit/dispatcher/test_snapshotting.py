@@ -30,7 +30,7 @@ class Worker:
         self.applied_index = applied
         self.asked: tuple[int, Callable[[Any], None]] | None = None
         self.hurries = 0
-        self.broken = False
+        self.broken = self.useless = False
         self.dumps: list[Closing] = []
 
     def cut(self, through_index: int, taken: Callable[[Any], None]) -> None:
