@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from dispatcher import reads
+from dispatcher import members, reads
 from dispatcher.backend import Backend
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLeader
 from logboom.wire import shown
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 STEERING: Final = ("pause", "resume", "freeze", "thaw")
 """Of one partition on this node."""
-ACTIONS: Final = (*STEERING, "snapshot", "snapshots")
+ACTIONS: Final = (*STEERING, "snapshot", "snapshots", *members.ACTIONS)
 
 
 async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> dict[str, Any]:
@@ -26,6 +26,8 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
     action = header.get("action")
     if action not in ACTIONS:
         raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {shown(action)}")
+    if action in members.ACTIONS:
+        return await members.act(backend, header, deadline)
     if action == "snapshots":
         return {"snapshots": _snapshots(backend)}
     if action == "snapshot":

@@ -10,8 +10,9 @@ from dispatcher.pipeline import Pipeline
 from dispatcher.scrubbing import Scrubbing
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
-from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Watermark
+from logboom.types import GlobalLogIndex, Level, PartitionId, Watermark
 from partitions.log import PartitionLog
+from raftlog.configuration import Role
 
 LOST_SHOWN_MAX: Final = 16
 
@@ -39,7 +40,12 @@ class Backend(Pipeline):
     def leader_address(self) -> str | None:
         """Where clients reach the leader, if there is one."""
         leader = self.raft.engine.leader
-        return None if leader is None else self._addresses[leader]
+        return None if leader is None else self.address_of(leader)
+
+    def client_addresses(self) -> dict[str, str]:
+        """Of all members, for clients; of those in the settings while this node does not know of any."""
+        known = {str(seat.node): seat.client_address for seat in self.members.seats}
+        return known or {m.id: m.client_address for m in self.cluster.members}
 
     def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool:
         """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
@@ -158,6 +164,9 @@ class Backend(Pipeline):
         """Header fields of a STATUS_REPLY that this module knows."""
         engine = self.raft.engine
         role = "leader" if engine.is_leader else "candidate" if engine.is_candidate else "follower"
+        standing = self.raft.members.roster.standing
+        if role == "follower" and standing != Role.VOTER:
+            role = standing
         leader = engine.leader
         return {
             "node": self.node_id,
@@ -176,7 +185,12 @@ class Backend(Pipeline):
                 for route, lack in self.raft.repair.lost()[:LOST_SHOWN_MAX]
             ],
             "members": [
-                [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
-                for m in self.cluster.members
+                [
+                    seat.node,
+                    seat.client_address,
+                    seat.node == self.node_id or self.raft.links.connected(seat.node),
+                    str(seat.role),
+                ]
+                for seat in self.members.seats
             ],
         }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -77,7 +77,7 @@ class Installing:
         *,
         settings: SnapshotSettings,
         cluster: ClusterSettings,
-        peers: Sequence[NodeId],
+        peers: Callable[[], Iterable[NodeId]],
         store: SnapshotStore,
         logs: Mapping[PartitionId, PartitionLog],
         payloads: Payloads,
@@ -97,7 +97,7 @@ class Installing:
         """
         self._settings = settings
         self._cluster = cluster
-        self._peers = list(peers)
+        self._peers = peers
         self._store = store
         self._logs = logs
         self._payloads = payloads
@@ -144,7 +144,7 @@ class Installing:
         self._wanted = True
         if self._task is None:
             log.warning("snapshot_wanted", reason=why)
-            for peer in self._peers:
+            for peer in list(self._peers()):
                 self._links.send(peer, Kind.SNAPSHOT_WANTED, {})
 
     async def close(self) -> None:
@@ -277,7 +277,7 @@ class Installing:
         """Of whoever answers. Raises SetGone when nobody has it."""
         for _ in range(ROUNDS_MAX):
             gone = 0
-            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers if p != self._from)]
+            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers() if p != self._from)]
             for peer in order:
                 try:
                     frame = await self._ask_one(peer, kind, header)

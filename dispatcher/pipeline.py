@@ -21,7 +21,7 @@ from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
 from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
-from dispatcher.requests import SubmitRequest
+from dispatcher.requests import SubmitRequest, check_parts
 from dispatcher.retries import already_applied
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
@@ -29,10 +29,8 @@ from dispatcher.watermarks import Watermarks
 from logboom.errors import (
     CorruptData,
     LogboomError,
-    NoSuchPartition,
     NotLeader,
     Overloaded,
-    RecordTooLarge,
     Unavailable,
 )
 from logboom.settings import Settings
@@ -47,6 +45,7 @@ from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
+from raftlog.configuration import MEMBERS, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.lacks import Lack
@@ -96,8 +95,7 @@ class Pipeline:
         self.parent = parent
         self.pending = Pending()
         behind = [p for p, store in logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
-        members = [NodeId(m.id) for m in settings.cluster.members]
-        self.stability = Stability(node_id=node_id, members=members, partitions=behind)
+        self.stability = Stability(node_id=node_id, members=[], partitions=behind)
         self.raft = raft_of(self)
         self.forwarding = Forwarding(
             links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
@@ -108,7 +106,6 @@ class Pipeline:
             self.workers[partition_id] = self.make_worker(partition_id)
         self.snapshots = snapshots_of(self)
         self.rebuilding = rebuilding_of(self)
-        self._addresses = {m.id: m.client_address for m in settings.cluster.members}
         self._tails: dict[PartitionId, Tail] = {}
         self.recovery = Recovered(logs)
         self._touched: set[PartitionId] = set()
@@ -118,6 +115,7 @@ class Pipeline:
         self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
         self._commit_callbacks: dict[PartitionId, list[Callable[[], None]]] = {}
+        self.members_changed(self.members)
         self._expiry: asyncio.TimerHandle | None = None
 
     def make_worker(self, partition_id: PartitionId) -> ApplyWorker:
@@ -182,20 +180,7 @@ class Pipeline:
         if not self.raft.admits:
             self._redirect(request, done)
             return
-        for part in request.parts:
-            if part.partition_id not in self.logs:
-                raise NoSuchPartition(
-                    f"partition {part.partition_id} does not exist; there are {len(self.logs)}",
-                    partition_id=part.partition_id,
-                    partitions=len(self.logs),
-                )
-            if part.records.nbytes > self.settings.log.batch_bytes_max:
-                raise RecordTooLarge(
-                    f"{part.records.nbytes} bytes for one partition; at most {self.settings.log.batch_bytes_max} "
-                    "per request: send it in several",
-                    size=part.records.nbytes,
-                    limit=self.settings.log.batch_bytes_max,
-                )
+        check_parts(request, partitions=len(self.logs), bytes_max=self.settings.log.batch_bytes_max)
         applied = already_applied(request, self.workers, self.parent.global_index)
         if applied is not None:
             done(applied)
@@ -254,7 +239,7 @@ class Pipeline:
         if request.forward and not request.forwarded:
             self.forwarding.forward(leader, request, done)
             return
-        raise NotLeader(f"{leader} leads", leader=self._addresses[leader])
+        raise NotLeader(f"{leader} leads", leader=self.address_of(leader))
 
     def _appended(self, store: PartitionLog) -> None:
         self.raft.group.dirty(store)
@@ -288,11 +273,27 @@ class Pipeline:
 
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
         """See RaftEvents."""
-        self.parent.control(raft_index)
+        self.parent.control(raft_index, term, fields)
         if fields.get("do") == CUT["do"]:
             self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
-        else:
+        elif fields.get("do") != MEMBERS:
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration that counts here."""
+        return self.raft.members.log.current
+
+    def address_of(self, node: NodeId) -> str | None:
+        """Where clients reach a member."""
+        seat = self.members.seat(node)
+        return None if seat is None else seat.client_address
+
+    def members_changed(self, members: Configuration) -> None:
+        """See RaftEvents."""
+        self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
+        if self._touched and self._expiry is not None:
+            self._settle_soon()
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """A set is complete on this node: its partitions' watermarks say so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from logboom.errors import InvalidRequest, ProtocolError
+from logboom.errors import InvalidRequest, NoSuchPartition, ProtocolError, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.types import (
     PRODUCER_ID_BYTES,
@@ -47,6 +47,23 @@ class SubmitRequest(NamedTuple):
     nbytes: int
     forward: bool = False
     forwarded: bool = False
+
+
+def check_parts(request: SubmitRequest, *, partitions: int, bytes_max: int) -> None:
+    """Raises NoSuchPartition or RecordTooLarge for a part that this node can take nothing of."""
+    for part in request.parts:
+        if not 0 <= part.partition_id < partitions:
+            raise NoSuchPartition(
+                f"partition {part.partition_id} does not exist; there are {partitions}",
+                partition_id=part.partition_id,
+                partitions=partitions,
+            )
+        if part.records.nbytes > bytes_max:
+            raise RecordTooLarge(
+                f"{part.records.nbytes} bytes for one partition; at most {bytes_max} per request: send it in several",
+                size=part.records.nbytes,
+                limit=bytes_max,
+            )
 
 
 class SubmitReply(NamedTuple):

@@ -41,7 +41,7 @@ class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_field
     id: str = "logboom"
     """Name of the cluster; nodes and clients of another one are refused."""
     members: tuple[Member, ...] = ()
-    """All nodes; see below. Once there is data their ids stay as they are."""
+    """All nodes that the cluster begins with; see below. Later changes (`logboom members`) are in the log and win."""
     partitions: int = 8
     """How many partitions there are, numbered from 0. More can be added later; those that have data stay."""
     state_machine: str = "kv"
@@ -64,6 +64,8 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Which of `cluster.members` this is."""
     data_dir: str = ""
     """Where everything is kept; made if missing."""
+    join: bool = False
+    """Without data, wait until a cluster that is there takes this node in (`logboom members add`): never begin one."""
     client_address: str = ""
     """``host:port`` to bind; empty: the member's own."""
     peer_address: str = ""
@@ -93,6 +95,8 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Routing entries are packed into Raft entries up to this."""
     message_bytes_max: int = 1 * MIB
     """Entries per append_entries message."""
+    transfer_ms: int = 1_000
+    """A leader that is stopped (SIGTERM) first hands leadership over, and gives that up after this time."""
     journal_segment_bytes: int = 16 * MIB
     """Size of one file of the parent journal."""
     inline_sync_bytes_max: int = 16 * KIB

@@ -179,3 +179,8 @@ class SyncClient:
     snapshots = _blocking(Client.snapshots)
     read_snapshot = _blocking(Client.read_snapshot)
     read_log = _blocking(Client.read_log)
+    member_list = _blocking(Client.member_list)
+    add_member = _blocking(Client.add_member)
+    promote_member = _blocking(Client.promote_member)
+    remove_member = _blocking(Client.remove_member)
+    transfer = _blocking(Client.transfer)

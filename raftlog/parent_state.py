@@ -5,25 +5,29 @@ equal on every node) and knows where each partition's log ends. Rebuilt from the
 journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
-rising id: id u32, last index u64, digest 16, global index u64. Equal states are equal bytes.
+rising id: id u32, last index u64, digest 16, global index u64. Behind them, once the log has said who the members
+are: term u64, Raft index u64, and that control entry. Equal states are equal bytes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
-from raftlog.entry import Route
+from raftlog.configuration import MEMBERS, Configuration
+from raftlog.entry import Route, pack_control, unpack_control
 
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
 INDEX_MAX: Final = 1 << 62
 ROW: Final = struct.Struct("<IQ16sQ")
+MEMBERS_AT: Final = struct.Struct("<QQ")
 
 
 class Tail(NamedTuple):
@@ -46,6 +50,8 @@ class ParentState:
     """``global_commit_index``: the highest one assigned."""
     raft_index: int = 1
     tails: dict[PartitionId, Tail] = field(default_factory=dict)
+    members: Configuration | None = None
+    """As the log has said last; None while it has said nothing."""
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
@@ -65,19 +71,25 @@ class ParentState:
         self.raft_index = raft_index
         return first
 
-    def control(self, raft_index: int) -> None:
-        """Take one committed Raft entry that routes nothing."""
+    def control(self, raft_index: int, term: int = 0, fields: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Take one committed Raft entry that routes nothing. Raises CorruptData for members that cannot be."""
         invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
+        if fields.get("do") == MEMBERS:
+            self.members = Configuration.parse(fields, term=term, index=raft_index)
         self.raft_index = raft_index
 
     def copy(self) -> ParentState:
         """As it is now; it shares nothing that changes."""
-        return ParentState(self.global_index, self.raft_index, dict(self.tails))
+        return ParentState(self.global_index, self.raft_index, dict(self.tails), self.members)
 
     def encode(self) -> bytes:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
-        return b"".join((HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows)), *rows))
+        head = HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows))
+        if self.members is not None:
+            said = pack_control(self.members.fields())
+            rows += [MEMBERS_AT.pack(self.members.term, self.members.index), said]
+        return b"".join((head, *rows))
 
     @classmethod
     def decode(cls, raw: bytes | memoryview) -> ParentState:
@@ -89,17 +101,20 @@ class ParentState:
         if len(raw) < HEADER.size:
             raise CorruptData(f"a parent state of {len(raw)} bytes")
         _, global_index, raft_index, count = HEADER.unpack_from(raw)
-        if len(raw) != HEADER.size + count * ROW.size:
+        end = HEADER.size + count * ROW.size
+        if len(raw) < end:
             raise CorruptData(f"a parent state of {count} partitions in {len(raw)} bytes")
         state = cls(GlobalLogIndex(global_index), raft_index)
         last = -1
-        for partition, index, digest, assigned in ROW.iter_unpack(memoryview(raw)[HEADER.size :]):
+        for partition, index, digest, assigned in ROW.iter_unpack(memoryview(raw)[HEADER.size : end]):
             if partition <= last or not 0 < index < INDEX_MAX or not 0 < assigned <= global_index:
                 raise CorruptData(f"a parent state in which partition {partition}, after {last}, ends at {index}")
             state.tails[partition] = Tail(index, digest, GlobalLogIndex(assigned))
             last = partition
         if not (0 < raft_index < INDEX_MAX and count <= global_index < INDEX_MAX):
             raise CorruptData(f"a parent state of {count} partitions at {global_index}, Raft {raft_index}")
+        if len(raw) > end:
+            state.members = _members(bytes(raw[end:]), raft_index)
         return state
 
     def tails_after(self, uncommitted: Iterable[Route]) -> dict[PartitionId, Tail]:
@@ -108,3 +123,13 @@ class ParentState:
         for route in uncommitted:
             tails[route.partition_id] = Tail(route.last_index, route.digest)
         return tails
+
+
+def _members(raw: bytes, raft_index: int) -> Configuration:
+    fields = unpack_control(raw[MEMBERS_AT.size :])
+    if fields is None:
+        raise CorruptData(f"a parent state with {len(raw)} bytes too many")
+    term, index = MEMBERS_AT.unpack_from(raw)
+    if not 1 < index <= raft_index or term >= INDEX_MAX:
+        raise CorruptData(f"a parent state at Raft {raft_index} with members of {index}")
+    return Configuration.parse(fields, term=term, index=index)

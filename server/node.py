@@ -15,6 +15,7 @@ from dispatcher.backend import Backend
 from dispatcher.barriers import Barriers
 from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
+from dispatcher.members import hand_over
 from dispatcher.pipeline import Pipeline
 from dispatcher.rebuilding import Rebuilding
 from dispatcher.scrubbing import Scrubbing
@@ -24,7 +25,7 @@ from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError, IndexCompacted
+from logboom.errors import ConfigError, IndexCompacted, LogboomError
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Machine
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
@@ -34,10 +35,13 @@ from partitions.machines import open_machine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.net import ConnectionLimits, Listener
+from ports.timers import wait
+from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
+from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState
 from server.data_dir import DataDir
@@ -51,6 +55,8 @@ from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
+
+HAND_OVER_AGAIN_S = 0.05
 
 
 class Node:
@@ -73,7 +79,7 @@ class Node:
         self.apply_offload = self.world.apply_offload
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
-        manifest = Manifest.of(self.node_id, settings.cluster)
+        manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
             disk=self.disk,
@@ -93,6 +99,8 @@ class Node:
         )
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
+        self.membership = self._membership(manifest)
+        manifest = msgspec.structs.replace(manifest, members=self.data_dir.manifest.members)
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)
@@ -147,6 +155,18 @@ class Node:
         log.info("serving", node=self.node_id, clients=self._listener.address, peers=self.member.peer_address)
         return self._listener.address
 
+    async def hand_over(self) -> None:
+        """Before this node stops: if it leads, and another can, have that one lead. ``raft.transfer_ms`` at most."""
+        until = self.clock.monotonic() + self.settings.raft.transfer_ms / 1000
+        while self.pipeline.raft.engine.is_leader and self.clock.monotonic() < until:
+            try:
+                await hand_over(self.pipeline, None, until)
+            except LogboomError as error:
+                log.info("not_handed_over", error=error.message)
+                if not set(self.membership.current.voters) & set(self.pipeline.raft.engine.connected_peers):
+                    return
+                await wait(HAND_OVER_AGAIN_S)
+
     async def close(self) -> None:
         """Stop taking requests, answer what is open, sync and close every file."""
         if self._listener is not None:
@@ -164,6 +184,19 @@ class Node:
         self.data_dir.close()
 
     # -- parts
+
+    def _membership(self, wanted: Manifest) -> Membership:
+        """What the log says counts; the settings only where it has said nothing yet."""
+        begun = self.data_dir.manifest
+        begins = self.parent.members
+        if begins is None:
+            begins = Configuration.of_settings(self.settings.cluster.members) if begun.members else NOBODY
+        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins)
+        if found.current.index <= 1:
+            begun.check_members(wanted, str(self.data_dir.path))
+        elif set(found.current.ids) != {m.id for m in self.settings.cluster.members}:
+            log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
+        return found
 
     def _used(self) -> set[int]:
         """Partitions that something was ordered for, committed or not."""
@@ -276,7 +309,7 @@ class Node:
         installing = Installing(
             settings=settings,
             cluster=cluster,
-            peers=[NodeId(m.id) for m in cluster.members if m.id != self.node_id],
+            peers=lambda: raft.engine.peers,
             store=self.sets,
             logs=self.logs,
             payloads=pipeline.payloads,
@@ -319,17 +352,16 @@ class Node:
         )
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:
-        settings, members = self.settings, {NodeId(m.id): m for m in self.settings.cluster.members}
+        settings = self.settings
         tls = settings.tls.directory
         net = settings.net
         return RaftLog(
-            node_id=self.node_id,
-            peers=[node for node in members if node != self.node_id],
+            membership=self.membership,
             journal=self.journal,
             payloads=pipeline.payloads,
             links_of=lambda events: Links(
                 identity=Identity(self.node_id, settings.cluster.id, settings_digest(settings.cluster)),
-                members=members,
+                members={},
                 network=self.network,
                 clock=self.clock,
                 rng=self.rng,
@@ -366,8 +398,9 @@ class Node:
 
 
 def settings_digest(cluster: ClusterSettings) -> bytes:
-    """What both ends of a link compare: all cluster settings, in a canonical form."""
-    return hashlib.blake2b(msgspec.json.encode(cluster, order="deterministic"), digest_size=16).digest()
+    """What both ends of a link compare: all cluster settings but the members, in a canonical form."""
+    shared = msgspec.structs.replace(cluster, members=())
+    return hashlib.blake2b(msgspec.json.encode(shared, order="deterministic"), digest_size=16).digest()
 
 
 def _member(settings: Settings) -> Member:

@@ -18,6 +18,7 @@ from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
 from logboom.wire import Buffer
 from partitions.compaction import Leases
+from raftlog.configuration import NOBODY
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
@@ -107,6 +108,7 @@ class NoNode:
 
     node_id = ME
     cluster = SETTINGS.cluster
+    members = NOBODY
     raft = SimpleNamespace(admits=True)
     admission = SimpleNamespace(used=lambda *_: (0, 0))
 
@@ -122,6 +124,9 @@ class NoNode:
 
     def leader_address(self) -> str | None:
         return None
+
+    def client_addresses(self) -> dict[str, str]:
+        return {}
 
     def recovered(self, partitions: object = None) -> bool:
         return True

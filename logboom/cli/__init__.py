@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "barrier": ("logboom.cli.read", "barrier"),
     "status": ("logboom.cli.operate", "status"),
     "partitions": ("logboom.cli.operate", "partitions"),
+    "members": ("logboom.cli.members", "members"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
     "backup": ("logboom.cli.backup", "backup"),
     "restore": ("logboom.cli.backup", "restore"),

@@ -64,6 +64,8 @@ class Cluster:
         self.endpoints = parse_endpoints(endpoints)
         self.id: str | None = None
         self.members: dict[str, str] = {}
+        self._members_at = [0, 0]
+        """Term and Raft index of the entry that says so."""
         self.partitions: list[list[Any]] = []
         self.frame_bytes = 1024 * 1024
         self._tls = tls
@@ -143,11 +145,17 @@ class Cluster:
 
     def _learn(self, welcome: dict[str, Any]) -> None:
         self.id = welcome.get("cluster", self.id)
-        self.members.update(welcome.get("members", {}))
+        self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
         self.partitions = welcome.get("partitions", self.partitions)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
+
+    def _learn_members(self, members: dict[str, str], at: list[int] | None) -> None:
+        if at is None:
+            self.members.update(members)
+        elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
+            self._members_at, self.members = at, dict(members)
 
     def _is_down(self, address: str) -> bool:
         return self.now < self._down.get(address, (0.0, 0.0))[0]

@@ -162,5 +162,54 @@ class Operations:
         deadline = self._deadline(timeout)
         return log_piece_of(await self._reader.ask_node(Kind.LOG_READ, header, node=node, deadline=deadline))
 
+    async def member_list(self, *, node: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+        """Who the members are, as a node (None: whoever leads) knows it.
+
+        ``members``, ``removed``, ``leader``, and ``raft_index`` of the log; that of a member that lags is below. Only a
+        leader knows theirs: others say None.
+        """
+        deadline = self._deadline(timeout)
+        if node is None:
+            return await self._at_leader({"action": "members", "leader": True}, deadline)
+        return dict(
+            (await self._reader.ask_node(Kind.ADMIN, {"action": "members"}, node=node, deadline=deadline)).header[
+                "members"
+            ]
+        )
+
+    async def add_member(
+        self,
+        node: str,
+        *,
+        peer_address: str,
+        client_address: str,
+        learner: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Take a node in. It votes as soon as it has caught up, a ``learner`` only after ``promote_member``.
+
+        Returns what ``member_list`` does, when that is committed. Raises InvalidRequest for what can never be.
+        """
+        header = {"action": "member_add", "id": node, "peer_address": peer_address, "client_address": client_address}
+        return await self._at_leader({**header, "learner": learner}, self._deadline(timeout))
+
+    async def promote_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """Have a learner made a voter as soon as it has caught up; returns when that is ordered."""
+        return await self._at_leader({"action": "member_promote", "id": node}, self._deadline(timeout))
+
+    async def remove_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """For good: its id is not used again. A leader hands leadership over before."""
+        return await self._at_leader({"action": "member_remove", "id": node}, self._deadline(timeout))
+
+    async def transfer(self, to: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Have another node lead (None: whichever is nearest). Nothing that was admitted before is lost."""
+        return await self._at_leader({"action": "transfer", "id": to}, self._deadline(timeout))
+
+    async def _at_leader(self, header: dict[str, Any], deadline: float) -> dict[str, Any]:
+        timeout_ms = max(1, int((deadline - self._cluster.now) * 1000))
+        asked = {**header, "timeout_ms": timeout_ms}
+        frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, asked), deadline=deadline)
+        return dict(frame.header["members"])
+
     def _deadline(self, timeout: float | None) -> float:
         return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)

@@ -14,12 +14,14 @@ from logboom.types import NO_DIGEST, NodeId, PartitionId, PartitionLogIndex, Ter
 from logboom.wire import Frame
 from ports.net import ConnectionLimits
 from ports.sync import Redo
+from raftlog.configuration import Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.lacks import Lack
 from raftlog.links import Identity, Links
+from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
 from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload
@@ -153,15 +155,15 @@ class SimNode:
         self.proposed: list[tuple[PartitionId, int, bytes]] = []
         self.network = cluster.net.of(f"{node_id}:1")
         clock = VirtualClock(loop)
-        members = {n: Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in cluster.ids}
+        begins = self.parent.members or cluster.begins(node_id)
+        self.membership = Membership(node_id=node_id, journal=self.journal, begins=begins)
         self.raft = RaftLog(
-            node_id=node_id,
-            peers=[n for n in cluster.ids if n != node_id],
+            membership=self.membership,
             journal=self.journal,
             payloads=self.store,
             links_of=lambda events: Links(
                 identity=Identity(node_id, "sim", b"same"),
-                members=members,
+                members={},
                 network=self.network,  # type: ignore[arg-type]
                 clock=clock,
                 rng=rng,
@@ -212,7 +214,10 @@ class SimNode:
             self.cuts.append(Base(raft_index, term, self.parent.encode()))
 
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
-        self.parent.control(raft_index)
+        self.parent.control(raft_index, term, fields)
+
+    def members_changed(self, members: Configuration) -> None:
+        pass
 
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         assert peer in self.raft.lagging
@@ -287,6 +292,11 @@ class Cluster:
         self.too_far: set[NodeId] = set()
         """Nodes that need a snapshot, as leaders say."""
 
+    def begins(self, node_id: NodeId) -> Configuration:
+        """What a node with nothing in its log believes."""
+        members = [Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in self.ids]
+        return Configuration.of_settings(tuple(members))
+
     def open_journal(self, node_id: NodeId) -> Journal:
         return Journal.open(
             disk=self.disks[node_id],
@@ -309,7 +319,7 @@ class Cluster:
         node = self.nodes.pop(node_id)
         node.offload.dead = True
         node.raft._closed = True
-        for task in node.raft.links._tasks:
+        for task in [*node.raft.links._tasks, *node.raft.links._dialling.values()]:
             task.cancel()
         self.net.kill(f"{node_id}:1")
         self.crashes += 1

@@ -16,7 +16,7 @@ from raftlog.entry import Route, pack_routes
 from raftlog.journal import Journal
 from raftlog.lacks import Lack
 from raftlog.repair import Repair, Wanted
-from tests.unit.raftlog.world import MemoryDisk
+from tests.unit.raftlog.world import MemoryDisk, membership_of
 
 OURS, THEIRS = NodeId("n1"), NodeId("n2")
 
@@ -96,8 +96,7 @@ class Voter:
         self.now = now
         self.sent: list[dict[str, Any]] = []
         self.engine = Engine(
-            node_id=OURS,
-            peers=[THEIRS, NodeId("n3")],
+            membership=membership_of(journal_of(3), OURS, THEIRS, NodeId("n3")),
             journal=journal_of(3),
             settings=RaftSettings(),
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
