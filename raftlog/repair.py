@@ -81,6 +81,7 @@ class Repair:
         self.hopeless = {d: w for d, w in self.hopeless.items() if not self._is_removed(w)}
         return [(wanted.route, self.verdict(digest)) for digest, wanted in self.hopeless.items()]
 
+    @property
     def active(self) -> bool:
         """Something is missing."""
         return bool(self._missing)

@@ -129,7 +129,7 @@ class Target:
         self.installing = Installing(
             settings=SnapshotSettings(bytes_per_s=1 << 40),
             cluster=ClusterSettings(id="c", partitions=2),
-            peers=[NodeId("a"), NodeId("b")],
+            peers=lambda: [NodeId("a"), NodeId("b")],
             store=self.store,
             logs={LOG: self.log},
             payloads=SimpleNamespace(receive=lambda raw: self.log.append(parse_batch(raw))),  # type: ignore[arg-type]
