@@ -121,6 +121,47 @@ class Operations:
         )
         return dict(frame.header["snapshots"])
 
+    async def read_snapshot(
+        self,
+        global_index: int,
+        file: Literal["meta", "states"],
+        offset: int,
+        *,
+        node: str,
+        timeout: float | None = None,
+    ) -> tuple[int, memoryview]:
+        """A piece of a snapshot set's file on one node: the size of the file, and bytes from ``offset`` on.
+
+        About a megabyte; none at the end. For half a minute after it the node keeps the set, and what follows it.
+        Raises IndexCompacted when the node does not have the set (any more).
+        """
+        header = {"global_index": global_index, "file": file, "offset": offset}
+        deadline = self._deadline(timeout)
+        frame = await self._reader.ask_node(Kind.SNAPSHOT_READ, header, node=node, deadline=deadline)
+        total = frame.header.get("total")
+        if type(total) is not int or not 0 <= offset + len(frame.body) <= max(total, offset):
+            raise ProtocolError("SNAPSHOT_PIECE: bad field total")
+        return total, frame.body
+
+    async def read_log(
+        self,
+        global_index: int,
+        partition_id: int,
+        *,
+        after: int,
+        through: int,
+        node: str,
+        timeout: float | None = None,
+    ) -> LogPiece:
+        """Committed batches behind index ``after`` that end at ``through`` or before, of one node's log, in order.
+
+        About a megabyte; at least one, unless the node does not have the first any more, or not yet. ``global_index``:
+        of the snapshot set that is copied with them, as in ``read_snapshot``.
+        """
+        header = {"global_index": global_index, "partition": partition_id, "after": after, "through": through}
+        deadline = self._deadline(timeout)
+        return log_piece_of(await self._reader.ask_node(Kind.LOG_READ, header, node=node, deadline=deadline))
+
     async def member_list(self, *, node: str | None = None, timeout: float | None = None) -> dict[str, Any]:
         """Who the members are, as a node (None: whoever leads) knows it.
 
@@ -169,47 +210,6 @@ class Operations:
         asked = {**header, "timeout_ms": timeout_ms}
         frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, asked), deadline=deadline)
         return dict(frame.header["members"])
-
-    async def read_snapshot(
-        self,
-        global_index: int,
-        file: Literal["meta", "states"],
-        offset: int,
-        *,
-        node: str,
-        timeout: float | None = None,
-    ) -> tuple[int, memoryview]:
-        """A piece of a snapshot set's file on one node: the size of the file, and bytes from ``offset`` on.
-
-        About a megabyte; none at the end. For half a minute after it the node keeps the set, and what follows it.
-        Raises IndexCompacted when the node does not have the set (any more).
-        """
-        header = {"global_index": global_index, "file": file, "offset": offset}
-        deadline = self._deadline(timeout)
-        frame = await self._reader.ask_node(Kind.SNAPSHOT_READ, header, node=node, deadline=deadline)
-        total = frame.header.get("total")
-        if type(total) is not int or not 0 <= offset + len(frame.body) <= max(total, offset):
-            raise ProtocolError("SNAPSHOT_PIECE: bad field total")
-        return total, frame.body
-
-    async def read_log(
-        self,
-        global_index: int,
-        partition_id: int,
-        *,
-        after: int,
-        through: int,
-        node: str,
-        timeout: float | None = None,
-    ) -> LogPiece:
-        """Committed batches behind index ``after`` that end at ``through`` or before, of one node's log, in order.
-
-        About a megabyte; at least one, unless the node does not have the first any more, or not yet. ``global_index``:
-        of the snapshot set that is copied with them, as in ``read_snapshot``.
-        """
-        header = {"global_index": global_index, "partition": partition_id, "after": after, "through": through}
-        deadline = self._deadline(timeout)
-        return log_piece_of(await self._reader.ask_node(Kind.LOG_READ, header, node=node, deadline=deadline))
 
     def _deadline(self, timeout: float | None) -> float:
         return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)

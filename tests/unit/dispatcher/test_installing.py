@@ -138,6 +138,7 @@ class Target:
             offload=Inline(),  # type: ignore[arg-type]
             poke=lambda: flush(self.log),
             raft_index=lambda: 5,
+            base_index=lambda: 1,
             stop_compaction=self._nothing,
             ready=self.ready.append,
             fatal=self.fatal.append,
