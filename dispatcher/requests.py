@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from logboom.errors import InvalidRequest, ProtocolError
+from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.types import (
     PRODUCER_ID_BYTES,
@@ -47,6 +47,18 @@ class SubmitRequest(NamedTuple):
     nbytes: int
     forward: bool = False
     forwarded: bool = False
+
+
+def check_parts(request: SubmitRequest, *, writable: Callable[[PartitionId], None], bytes_max: int) -> None:
+    """Raises RecordTooLarge, or what ``writable`` raises, for a part that this node can take nothing of."""
+    for part in request.parts:
+        writable(part.partition_id)
+        if part.records.nbytes > bytes_max:
+            raise RecordTooLarge(
+                f"{part.records.nbytes} bytes for one partition; at most {bytes_max} per request: send it in several",
+                size=part.records.nbytes,
+                limit=bytes_max,
+            )
 
 
 class SubmitReply(NamedTuple):

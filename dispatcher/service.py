@@ -23,7 +23,6 @@ from logboom.errors import (
     IncompatibleVersion,
     InvalidRequest,
     LogboomError,
-    NoSuchPartition,
     NotLeader,
     ProtocolError,
     QuotaExceeded,
@@ -176,9 +175,6 @@ class Session:
         self._introduced = True
         self.connection.authenticated()
         cluster = backend.cluster
-        partitions = [
-            [p, cluster.partition(p).state_machine, str(cluster.partition(p).mode)] for p in backend.partition_ids()
-        ]
         self.reply(
             frame.request_id,
             Kind.WELCOME,
@@ -188,7 +184,8 @@ class Session:
                 "node": backend.node_id,
                 "leader": backend.leader_address(),
                 "members": {m.id: m.client_address for m in cluster.members},
-                "partitions": partitions,
+                "partitions": backend.partition_rows(),
+                "key_partitions": backend.key_partitions(),
                 "frame_bytes": self._service.settings.net.client_frame_bytes,
             },
         )
@@ -294,9 +291,7 @@ class Session:
             raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
         for partition in wanted:
             if partition not in known:
-                raise NoSuchPartition(
-                    f"partition {partition} does not exist; there are {len(known)}", partition_id=partition
-                )
+                raise self._backend.missing(partition)
         return [PartitionId(p) for p in wanted]
 
     def _recovered(self, partitions: Sequence[PartitionId]) -> None:
@@ -369,7 +364,12 @@ class Session:
         if frame.header.get("digests"):
             digests = []
             for partition in backend.partition_ids():
-                digest, position = await backend.offload.run(backend.machine(partition).digest)
+                if partition not in backend.machines:
+                    continue  # destroyed since
+                with backend.using(partition) as machine:
+                    digest, position = await backend.offload.run(machine.digest)
+                if partition not in backend.machines:
+                    continue
                 reached = max(position.applied_global_index, backend.watermarks.of(partition).applied_global_index)
                 digests.append([partition, reached, digest])
         admission = backend.admission

@@ -7,11 +7,13 @@ Sans-io.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import shown
+
+EARLY_MAX: Final = 4096
 
 
 class Stability:
@@ -19,10 +21,35 @@ class Stability:
 
     def __init__(self, *, node_id: NodeId, members: Sequence[NodeId], partitions: Iterable[PartitionId]) -> None:
         self._node_id = node_id
+        self._members = list(members)
         self._position = len(members) // 2
         self._durable: dict[PartitionId, dict[NodeId, int]] = {p: dict.fromkeys(members, 0) for p in partitions}
         self._stable: dict[PartitionId, PartitionLogIndex] = dict.fromkeys(self._durable, PartitionLogIndex(0))
         self._untold: dict[NodeId, set[PartitionId]] = {member: set() for member in members if member != node_id}
+        self._early: dict[PartitionId, dict[NodeId, int]] = {}
+        """What others have said of partitions that are not known here yet: they say it once."""
+
+    def add(self, partition_id: PartitionId) -> None:
+        """A new write-behind partition."""
+        self._durable[partition_id] = dict.fromkeys(self._members, 0)
+        self._stable[partition_id] = PartitionLogIndex(0)
+        for node, durable_index in self._early.pop(partition_id, {}).items():
+            self.update(node, partition_id, durable_index)
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone."""
+        self._durable.pop(partition_id, None)
+        self._stable.pop(partition_id, None)
+        self._early.pop(partition_id, None)
+        for untold in self._untold.values():
+            untold.discard(partition_id)
+
+    def early(self, node: NodeId, partition_id: PartitionId, durable_index: int) -> None:
+        """A node's word of a partition that is not known here, but may be soon."""
+        said = self._early.setdefault(partition_id, {})
+        said[node] = max(said.get(node, 0), durable_index)
+        while len(self._early) > EARLY_MAX:
+            del self._early[next(iter(self._early))]
 
     @property
     def partitions(self) -> list[PartitionId]:

@@ -98,6 +98,13 @@ class Disk(Protocol):
         """Durable only after ``sync_directory``."""
         ...
 
+    def remove_directory(self, path: Path) -> None:
+        """With all that is in it, files first; durable only after ``sync_directory`` of its parent.
+
+        A crash may leave any part of it. Raises FileNotFoundError.
+        """
+        ...
+
     def sync_directory(self, path: Path) -> None:
         """Names in ``path`` on stable storage."""
         ...

@@ -5,7 +5,8 @@ equal on every node) and knows where each partition's log ends. Rebuilt from the
 journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
-rising id: id u32, last index u64, digest 16, global index u64. Equal states are equal bytes.
+rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``raftlog.lifecycle``).
+Equal states are equal bytes. Version 1, without the lifecycle, is read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
 from raftlog.entry import Route
+from raftlog.lifecycle import Change, Lifecycle
 
-VERSION: Final = 1
+VERSION: Final = 2
+BEFORE_LIFECYCLES: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
 INDEX_MAX: Final = 1 << 62
 ROW: Final = struct.Struct("<IQ16sQ")
@@ -46,6 +49,7 @@ class ParentState:
     """``global_commit_index``: the highest one assigned."""
     raft_index: int = 1
     tails: dict[PartitionId, Tail] = field(default_factory=dict)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
@@ -70,36 +74,54 @@ class ParentState:
         invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
         self.raft_index = raft_index
 
+    def change(self, change: Change) -> str:
+        """A partition is created or destroyed, unless that cannot be: then says why, and nothing has changed."""
+        refused = self.lifecycle.refuses(change)
+        if not refused:
+            self.lifecycle = self.lifecycle.after(change)
+            if change.kind is None:
+                self.tails.pop(change.partition_id, None)
+        return refused
+
     def copy(self) -> ParentState:
         """As it is now; it shares nothing that changes."""
-        return ParentState(self.global_index, self.raft_index, dict(self.tails))
+        return ParentState(self.global_index, self.raft_index, dict(self.tails), lifecycle=self.lifecycle)
 
     def encode(self) -> bytes:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
-        return b"".join((HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows)), *rows))
+        head = HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows))
+        return b"".join((head, *rows, self.lifecycle.encode()))
 
     @classmethod
     def decode(cls, raw: bytes | memoryview) -> ParentState:
         """What ``encode`` made; no bytes at all are a state nothing was applied to. Raises CorruptData."""
         if not raw:
             return cls()
-        if raw[0] != VERSION:
+        if raw[0] not in (VERSION, BEFORE_LIFECYCLES):
             raise IncompatibleVersion(f"parent state format {raw[0]}", found=raw[0], supported=VERSION)
         if len(raw) < HEADER.size:
             raise CorruptData(f"a parent state of {len(raw)} bytes")
         _, global_index, raft_index, count = HEADER.unpack_from(raw)
-        if len(raw) != HEADER.size + count * ROW.size:
+        end = HEADER.size + count * ROW.size
+        if len(raw) < end:
             raise CorruptData(f"a parent state of {count} partitions in {len(raw)} bytes")
         state = cls(GlobalLogIndex(global_index), raft_index)
         last = -1
-        for partition, index, digest, assigned in ROW.iter_unpack(memoryview(raw)[HEADER.size :]):
+        for partition, index, digest, assigned in ROW.iter_unpack(memoryview(raw)[HEADER.size : end]):
             if partition <= last or not 0 < index < INDEX_MAX or not 0 < assigned <= global_index:
                 raise CorruptData(f"a parent state in which partition {partition}, after {last}, ends at {index}")
             state.tails[partition] = Tail(index, digest, GlobalLogIndex(assigned))
             last = partition
         if not (0 < raft_index < INDEX_MAX and count <= global_index < INDEX_MAX):
             raise CorruptData(f"a parent state of {count} partitions at {global_index}, Raft {raft_index}")
+        if raw[0] != BEFORE_LIFECYCLES:
+            state.lifecycle, size = Lifecycle.decode(bytes(raw[end:]))
+            end += size
+        if end != len(raw):
+            raise CorruptData(f"a parent state with {len(raw) - end} bytes too many")
+        if any(state.lifecycle.is_gone(partition) for partition in state.tails):
+            raise CorruptData("a parent state with the log of a partition that is destroyed")
         return state
 
     def tails_after(self, uncommitted: Iterable[Route]) -> dict[PartitionId, Tail]:

@@ -145,6 +145,10 @@ class OsDisk:
         """See Disk."""
         path.unlink()
 
+    def remove_directory(self, path: Path) -> None:
+        """See Disk."""
+        shutil.rmtree(path)
+
     def sync_directory(self, path: Path) -> None:
         """See Disk."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

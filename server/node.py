@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from dispatcher.backend import Backend
 from dispatcher.barriers import Barriers
 from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
+from dispatcher.partitioning import kind_of, wrong_begin
 from dispatcher.pipeline import Pipeline
 from dispatcher.service import ClientService
 from dispatcher.serving import SnapshotServing
@@ -22,35 +23,26 @@ from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError, CorruptData
+from logboom.errors import ConfigError
 from logboom.settings import ClusterSettings, Member, Settings
-from logboom.state_machine import Machine
-from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
-from partitions.apply_core import AppliedBatch
-from partitions.log import PartitionLog
-from partitions.machines import open_machine
-from partitions.opening import LogBase
-from partitions.worker import ApplyWorker
+from logboom.types import GlobalLogIndex, NodeId
 from ports.net import ConnectionLimits, Listener
 from raftlog.core import RaftLog
-from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
 from raftlog.outbox import GroupLimits, GroupSync
-from raftlog.parent_state import EMPTY, ParentState
+from raftlog.parent_state import ParentState
 from server.data_dir import DataDir
 from server.faults import drop_hook
-from server.install import Intent, install_logs, restore_state
+from server.install import Intent, install_logs
 from server.manifest import Manifest
+from server.partitions import PartitionRooms, changes_in, ordered_in
 from server.shares import apply_share, log_share
 from server.world import World, real_world
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
-
-STATE = "state"
-"""Directory of a partition's state machine, in the partition's own."""
 
 
 class Node:
@@ -90,20 +82,20 @@ class Node:
         intent = Intent(self.disk, self.data_dir.path)
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
+        self._check_begin()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)
         self._open_partitions(installing)
         intent.done()
+        self.logs, self.machines = self.rooms.logs, self.rooms.machines
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)
         self.admission = Admission(settings.admission, list(self.logs))
         self.pipeline = Backend(
             settings=settings,
             node_id=self.node_id,
-            logs=self.logs,
-            machines=self.machines,
-            worker_of=self._worker,
+            rooms=self.rooms,
             raft_of=self._raft,
             offload=self.apply_offload,
             clock=self.clock,
@@ -148,88 +140,54 @@ class Node:
         await self.pipeline.close()
         offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
         await asyncio.gather(*(offload.close() for offload in offloads))
-        for machine in self.machines.values():
-            machine.close()
-        for store in self.logs.values():
-            store.close()
+        self.rooms.close()
         self.journal.close()
         self.data_dir.close()
 
     # -- parts
 
+    def _check_begin(self) -> None:
+        """The log and the settings agree on the partitions that the cluster began with."""
+        partitions = self.settings.cluster.partitions
+        said = [self.parent.lifecycle.begins_with(partitions), *(c.begun for c in changes_in(self.journal))]
+        for begun in said:
+            if begun != partitions:
+                raise wrong_begin(begun, partitions)
+
     def _used(self) -> set[int]:
-        """Partitions that something was ordered for, committed or not."""
-        ordered = {route.partition_id for command, _, _ in self.journal.entries[1:] for route in unpack_routes(command)}
-        return {*self.parent.tails, *ordered}
+        """Partitions of the settings that something was ordered for, committed or not."""
+        created = {*self.parent.lifecycle.created, *(c.partition_id for c in changes_in(self.journal) if c.kind)}
+        return {int(p) for p in {*self.parent.tails, *ordered_in(self.journal)} - created}
 
     def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
         if global_index is None:
             return None
         meta = self.sets.get(global_index)
-        directories = {PartitionId(p): self.data_dir.partition(p) for p in range(self.settings.cluster.partitions)}
-        install_logs(meta, disk=self.disk, journal=self.journal, directories=directories)
+        install_logs(meta, disk=self.disk, journal=self.journal, directory_of=self.data_dir.partition)
         return meta
 
     def _open_partitions(self, installing: SetMeta | None) -> None:
-        cluster = self.settings.cluster
-        self.logs: dict[PartitionId, PartitionLog] = {}
-        self.machines: dict[PartitionId, Machine] = {}
-        self.apply_settings = apply_share(self.settings.apply, cluster)
-        log_settings = log_share(self.settings.log, cluster)
-        directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
-        self.disk.make_directories(path for each in directories for path in (each, each / STATE))
-        self.disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
-        for number, directory in enumerate(directories):
-            partition_id = PartitionId(number)
-            chosen = cluster.partition(number)
-            tail = self.parent.tails.get(partition_id, EMPTY)
-            self.logs[partition_id] = PartitionLog.open(
-                disk=self.disk,
-                directory=directory,
-                partition_id=partition_id,
-                settings=log_settings,
-                mode=DurabilityMode(chosen.mode),
-                base=LogBase(tail.last_index, tail.digest, tail.global_index),
-            )
-            for damage in self.logs[partition_id].damage:
-                log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
-            self.machines[partition_id] = open_machine(
-                chosen.state_machine,
-                directory / STATE,
-                partition_id,
-                self.apply_settings,
-                disk=self.disk,
-                open_state_file=self.world.open_state_file,
-            )
-            self._restore(partition_id, installing)
-        strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
+        """Those that live where the journal begins, and those created since that it has batches of."""
+        cluster, lifecycle = self.settings.cluster, self.parent.lifecycle
+        changes = changes_in(self.journal)
+        kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
+        ordered = ordered_in(self.journal)
+        kinds |= {c.partition_id: c.kind for c in changes if c.kind is not None and c.partition_id in ordered}
+        self.rooms = PartitionRooms(
+            settings=self.settings, world=self.world, data_dir=self.data_dir, sets=self.sets, fatal=self.fatal
+        )
+        self.rooms.remove_gone(self.parent)
+        self.rooms.open_all(
+            self.parent,
+            kinds,
+            installing=installing,
+            apply=apply_share(self.settings.apply, [kind.state_machine for kind in kinds.values()]),
+            logs=log_share(self.settings.log, len(kinds)),
+        )
+        created = {int(change.partition_id) for change in changes}
+        strangers = self.data_dir.strangers(self.disk, {*map(int, kinds), *created})
         if strangers:
             log.warning("unknown_partition_directories_left_alone", names=strangers)
-
-    def _restore(self, partition_id: PartitionId, installing: SetMeta | None) -> None:
-        """From a snapshot, if the log does not go back as far as the state."""
-        machine, store = self.machines[partition_id], self.logs[partition_id]
-        lacks = machine.position().applied_index + 1 < store.first_available_index
-        meta = installing if installing is not None else self.sets.newest if lacks else None
-        if meta is not None:
-            restore_state(self.sets, meta, partition_id, machine)
-        elif lacks:
-            raise CorruptData(
-                f"partition {partition_id}: its state ends at {machine.position().applied_index}, its log begins at "
-                f"{store.first_available_index}, and there is no snapshot: this node must be rebuilt from a snapshot"
-            )
-
-    def _worker(self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]) -> ApplyWorker:
-        return ApplyWorker(
-            log=self.logs[partition_id],
-            machine=self.machines[partition_id],
-            offload=self.apply_offload,
-            save_offload=self.save_offload,
-            clock=self.clock,
-            settings=self.apply_settings,
-            on_progress=progressed,
-            fatal=self.fatal,
-        )
 
     def _snapshots(self, pipeline: Pipeline) -> Snapshots:
         settings, raft, cluster = self.settings.snapshot, pipeline.raft, self.settings.cluster
@@ -251,6 +209,7 @@ class Node:
             clock=self.clock,
             offload=self.slow_offload,
             held_back=serving.held_back,
+            forget=pipeline.partitioning.forget,
             fatal=self.fatal,
         )
         taking = Snapshotting(
@@ -272,7 +231,7 @@ class Node:
             cluster=cluster,
             peers=[NodeId(m.id) for m in cluster.members if m.id != self.node_id],
             store=self.sets,
-            logs=self.logs,
+            log_of=pipeline.partitioning.log_of,
             payloads=pipeline.payloads,
             links=raft.links,
             clock=self.clock,

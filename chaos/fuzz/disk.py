@@ -93,6 +93,9 @@ class MemoryDisk:
     def remove(self, path: Path) -> None:
         del self.files[path]
 
+    def remove_directory(self, path: Path) -> None:
+        self.files = {each: content for each, content in self.files.items() if path not in each.parents}
+
     def sync_directory(self, path: Path) -> None:
         pass
 

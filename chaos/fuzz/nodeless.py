@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from dispatcher.barriers import Barriers
 from dispatcher.requests import SubmitReply, SubmitRequest
 from dispatcher.watermarks import Watermarks
-from logboom.errors import LogboomError, QuotaExceeded
+from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
@@ -113,6 +114,15 @@ class NoNode:
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
 
+    def partition_rows(self) -> list[list[object]]:
+        return [[p, "kv", "write_ahead"] for p in PARTITIONS]
+
+    def key_partitions(self) -> int:
+        return len(PARTITIONS)
+
+    def missing(self, partition_id: int) -> LogboomError:
+        return NoSuchPartition(f"partition {partition_id}", partition_id=partition_id)
+
     def leader_address(self) -> str | None:
         return None
 
@@ -134,8 +144,12 @@ class NoNode:
     def status(self) -> dict[str, Any]:
         return {"node": self.node_id}
 
-    def machine(self, partition_id: PartitionId) -> FewKeys:
-        return FewKeys()
+    @property
+    def machines(self) -> dict[PartitionId, FewKeys]:
+        return dict.fromkeys(PARTITIONS, FewKeys())
+
+    def using(self, partition_id: PartitionId) -> AbstractContextManager[FewKeys]:
+        return nullcontext(FewKeys())
 
     def log(self, partition_id: PartitionId) -> Any:
         return SimpleNamespace(durable_index=0, first_available_index=1, lease=Leases(60.0).add)

@@ -15,32 +15,26 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect
+from chaos.sim.inode import (
+    KEPT,
+    LOST,
+    Change,
+    DeadHandle,
+    DroppedPages,
+    Image,
+    Inode,
+    Op,
+    ShortWrite,
+    WriteFate,
+    assign,
+    misdirect,
+)
 from ports.disk import Buffer
 
 __all__ = (
     "KEPT", "LOST", "DeadHandle", "DroppedPages", "Image", "Op", "ShortWrite", "SimDisk", "SimFile", "SimLock",
     "WriteFate", "misdirect",
 )  # fmt: skip
-
-
-class DeadHandle(Exception):
-    """A handle or lock was used after the process that held it had died."""
-
-
-class ShortWrite(Exception):
-    """Raised by a hook: the first ``kept`` bytes reached the page cache, then came EIO."""
-
-    def __init__(self, kept: int) -> None:
-        super().__init__(kept)
-        self.kept = kept
-
-
-class DroppedPages(Exception):
-    """Raised by a hook: a sync fails with EIO, and what it should have written never reaches the disk.
-
-    The page cache still shows it, and the next sync succeeds: what Linux does.
-    """
 
 
 class _Directory:
@@ -185,6 +179,8 @@ class SimDisk:
         """If a list: every operation that took effect, for chaos.sim.crash_states."""
         self._rng = rng
         self._directories = {"/": _Directory()}
+        self._removed: list[tuple[str, str, _Directory]] = []
+        """Directories: parent, path, and what comes back with a power loss before the parent is synced."""
         self._life = _Life()
         self._used = 0
         self._numbers = 0
@@ -223,11 +219,16 @@ class SimDisk:
         rng = self._rng
         # Each loss is of its own kind: everything gone, everything there, or anything in between.
         keep, tear = rng.choice(((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random())))
+        for parent, path, gone in reversed(self._removed):  # who holds others was removed after them
+            if rng.random() >= keep and parent in self._directories and path not in self._directories:
+                self._directories[path] = gone
+                self._directories[parent].directories[path.rpartition("/")[2]] = None
+        self._removed.clear()
         for _, directory in sorted(self._directories.items()):
             kept = sum(rng.random() < keep for _ in directory.pending)
             for operation in reversed(directory.pending[kept:]):
                 for name, before, _ in operation:
-                    _assign(directory.files, name, before)
+                    assign(directory.files, name, before)
             directory.pending.clear()
         self._used = 0
         for _, directory in sorted(self._directories.items()):
@@ -285,7 +286,7 @@ class SimDisk:
             names = dict(directory.files)
             for operation in reversed(directory.pending):
                 for name, before, _ in operation:
-                    _assign(names, name, before)
+                    assign(names, name, before)
             twin._add_directory(path).files.update((name, inode.twin()) for name, inode in names.items())
         return twin
 
@@ -371,9 +372,21 @@ class SimDisk:
         del directory.files[path.name]
         self.record(Op("remove", str(path), inode.number))
 
+    def remove_directory(self, path: Path) -> None:
+        found = self._directory(path)
+        for name in sorted(found.directories):
+            self.remove_directory(path / name)
+        for name in sorted(found.files):
+            self.remove(path / name)
+        self._before("remove_directory", path)
+        self._removed.append((str(path.parent), str(path), self._directories.pop(str(path))))
+        del self._directory(path.parent).directories[path.name]
+        self.record(Op("remove_directory", str(path)))
+
     def sync_directory(self, path: Path) -> None:
         self._before("sync_directory", path)
         self._directory(path).pending.clear()
+        self._removed = [row for row in self._removed if row[0] != str(path)]
         self.record(Op("sync_directory", str(path)))
 
     def free_bytes(self, path: Path) -> int:
@@ -432,13 +445,6 @@ class SimDisk:
         if inode is None:
             raise _error(errno.ENOENT, path)
         return inode
-
-
-def _assign(files: dict[str, Inode], name: str, inode: Inode | None) -> None:
-    if inode is None:
-        files.pop(name, None)
-    else:
-        files[name] = inode
 
 
 def _error(number: int, path: Path) -> OSError:

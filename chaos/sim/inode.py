@@ -29,6 +29,25 @@ def misdirect(offset: int) -> WriteFate:
     return WriteFate(at=offset)
 
 
+class DeadHandle(Exception):
+    """A handle or lock was used after the process that held it had died."""
+
+
+class ShortWrite(Exception):
+    """Raised by a hook: the first ``kept`` bytes reached the page cache, then came EIO."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__(kept)
+        self.kept = kept
+
+
+class DroppedPages(Exception):
+    """Raised by a hook: a sync fails with EIO, and what it should have written never reaches the disk.
+
+    The page cache still shows it, and the next sync succeeds: what Linux does.
+    """
+
+
 class Op(NamedTuple):
     """One primitive operation that took effect. ``inode`` tells files apart whatever they are called."""
 
@@ -195,3 +214,11 @@ def sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
     first = SECTOR - offset % SECTOR
     cuts = [0, *range(first, len(data), SECTOR), len(data)]
     return [(offset + a, data[a:b]) for a, b in pairwise(cuts)]
+
+
+def assign(files: dict[str, Inode], name: str, inode: Inode | None) -> None:
+    """What a name means from now on; None: nothing."""
+    if inode is None:
+        files.pop(name, None)
+    else:
+        files[name] = inode
