@@ -204,7 +204,7 @@ class ApplyWorker:
 
     def _start(self) -> None:
         cursor = self._cursor
-        if self._running or cursor.state is not WorkerState.RUNNING:
+        if self._running or self._closing or cursor.state is not WorkerState.RUNNING:
             return
         if self._cut is not None and self._cut.through_index == self.applied_index:
             self._capture(self._cut)

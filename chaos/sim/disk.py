@@ -10,7 +10,6 @@ Preallocated zeros take no memory. Nothing here depends on time, hash order or m
 from __future__ import annotations
 
 import errno
-import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from chaos.sim.inode import (
     WriteFate,
     assign,
     misdirect,
+    os_error,
 )
 from ports.disk import Buffer
 
@@ -82,7 +82,7 @@ class SimFile:
         if self._life.over:
             raise DeadHandle(f"{self.path}: the process that opened it has died")
         if self._closed or (writing and self._readonly):
-            raise _error(errno.EBADF, self.path)
+            raise os_error(errno.EBADF, self.path)
         return self._inode
 
     def read(self, *, offset: int, length: int) -> bytes:
@@ -101,7 +101,7 @@ class SimFile:
                 disk.hook("write", self.path, len(raw))
             except ShortWrite as short:
                 self._write(inode, raw[: short.kept], offset)
-                raise _error(errno.EIO, self.path) from None
+                raise os_error(errno.EIO, self.path) from None
         self._write(inode, raw, offset)
         return len(raw)
 
@@ -133,7 +133,7 @@ class SimFile:
             except DroppedPages:
                 inode.drop()
                 disk.record(Op("drop", str(self.path), inode.number))
-                raise _error(errno.EIO, self.path) from None
+                raise os_error(errno.EIO, self.path) from None
         if inode.faulty or inode.below is not None:
             inode.settle()
         else:
@@ -220,8 +220,11 @@ class SimDisk:
         # Each loss is of its own kind: everything gone, everything there, or anything in between.
         keep, tear = rng.choice(((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random())))
         for parent, path, gone in reversed(self._removed):  # who holds others was removed after them
-            if rng.random() >= keep and parent in self._directories and path not in self._directories:
-                self._directories[path] = gone
+            if (
+                rng.random() >= keep
+                and parent in self._directories
+                and self._directories.setdefault(path, gone) is gone
+            ):
                 self._directories[parent].directories[path.rpartition("/")[2]] = None
         self._removed.clear()
         for _, directory in sorted(self._directories.items()):
@@ -296,7 +299,7 @@ class SimDisk:
         parent, _, name = str(path).rpartition("/")
         directory = self._directories.get(parent or "/")
         if directory is None:
-            raise _error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         inode = directory.files.get(name)
         if inode is None and create and name not in directory.directories:
             self._before("create", path)
@@ -307,7 +310,7 @@ class SimDisk:
         else:
             self._before("open", path)
         if inode is None:
-            raise _error(errno.EISDIR if name in directory.directories else errno.ENOENT, path)
+            raise os_error(errno.EISDIR if name in directory.directories else errno.ENOENT, path)
         return SimFile(self, self._life, inode, path, readonly=readonly)
 
     def exists(self, path: Path) -> bool:
@@ -328,7 +331,7 @@ class SimDisk:
             if str(each) not in self._directories:
                 self._before("make_directory", each)
                 if self.exists(each):
-                    raise _error(errno.ENOTDIR, each)
+                    raise os_error(errno.ENOTDIR, each)
                 self._add_directory(str(each))
                 self.record(Op("make_directory", str(each)))
 
@@ -354,7 +357,7 @@ class SimDisk:
         self._before("rename", target)
         inode, directory = self._inode(source), self._directory(source.parent)
         if source.parent != target.parent:
-            raise _error(errno.EXDEV, target)
+            raise os_error(errno.EXDEV, target)
         replaced = directory.files.get(target.name)
         if replaced is inode:
             return
@@ -396,7 +399,7 @@ class SimDisk:
         """Makes the file. Raises BlockingIOError while it is held."""
         self.open(path, create=True).close()
         if str(path) in self._life.locks:
-            raise _error(errno.EAGAIN, path)
+            raise os_error(errno.EAGAIN, path)
         self._life.locks.add(str(path))
         return SimLock(self._life, str(path))
 
@@ -406,7 +409,7 @@ class SimDisk:
         """``inode`` will have ``size`` bytes. Raises ENOSPC."""
         more = size - inode.size if inode.linked else 0
         if more > 0 and self._used + more > self.capacity:
-            raise _error(errno.ENOSPC, path)
+            raise os_error(errno.ENOSPC, path)
         self._used += more
 
     def _before(self, operation: str, path: Path) -> None:
@@ -437,15 +440,11 @@ class SimDisk:
     def _directory(self, path: Path) -> _Directory:
         directory = self._directories.get(str(path))
         if directory is None:
-            raise _error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         return directory
 
     def _inode(self, path: Path) -> Inode:
         inode = self._directory(path.parent).files.get(path.name)
         if inode is None:
-            raise _error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         return inode
-
-
-def _error(number: int, path: Path) -> OSError:
-    return OSError(number, os.strerror(number), str(path))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from ports.disk import Buffer
@@ -222,3 +224,8 @@ def assign(files: dict[str, Inode], name: str, inode: Inode | None) -> None:
         files.pop(name, None)
     else:
         files[name] = inode
+
+
+def os_error(number: int, path: Path) -> OSError:
+    """As the system says it."""
+    return OSError(number, os.strerror(number), str(path))

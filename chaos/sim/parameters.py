@@ -58,6 +58,9 @@ KINDS: Final[dict[str, float]] = {
 }
 """Faults and how often each comes where it is switched on."""
 
+PARTITIONS_CHANGE: Final = 0.35
+"""Share of the seeds in which partitions come and go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -91,6 +94,8 @@ class Parameters:
     victims: frozenset[int]
     """The minority whose data may be damaged: of everything a good copy is left elsewhere."""
     kinds: tuple[str, ...]
+    partitions_change: bool = False
+    """Clients create and destroy some."""
 
     @property
     def write_behind(self) -> bool:
@@ -145,7 +150,8 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         kinds=kinds,
     )
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
-    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
+    drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
+    return replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
 
 
 def _contested(drawn: Parameters) -> Parameters:
