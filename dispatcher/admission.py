@@ -110,6 +110,16 @@ class Admission:
             each.nbytes -= nbytes
             invariant(each.operations >= 0 and each.nbytes >= 0, "budget of partition {} below zero", partition_id)
 
+    def add(self, partition_id: PartitionId) -> None:
+        """A new partition."""
+        self._use[partition_id] = _Use()
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone, and everything that it took has been given back."""
+        use = self._use.pop(partition_id)
+        invariant(not use.operations, "partition {} is gone with {} operations admitted", partition_id, use.operations)
+        self._frozen.discard(partition_id)
+
     def freeze(self, partition_id: PartitionId) -> None:
         """Admit nothing for this partition."""
         self._frozen.add(partition_id)

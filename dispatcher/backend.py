@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from dispatcher.pipeline import Pipeline
 from dispatcher.scrubbing import Scrubbing
-from logboom.errors import LogboomError, NotLeader, Unavailable
+from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, PartitionId, Watermark
 from partitions.log import PartitionLog
@@ -34,8 +35,21 @@ class Backend(Pipeline):
         await super().close()
 
     def partition_ids(self) -> Sequence[PartitionId]:
-        """All of them, ascending."""
-        return list(self.logs)
+        """All that are served here, ascending."""
+        return sorted(self.workers)
+
+    def missing(self, partition_id: int) -> LogboomError:
+        """Why there is no such partition here."""
+        return self.partitioning.missing(partition_id)
+
+    def key_partitions(self) -> int:
+        """Keys are routed over those from 0 to this, exclusive: as many as the cluster began with."""
+        return self.parent.lifecycle.begins_with(self.cluster.partitions)
+
+    def partition_rows(self) -> list[list[object]]:
+        """Id, state machine and mode of each, for clients."""
+        kinds = {p: self.partitioning.kind(p) for p in self.parent.lifecycle.ids(self.cluster.partitions)}
+        return [[p, kind.state_machine, str(kind.mode)] for p, kind in kinds.items()]
 
     def leader_address(self) -> str | None:
         """Where clients reach the leader, if there is one."""
@@ -83,6 +97,8 @@ class Backend(Pipeline):
     async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
         """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
         self.look()
+        if partition_id not in self.workers:
+            raise self.missing(partition_id)
         if self.watermarks.of(partition_id).applied_global_index >= global_index:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -92,7 +108,9 @@ class Backend(Pipeline):
                 return
             if isinstance(answer, LogboomError):
                 reached.set_exception(
-                    Unavailable(f"partition {partition_id} is not applied up to {global_index} here: {answer}")
+                    answer
+                    if isinstance(answer, NoSuchPartition)
+                    else Unavailable(f"partition {partition_id} is not applied up to {global_index} here: {answer}")
                 )
             else:
                 reached.set_result(None)
@@ -119,10 +137,13 @@ class Backend(Pipeline):
         for partition_id in partitions:
             self.workers[partition_id].hurry()
 
-    def machine(self, partition_id: PartitionId) -> Machine:
-        """For reads, off the loop. Raises CorruptData if it is damaged."""
+    def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]:
+        """A partition's machine, for reads off the loop within the block.
+
+        Raises what ``missing`` says, and CorruptData if its state is damaged.
+        """
         self.rebuilding.check(partition_id)
-        return self.machines[partition_id]
+        return self.partitioning.using(partition_id)
 
     def is_lost(self, digest: bytes) -> bool:
         """This committed batch is damaged here, and every other node has said that it does not have it."""
@@ -154,11 +175,14 @@ class Backend(Pipeline):
         self._publish(partition_id)
         return self.watermarks.of(partition_id).state
 
-    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever the partition's committed, durable prefix may have grown; returns the way to stop it."""
+    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
+        """Call back whenever the partition's committed, durable prefix may have grown; with an error once it is gone.
+
+        Returns the way to stop it.
+        """
         callbacks = self._commit_callbacks.setdefault(partition_id, [])
         callbacks.append(callback)
-        return lambda: callbacks.remove(callback)
+        return lambda: callbacks.remove(callback) if callback in callbacks else None
 
     def status(self) -> dict[str, Any]:
         """Header fields of a STATUS_REPLY that this module knows."""

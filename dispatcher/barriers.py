@@ -199,6 +199,15 @@ class Barriers:
         for waiter in [w for w in self._waiters if w.client == client]:
             self.cancel(waiter)
 
+    def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
+        """The partition is gone: whoever waits for it, among others or alone, is told so."""
+        for waiter in [w for w in self._waiters if partition_id in w.partitions]:
+            self._answer(waiter, error())
+        for level in Level:
+            self._heaps.pop((partition_id, level), None)
+        self._durable.pop(partition_id, None)
+        self._whole.discard(partition_id)
+
     # -- answering
 
     def _answer(self, waiter: Waiter, answer: list[Watermark] | LogboomError) -> None:

@@ -4,7 +4,8 @@
 2. Every partition log saves where its committed batches up to the cut lie (``places``).
 3. The journal begins at the cut (its ``base``); what was below is removed.
 4. Segments wholly below, less what is retained for readers, are removed.
-5. Older sets are removed.
+5. The directories of partitions that were destroyed before the cut are removed.
+6. Older sets are removed.
 
 A crash between two steps leaves files that nobody needs and nothing else: the next compaction, or the next
 start, removes them.
@@ -13,11 +14,12 @@ start, removes them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import structlog
 
+from dispatcher.partitioning import kind_of
 from logboom.errors import Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
@@ -28,6 +30,7 @@ from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from raftlog.core import RaftLog
 from raftlog.journal_base import Base
+from raftlog.lifecycle import Lifecycle
 from raftlog.parent_state import ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -53,9 +56,13 @@ class Compaction:
         clock: Clock,
         offload: Offload,
         held_back: Callable[[], GlobalLogIndex | None],
+        forget: Callable[[Lifecycle], Awaitable[None]],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next."""
+        """``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next.
+
+        ``forget`` removes what is destroyed as of where the journal begins.
+        """
         self._settings = settings
         self._cluster = cluster
         self._store = store
@@ -65,6 +72,7 @@ class Compaction:
         self._clock = clock
         self._offload = offload
         self._held_back = held_back
+        self._forget = forget
         self._fatal = fatal
         self._placed: dict[PartitionId, int] = {}
         """Up to where places have been saved since the start."""
@@ -118,12 +126,14 @@ class Compaction:
         base = Base(target.raft_index, target.raft_term, target.parent)
         await _called(lambda done: self._raft.compact(base, lambda: done(None)))
         for partition_id, tail in parent.tails.items():
-            await self._remove(partition_id, tail.last_index)
+            if partition_id in self._workers:
+                await self._remove(parent, partition_id, tail.last_index)
+        await self._forget(parent.lifecycle)
 
     async def _secure(self, partition_id: PartitionId, through_index: int) -> None:
         """State and places up to here are on the disk, to stay."""
-        worker, store = self._workers[partition_id], self._logs[partition_id]
-        if worker.saved_index < through_index:
+        worker, store = self._workers.get(partition_id), self._logs[partition_id]
+        if worker is not None and worker.saved_index < through_index:  # else destroyed since: its log stays whole
             await _called(worker.save)
             if worker.saved_index < through_index:
                 raise Unavailable(f"the state of partition {partition_id} is being made anew")
@@ -131,10 +141,10 @@ class Compaction:
             await self._offload.run(store.save_places(through_index))
             self._placed[partition_id] = through_index
 
-    async def _remove(self, partition_id: PartitionId, through_index: int) -> None:
+    async def _remove(self, parent: ParentState, partition_id: PartitionId, through_index: int) -> None:
         store = self._logs[partition_id]
         retain = self._settings.retain_bytes
-        if self._cluster.partition(partition_id).state_machine == "log":
+        if kind_of(self._cluster, parent.lifecycle, partition_id).state_machine == "log":
             retain = self._settings.retain_log_bytes
             if not retain:
                 return

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from dispatcher.partitioning import kind_of
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import DIGEST_BYTES, MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
@@ -26,6 +27,7 @@ from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from ports.timers import wait
+from raftlog.lifecycle import Kind as PartitionKind
 from raftlog.links import Links
 from raftlog.messages import INDEX_MAX
 from raftlog.parent_state import ParentState
@@ -79,7 +81,7 @@ class Installing:
         cluster: ClusterSettings,
         peers: Callable[[], Iterable[NodeId]],
         store: SnapshotStore,
-        logs: Mapping[PartitionId, PartitionLog],
+        log_of: Callable[[PartitionId, PartitionKind], Awaitable[PartitionLog]],
         payloads: Payloads,
         links: Links,
         clock: Clock,
@@ -91,15 +93,16 @@ class Installing:
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``poke``: something was appended; ``raft_index``: what is handed up here; ``base_index``: the journal's base.
+        """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
 
-        ``ready`` is called, off the loop, when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``.
+        ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
+        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``.
         """
         self._settings = settings
         self._cluster = cluster
         self._peers = peers
         self._store = store
-        self._logs = logs
+        self._log_of = log_of
         self._payloads = payloads
         self._links = links
         self._clock = clock
@@ -227,8 +230,9 @@ class Installing:
 
     async def _fetch_log(self, meta: SetMeta, partition_id: PartitionId) -> list[Callable[[], None]]:
         """What this node's log of a partition lacks up to the cut; returns the jobs that save the places of all."""
-        store = self._logs[partition_id]
-        tail = ParentState.decode(meta.parent).tails.get(partition_id)
+        parent = ParentState.decode(meta.parent)
+        store = await self._log_of(partition_id, kind_of(self._cluster, parent.lifecycle, partition_id))
+        tail = parent.tails.get(partition_id)
         if tail is None:
             return []
         if store.committed_index >= tail.last_index:

@@ -20,21 +20,33 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionPayloads:
-    """``appended`` is told which log has queued writes."""
+    """``appended`` is told which log has queued writes. Partitions that are not here yet hold nothing."""
 
-    def __init__(self, logs: Mapping[PartitionId, PartitionLog], appended: Callable[[PartitionLog], None]) -> None:
+    def __init__(
+        self,
+        logs: Mapping[PartitionId, PartitionLog],
+        appended: Callable[[PartitionLog], None],
+        gone: Callable[[PartitionId], bool] = lambda _: False,
+    ) -> None:
+        """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more."""
         self._logs = logs
+        self._gone = gone
         self._appended = appended
         self.received = 0
         self.chain_gaps = 0
 
     def holds(self, route: Route) -> bool:
         """See Payloads."""
-        return self._log(route.partition_id).holds(route.last_index, route.digest)
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            return self._gone(route.partition_id)
+        return store.holds(route.last_index, route.digest)
 
     def lack(self, route: Route) -> Lack:
         """See Payloads."""
-        store = self._log(route.partition_id)
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            return Lack.COMPACTED if self._gone(route.partition_id) else Lack.ABSENT
         if store.is_lost(route.last_index, route.digest):
             return Lack.DAMAGED
         return Lack.COMPACTED if route.last_index < store.first_available_index else Lack.ABSENT
@@ -43,7 +55,9 @@ class PartitionPayloads:
         """See Payloads."""
         batch = parse_batch(raw)
         header = batch.header
-        store = self._log(header.partition_id)
+        store = self._logs.get(header.partition_id)
+        if store is None:
+            return None  # the gate asks again, until the partition is created here
         try:
             if not store.append(batch):
                 return None
@@ -57,13 +71,17 @@ class PartitionPayloads:
 
     def size(self, route: Route) -> int:
         """See Payloads."""
-        found = self._log(route.partition_id).find(route.last_index, route.digest)
+        store = self._logs.get(route.partition_id)
+        found = store.find(route.last_index, route.digest) if store is not None else None
         return found.length if found is not None else 0
 
     def read(self, route: Route) -> bytes:
         """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            raise CorruptData(f"partition {route.partition_id} is not here")
         try:
-            return self._log(route.partition_id).read_batch(route.last_index, route.digest)
+            return store.read_batch(route.last_index, route.digest)
         except DamagedBatch as error:
             raise DamagedPayload(str(error), route) from error
 
@@ -77,10 +95,5 @@ class PartitionPayloads:
 
     def lose(self, route: Route) -> bool:
         """See Payloads."""
-        return self._log(route.partition_id).lose(route.last_index, route.digest)
-
-    def _log(self, partition_id: PartitionId) -> PartitionLog:
-        try:
-            return self._logs[partition_id]
-        except KeyError:
-            raise CorruptData(f"a routing entry names partition {partition_id}, which does not exist") from None
+        store = self._logs.get(route.partition_id)
+        return store is not None and store.lose(route.last_index, route.digest)

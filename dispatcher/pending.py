@@ -153,6 +153,16 @@ class Pending:
         if request.wait is Level.APPLIED:
             self._reached(request)
 
+    def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
+        """The partition is gone; what was ordered for it was committed before, and is applied no more."""
+        self._awaiting_durable.pop(partition_id, None)
+        for part in [part for (p, _), part in self._by_end.items() if p == partition_id]:
+            invariant(part.request.committed, "partition {} is gone before {} is committed", partition_id, part)
+            del self._by_end[partition_id, part.last_index]
+            part.request.ticket.release(partition_id)
+            self._answer(part.request, error())
+        del self._awaiting_applied[partition_id]
+
     def lost(self) -> None:
         """Leadership is gone: nobody here can say what becomes of the uncommitted."""
         lost, self._uncommitted = list(self._uncommitted.values()), {}

@@ -17,12 +17,14 @@ import structlog
 from dispatcher.admission import Admission
 from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
+from dispatcher.partitioning import Partitioning, destroyed
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
 from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
 from dispatcher.requests import SubmitRequest, check_parts
 from dispatcher.retries import already_applied
+from dispatcher.rooms import Rooms
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
 from dispatcher.watermarks import Watermarks
@@ -34,7 +36,6 @@ from logboom.errors import (
     Unavailable,
 )
 from logboom.settings import Settings
-from logboom.state_machine import Machine
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
@@ -49,6 +50,7 @@ from raftlog.configuration import MEMBERS, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.lacks import Lack
+from raftlog.lifecycle import CHANGES
 from raftlog.parent_state import EMPTY, ParentState, Tail
 from snapshots.meta import SetMeta
 
@@ -67,9 +69,7 @@ class Pipeline:
         *,
         settings: Settings,
         node_id: NodeId,
-        logs: Mapping[PartitionId, PartitionLog],
-        machines: dict[PartitionId, Machine],
-        worker_of: Callable[[PartitionId, Callable[[Sequence[AppliedBatch]], None]], ApplyWorker],
+        rooms: Rooms,
         raft_of: Callable[[Pipeline], RaftLog],
         offload: Offload,
         clock: Clock,
@@ -80,41 +80,42 @@ class Pipeline:
         snapshots_of: Callable[[Pipeline], Snapshots],
         rebuilding_of: Callable[[Pipeline], Rebuilding],
     ) -> None:
-        """``parent`` is the parent log's state at its base."""
+        """``parent`` is the parent log's state at its base; in ``rooms`` is open what begins there."""
         self.settings = settings
         self.cluster = settings.cluster
         self.node_id = node_id
-        self.logs = logs
-        self.machines = machines
+        self.logs = rooms.logs
+        self.machines = rooms.machines
+        self._worker_of = rooms.worker
         self.offload = offload
         self.clock = clock
         self.watermarks = watermarks
         self.barriers = barriers
         self.admission = admission
-        self.payloads = PartitionPayloads(logs, self._appended)
         self.parent = parent
+        self.partitioning = Partitioning(self, rooms)
+        self.payloads = PartitionPayloads(self.logs, self._appended, self.partitioning.is_gone)
         self.pending = Pending()
-        behind = [p for p, store in logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
+        behind = [p for p, store in self.logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
         self.stability = Stability(node_id=node_id, members=[], partitions=behind)
         self.raft = raft_of(self)
         self.forwarding = Forwarding(
             links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
         )
         self.workers: dict[PartitionId, ApplyWorker] = {}
-        self._worker_of = worker_of
-        for partition_id in logs:
+        for partition_id in self.logs:
             self.workers[partition_id] = self.make_worker(partition_id)
         self.snapshots = snapshots_of(self)
         self.rebuilding = rebuilding_of(self)
         self._tails: dict[PartitionId, Tail] = {}
-        self.recovery = Recovered(logs)
+        self.recovery = Recovered(self.logs)
         self._touched: set[PartitionId] = set()
         self._lagging: set[PartitionId] = set()
         """Partitions with committed batches that are not synced here yet: write-behind ones."""
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
-        self._commit_callbacks: dict[PartitionId, list[Callable[[], None]]] = {}
+        self._commit_callbacks: dict[PartitionId, list[Callable[..., None]]] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
 
@@ -126,7 +127,7 @@ class Pipeline:
 
     async def start(self, peer_address: str) -> None:
         """Begin to talk to peers and to admit."""
-        for partition_id in self.logs:
+        for partition_id in self.workers:
             self._publish(partition_id)
         newest = self.snapshots.store.newest
         if newest is not None:
@@ -145,6 +146,7 @@ class Pipeline:
         self.forwarding.close()
         await self.snapshots.close()
         await self.rebuilding.close()
+        await self.partitioning.close()
         await self.raft.close()
         for worker in self.workers.values():
             await worker.close()
@@ -180,7 +182,7 @@ class Pipeline:
         if not self.raft.admits:
             self._redirect(request, done)
             return
-        check_parts(request, partitions=len(self.logs), bytes_max=self.settings.log.batch_bytes_max)
+        check_parts(request, writable=self.partitioning.check_writable, bytes_max=self.settings.log.batch_bytes_max)
         applied = already_applied(request, self.workers, self.parent.global_index)
         if applied is not None:
             done(applied)
@@ -276,6 +278,8 @@ class Pipeline:
         self.parent.control(raft_index, term, fields)
         if fields.get("do") == CUT["do"]:
             self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
+        elif fields.get("do") in CHANGES:
+            self.partitioning.handed_up(fields)
         elif fields.get("do") != MEMBERS:
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
 
@@ -294,6 +298,35 @@ class Pipeline:
         self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
         if self._touched and self._expiry is not None:
             self._settle_soon()
+
+    def opened(self, partition_id: PartitionId) -> None:
+        """A partition that was created is open in its room: from now on it is served."""
+        if self.logs[partition_id].mode is DurabilityMode.WRITE_BEHIND:
+            self.stability.add(partition_id)
+        self.watermarks.add(partition_id)
+        self.admission.add(partition_id)
+        self.recovery.add(partition_id)
+        self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id))
+        self._publish(partition_id)
+        self._touched.add(partition_id)
+        self._settle_soon()
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
+        del self.workers[partition_id]
+        self.snapshots.taking.ended(partition_id)
+        self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
+        self.barriers.ended(partition_id, lambda: destroyed(partition_id))
+        for callback in list(self._commit_callbacks.pop(partition_id, ())):
+            callback(destroyed(partition_id))
+        self.watermarks.remove(partition_id)
+        self.admission.remove(partition_id)
+        self.recovery.remove(partition_id)
+        self.stability.remove(partition_id)
+        self._lagging.discard(partition_id)
+        self._tails.pop(partition_id, None)
+        if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
+            self.raft.group.dirty(self.logs[partition_id])
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """A set is complete on this node: its partitions' watermarks say so."""
@@ -319,6 +352,7 @@ class Pipeline:
     def lost_leadership(self) -> None:
         """See RaftEvents."""
         self.pending.lost()
+        self.partitioning.lost_leadership()
 
     def synced(self) -> None:
         """See RaftEvents."""
@@ -332,6 +366,8 @@ class Pipeline:
             for partition_id, durable in parse_progress(frame.header):
                 if self.stability.update(peer, partition_id, durable):
                     self._touched.add(partition_id)
+                elif partition_id not in self.logs and not self.parent.lifecycle.is_gone(partition_id):
+                    self.stability.early(peer, partition_id, durable)
             if self._touched:
                 self._settle_soon()
         elif frame.kind in SERVED:
@@ -373,7 +409,7 @@ class Pipeline:
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
-        for partition_id in touched:
+        for partition_id in touched & self.workers.keys():  # another may still be opened
             store = self.logs[partition_id]
             self.pending.durable(partition_id, store.durable_index)
             self.stability.update(self.node_id, partition_id, store.durable_index)
@@ -404,6 +440,8 @@ class Pipeline:
         def progressed(batches: Sequence[AppliedBatch]) -> None:
             for batch in batches:
                 self.pending.applied(batch, partition_id)
+            if partition_id not in self.workers:
+                return  # it has just been destroyed
             self._publish(partition_id)
             self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
             worker = self.workers[partition_id]
@@ -424,7 +462,7 @@ class Pipeline:
             if worker.damage is not None:
                 worker.damage = None
                 worker.resume()
-        self._touched.update(self.logs)
+        self._touched.update(self.workers)
         self._settle_soon()
 
     def look_again(self, partition_id: PartitionId) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dispatcher.requests import field_of
 from logboom.commands import Value, pack_numbers
-from logboom.errors import CorruptData, InvalidRequest, NoSuchPartition, Unavailable
+from logboom.errors import CorruptData, InvalidRequest, Unavailable
 from logboom.records import RecordBlock
 from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
@@ -31,11 +31,8 @@ def encode_value(value: Value) -> bytes:
 def partition_of_header(backend: Any, header: Mapping[str, Any]) -> PartitionId:
     """The partition that a request names. Raises NoSuchPartition."""
     number = field_of(header, "partition", int)
-    known = backend.partition_ids()
-    if number not in known:
-        raise NoSuchPartition(
-            f"partition {number} does not exist; there are {len(known)}", partition_id=number, partitions=len(known)
-        )
+    if number not in backend.partition_ids():
+        raise backend.missing(number)
     return PartitionId(number)
 
 
@@ -62,12 +59,12 @@ async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple
     if not 1 <= len(keys) <= KEYS_MAX or not all(isinstance(k, bytes) for k in keys):
         raise InvalidRequest(f"keys must be 1 to {KEYS_MAX} byte strings")
     await make_fresh(backend, header, partition_id, deadline)
-    machine = backend.machine(partition_id)
-    try:
-        values, position = await backend.offload.run(lambda: machine.get(keys))
-    except CorruptData as error:
-        state_damaged(backend, partition_id, machine, error)
-        raise
+    with backend.using(partition_id) as machine:
+        try:
+            values, position = await backend.offload.run(lambda: machine.get(keys))
+        except CorruptData as error:
+            state_damaged(backend, partition_id, machine, error)
+            raise
     block = RecordBlock.from_columns(payloads=[b"" if v is None else encode_value(v) for v in values])
     reply = {
         "found": [v is not None for v in values],
@@ -79,15 +76,16 @@ async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple
 
 
 async def digest(backend: Any, partition_id: PartitionId) -> tuple[bytes, Position] | None:
-    """Of a partition's state; None: it is damaged."""
-    if backend.rebuilding.fenced(partition_id):
+    """Of a partition's state; None: it is damaged, or gone."""
+    if backend.rebuilding.fenced(partition_id) or partition_id not in backend.machines:
         return None
-    machine: Machine = backend.machine(partition_id)
-    try:
-        return await backend.offload.run(machine.digest)  # type: ignore[no-any-return]
-    except CorruptData as error:
-        state_damaged(backend, partition_id, machine, error)
-        return None
+    with backend.using(partition_id) as machine:
+        try:
+            found: tuple[bytes, Position] = await backend.offload.run(machine.digest)
+        except CorruptData as error:
+            state_damaged(backend, partition_id, machine, error)
+            return None
+    return found if partition_id in backend.machines else None
 
 
 async def scan(
@@ -98,22 +96,24 @@ async def scan(
     start, end = scan_range(header)
     limit = field_of(header, "limit", int, 0)
     await make_fresh(backend, header, partition_id, deadline)
-    machine = backend.machine(partition_id)
-    chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
-    try:
-        while True:
-            step = await backend.offload.run(lambda: next(chunks, None))
-            if step is None:
-                return
-            rows, position = step
-            yield _entries(rows, position)
-    except CorruptData as error:
-        state_damaged(backend, partition_id, machine, error)
-        raise
-    finally:
-        close = getattr(chunks, "close", None)
-        if close is not None:
-            close()
+    with backend.using(partition_id) as machine:
+        chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+        try:
+            while True:
+                step = await backend.offload.run(lambda: next(chunks, None))
+                if step is None:
+                    return
+                rows, position = step
+                yield _entries(rows, position)
+                if partition_id not in backend.partition_ids():
+                    raise backend.missing(partition_id)
+        except CorruptData as error:
+            state_damaged(backend, partition_id, machine, error)
+            raise
+        finally:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
 
 
 def _entries(rows: list[tuple[bytes, Value]], position: Position) -> tuple[dict[str, Any], list[Any]]:

@@ -26,6 +26,15 @@ class Recovered:
         self._left = set(partitions)
         """Those that may have shown higher watermarks before this process started."""
 
+    def add(self, partition_id: PartitionId) -> None:
+        """A partition that the log creates. While it is replayed: once more, and it may have shown something before."""
+        if self._left:
+            self._left.add(partition_id)
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone."""
+        self._left.discard(partition_id)
+
     @property
     def over(self) -> bool:
         """All may be shown."""

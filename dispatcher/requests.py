@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from logboom.errors import InvalidRequest, NoSuchPartition, ProtocolError, RecordTooLarge
+from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.types import (
     PRODUCER_ID_BYTES,
@@ -49,15 +49,10 @@ class SubmitRequest(NamedTuple):
     forwarded: bool = False
 
 
-def check_parts(request: SubmitRequest, *, partitions: int, bytes_max: int) -> None:
-    """Raises NoSuchPartition or RecordTooLarge for a part that this node can take nothing of."""
+def check_parts(request: SubmitRequest, *, writable: Callable[[PartitionId], None], bytes_max: int) -> None:
+    """Raises RecordTooLarge, or what ``writable`` raises, for a part that this node can take nothing of."""
     for part in request.parts:
-        if not 0 <= part.partition_id < partitions:
-            raise NoSuchPartition(
-                f"partition {part.partition_id} does not exist; there are {partitions}",
-                partition_id=part.partition_id,
-                partitions=partitions,
-            )
+        writable(part.partition_id)
         if part.records.nbytes > bytes_max:
             raise RecordTooLarge(
                 f"{part.records.nbytes} bytes for one partition; at most {bytes_max} per request: send it in several",

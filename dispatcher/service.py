@@ -23,7 +23,6 @@ from logboom.errors import (
     IncompatibleVersion,
     InvalidRequest,
     LogboomError,
-    NoSuchPartition,
     NotLeader,
     ProtocolError,
     QuotaExceeded,
@@ -176,9 +175,6 @@ class Session:
         self._introduced = True
         self.connection.authenticated()
         cluster = backend.cluster
-        partitions = [
-            [p, cluster.partition(p).state_machine, str(cluster.partition(p).mode)] for p in backend.partition_ids()
-        ]
         self.reply(
             frame.request_id,
             Kind.WELCOME,
@@ -189,7 +185,8 @@ class Session:
                 "leader": backend.leader_address(),
                 "members": backend.client_addresses(),
                 "members_at": [backend.members.term, backend.members.index],
-                "partitions": partitions,
+                "partitions": backend.partition_rows(),
+                "key_partitions": backend.key_partitions(),
                 "frame_bytes": self._service.settings.net.client_frame_bytes,
             },
         )
@@ -297,9 +294,7 @@ class Session:
             raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
         for partition in wanted:
             if partition not in known:
-                raise NoSuchPartition(
-                    f"partition {partition} does not exist; there are {len(known)}", partition_id=partition
-                )
+                raise self._backend.missing(partition)
         return [PartitionId(p) for p in wanted]
 
     def _recovered(self, partitions: Sequence[PartitionId]) -> None:

@@ -141,10 +141,10 @@ class SnapshotServing:
         partition = number(frame.header, "partition")
         after, through = number(frame.header, "after"), number(frame.header, "through")
         store = self._logs.get(PartitionId(partition))
-        if store is None:
-            raise ProtocolError(f"{frame.kind.name} of partition {partition}, which does not exist")
 
         def read() -> Piece:
+            if store is None:
+                raise IndexCompacted(f"partition {partition} is not here", first=None)
             first = store.first_available_index
             try:
                 rows = store.read_raw(after_index=after, through_index=through, max_bytes=CHUNK_BYTES)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from dispatcher.compaction import Compaction
+from dispatcher.partitioning import kind_of
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
@@ -55,6 +56,7 @@ class _Gathering:
 
     parent: ParentState
     raft_term: int
+    partitions: int
     missing: dict[PartitionId, None]
     idle: list[PartitionId]
     """Those of them that nobody has asked yet."""
@@ -157,8 +159,8 @@ class Snapshotting:
         found = self._gathering
         if found is None:
             return None
-        captured = len(self._workers) - len(found.missing)
-        return Progress(found.global_index, captured, len(self._workers), tuple(found.missing)[:8])
+        captured = found.partitions - len(found.missing)
+        return Progress(found.global_index, captured, found.partitions, tuple(found.missing)[:8])
 
     # -- gathering
 
@@ -171,17 +173,23 @@ class Snapshotting:
             log.debug("cut_passed_over", global_index=parent.global_index)
             self._answer_if_known(parent.global_index)
             return
-        tails = {p: parent.tails.get(p, EMPTY).last_index for p in self._workers}
-        if any(worker.applied_index > tails[p] for p, worker in self._workers.items()):
+        alive = parent.lifecycle.ids(self._cluster.partitions)
+        workers = {p: self._workers[p] for p in alive if p in self._workers}
+        if len(workers) < len(alive):
+            log.info("cut_passed_over", global_index=parent.global_index, reason="a partition is being opened")
+            self._fail(Unavailable("a partition is being opened; try again", retry_after=0.1))
+            return
+        tails = {p: parent.tails.get(p, EMPTY).last_index for p in workers}
+        if any(worker.applied_index > tails[p] for p, worker in workers.items()):
             log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
             return
-        if any(worker.useless for worker in self._workers.values()):
+        if any(worker.useless for worker in workers.values()):
             log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
             self._fail(Unavailable("the state of a partition is damaged here"))
             return
-        gathering = _Gathering(parent, term, dict.fromkeys(self._workers), [])
+        gathering = _Gathering(parent, term, len(workers), dict.fromkeys(workers), [])
         self._gathering = gathering
-        for partition_id, worker in self._workers.items():
+        for partition_id, worker in workers.items():
             worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
             if worker.applied_index == tails[partition_id]:
                 gathering.idle.append(partition_id)
@@ -209,9 +217,19 @@ class Snapshotting:
         else:
             self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
 
+    def ended(self, partition_id: PartitionId) -> None:
+        """The partition is gone: a set that still lacks its state will not be."""
+        if self._gathering is not None and partition_id in self._gathering.missing:
+            self._abandon(self._gathering, f"partition {partition_id} was destroyed")
+
+    def holds(self, partition_id: PartitionId) -> bool:
+        """What was captured of its state is still needed: its machine must not be closed."""
+        return self._gathering is not None and partition_id in self._gathering.dumps
+
     def _abandon(self, gathering: _Gathering, why: str) -> None:
         for partition_id in gathering.missing:
-            self._workers[partition_id].drop_cut()
+            if partition_id in self._workers:
+                self._workers[partition_id].drop_cut()
         gathering.end()
         self._gathering = None
         log.error("snapshot_failed", global_index=gathering.global_index, error=why)
@@ -224,7 +242,8 @@ class Snapshotting:
         try:
             for partition_id in sorted(gathering.dumps):
                 with gathering.dumps[partition_id] as dump:
-                    writer.add(partition_id, self._cluster.partition(partition_id).state_machine, dump)
+                    kind = kind_of(self._cluster, parent.lifecycle, partition_id)
+                    writer.add(partition_id, kind.state_machine, dump)
             written = writer.finish()
             meta = SetMeta(
                 cluster=self._cluster.id,

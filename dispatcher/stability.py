@@ -7,11 +7,13 @@ Sans-io.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import shown
+
+EARLY_MAX: Final = 4096
 
 
 class Stability:
@@ -22,6 +24,8 @@ class Stability:
         self._durable: dict[PartitionId, dict[NodeId, int]] = {p: {node_id: 0} for p in partitions}
         self._stable: dict[PartitionId, PartitionLogIndex] = dict.fromkeys(self._durable, PartitionLogIndex(0))
         self._untold: dict[NodeId, set[PartitionId]] = {}
+        self._early: dict[PartitionId, dict[NodeId, int]] = {}
+        """What others have said of partitions that are not known here yet: they say it once."""
         self.set_members(members, voters=members)
 
     def set_members(self, members: Sequence[NodeId], *, voters: Sequence[NodeId]) -> list[PartitionId]:
@@ -36,6 +40,28 @@ class Stability:
             if member not in self._untold:
                 self.forget_told(member)
         return [partition for partition in self._durable if self._count(partition)]
+
+    def add(self, partition_id: PartitionId) -> None:
+        """A new write-behind partition."""
+        self._durable[partition_id] = {self._node_id: 0}
+        self._stable[partition_id] = PartitionLogIndex(0)
+        for node, durable_index in self._early.pop(partition_id, {}).items():
+            self.update(node, partition_id, durable_index)
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone."""
+        self._durable.pop(partition_id, None)
+        self._stable.pop(partition_id, None)
+        self._early.pop(partition_id, None)
+        for untold in self._untold.values():
+            untold.discard(partition_id)
+
+    def early(self, node: NodeId, partition_id: PartitionId, durable_index: int) -> None:
+        """A node's word of a partition that is not known here, but may be soon."""
+        said = self._early.setdefault(partition_id, {})
+        said[node] = max(said.get(node, 0), durable_index)
+        while len(self._early) > EARLY_MAX:
+            del self._early[next(iter(self._early))]
 
     @property
     def partitions(self) -> list[PartitionId]:

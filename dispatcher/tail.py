@@ -78,8 +78,14 @@ class Tail:
             self._unsubscribe()
             self._lease.release()
 
-    def move(self) -> None:
-        """Read and send if there is anything, the client has room, and the connection is not full."""
+    def move(self, error: LogboomError | None = None) -> None:
+        """Read and send if there is anything, the client has room, and the connection is not full.
+
+        ``error``: the partition is gone.
+        """
+        if error is not None and not self._closed:
+            self.close()
+            self._ended(error)
         if self._closed or self._reading or self._later or self._credit <= 0 or self._congested():
             return
         end = self._log.durable_index

@@ -19,12 +19,25 @@ class Watermarks:
     """Only ever grow (I7), in their order (I1)."""
 
     def __init__(self, partitions: Sequence[PartitionId]) -> None:
-        zero, nothing = PartitionLogIndex(0), GlobalLogIndex(0)
-        self._marks = {p: Watermark(p, zero, zero, zero, zero, nothing, "running") for p in partitions}
+        nothing = GlobalLogIndex(0)
+        self._marks: dict[PartitionId, Watermark] = {}
         self._idle: set[PartitionId] = set()
         self._snapshot: dict[PartitionId, PartitionLogIndex] = {}
         self._commit = nothing
         self._listeners: list[Listener] = []
+        for partition_id in partitions:
+            self.add(partition_id)
+
+    def add(self, partition_id: PartitionId) -> None:
+        """A new partition."""
+        zero = PartitionLogIndex(0)
+        self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, GlobalLogIndex(0), "running")
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone."""
+        del self._marks[partition_id]
+        self._idle.discard(partition_id)
+        self._snapshot.pop(partition_id, None)
 
     def listen(self, listener: Listener) -> None:
         """Called with every change."""
@@ -45,10 +58,12 @@ class Watermarks:
 
     def snapshotted(self, partition_id: PartitionId, snapshot_index: PartitionLogIndex) -> None:
         """A snapshot of the partition is complete: it holds everything up to here."""
-        mark = self.of(partition_id)
-        if snapshot_index > mark.snapshot_index:
-            # After a start it is known before the log is replayed as far.
+        mark = self._marks.get(partition_id)
+        if mark is None or snapshot_index > mark.snapshot_index:
+            # After a start it is known before the log is replayed as far, or even to where the partition is created.
             self._snapshot[partition_id] = snapshot_index
+        if mark is not None and snapshot_index > mark.snapshot_index:
+            mark = self.of(partition_id)
             self._marks[partition_id] = replace(mark, snapshot_index=min(snapshot_index, mark.applied_index))
 
     def idle(self, partition_id: PartitionId) -> bool:

@@ -5,6 +5,7 @@
     LogboomError
     ├── InvalidRequest            the request itself is wrong; retrying will not help
     │   ├── NoSuchPartition
+    │   │   └── PartitionDestroyed   there was such a partition
     │   ├── RecordTooLarge
     │   └── ConfigError           a configuration value, named by its path
     ├── Overloaded                admission refused it; nothing was written
@@ -82,6 +83,12 @@ class NoSuchPartition(InvalidRequest):
     """``partition_id`` does not exist; ``partitions`` tells how many there are."""
 
     code = "no_such_partition"
+
+
+class PartitionDestroyed(NoSuchPartition):
+    """``partition_id`` was destroyed, for good. With outcome ``applied``: the write had been ordered before."""
+
+    code = "partition_destroyed"
 
 
 class RecordTooLarge(InvalidRequest):

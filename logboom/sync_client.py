@@ -157,6 +157,7 @@ class SyncClient:
         return self._start()[1].last_seen
 
     partitions = _blocking(Client.partitions)
+    key_partitions = _blocking(Client.key_partitions)
     state_machines = _blocking(Client.state_machines)
     members = _blocking(Client.members)
     submit = _blocking(Client.submit)
@@ -175,6 +176,8 @@ class SyncClient:
     status_all = _blocking(Client.status_all)
     watermarks = _blocking(Client.watermarks)
     admin = _blocking(Client.admin)
+    create_partition = _blocking(Client.create_partition)
+    destroy_partition = _blocking(Client.destroy_partition)
     create_snapshot = _blocking(Client.create_snapshot)
     snapshots = _blocking(Client.snapshots)
     read_snapshot = _blocking(Client.read_snapshot)

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, Unavailable
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
@@ -216,10 +216,13 @@ class ApplyWorker:
         if self._running or self._saving:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
+        saves, self._wanted_saves = self._wanted_saves, []
+        for save in saves:
+            save.saved(Unavailable(f"partition {self.log.partition_id} is being closed"))
 
     def _start(self) -> None:
         cursor = self._cursor
-        if self._running or self.useless or cursor.state is not WorkerState.RUNNING:
+        if self._running or self._closing or self.useless or cursor.state is not WorkerState.RUNNING:
             return
         if self._cut is not None and self._cut.through_index == self.applied_index:
             self._capture(self._cut)

@@ -102,12 +102,15 @@ class Disk(Protocol):
         """With all that is in it, to a name that is free; durable on return."""
         ...
 
-    def remove_directory(self, path: Path) -> None:
-        """With all that is in it, if it is there. A crash may leave some of it."""
-        ...
-
     def remove(self, path: Path) -> None:
         """Durable only after ``sync_directory``."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """With all that is in it, files first; durable only after ``sync_directory`` of its parent.
+
+        A crash may leave any part of it. Raises FileNotFoundError.
+        """
         ...
 
     def sync_directory(self, path: Path) -> None:

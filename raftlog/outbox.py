@@ -91,6 +91,16 @@ class GroupSync:
         """``target`` has queued writes: part of the next group."""
         self._dirty[id(target)] = target
 
+    def forget(self, target: SyncTarget) -> None:
+        """``target`` will be closed: nobody needs what it has queued, or what only the journal has synced of it.
+
+        A job of it that is under way goes on to its end.
+        """
+        self._dirty.pop(id(target), None)
+        self._behind.pop(id(target), None)
+        if self._settling is not None and target in self._settling.left:
+            self._settling.left.remove(target)
+
     def hold(self, send: Send) -> None:
         """Call ``send`` once everything queued so far is on stable storage. Bounded by what peers and clients ask."""
         self._held.append(send)

@@ -5,8 +5,9 @@ equal on every node) and knows where each partition's log ends. Rebuilt from the
 journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
-rising id: id u32, last index u64, digest 16, global index u64. Behind them, once the log has said who the members
-are: term u64, Raft index u64, and that control entry. Equal states are equal bytes.
+rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``raftlog.lifecycle``);
+then, once the log has said who the members are: term u64, Raft index u64, and that control entry. Equal states are
+equal bytes. Version 1, without the lifecycle, is read.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIn
 from ports.invariant import invariant
 from raftlog.configuration import MEMBERS, Configuration
 from raftlog.entry import Route, pack_control, unpack_control
+from raftlog.lifecycle import Change, Lifecycle
 
-VERSION: Final = 1
+VERSION: Final = 2
+BEFORE_LIFECYCLES: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
 INDEX_MAX: Final = 1 << 62
 ROW: Final = struct.Struct("<IQ16sQ")
@@ -50,6 +53,7 @@ class ParentState:
     """``global_commit_index``: the highest one assigned."""
     raft_index: int = 1
     tails: dict[PartitionId, Tail] = field(default_factory=dict)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
     members: Configuration | None = None
     """As the log has said last; None while it has said nothing."""
 
@@ -78,14 +82,24 @@ class ParentState:
             self.members = Configuration.parse(fields, term=term, index=raft_index)
         self.raft_index = raft_index
 
+    def change(self, change: Change) -> str:
+        """A partition is created or destroyed, unless that cannot be: then says why, and nothing has changed."""
+        refused = self.lifecycle.refuses(change)
+        if not refused:
+            self.lifecycle = self.lifecycle.after(change)
+            if change.kind is None:
+                self.tails.pop(change.partition_id, None)
+        return refused
+
     def copy(self) -> ParentState:
         """As it is now; it shares nothing that changes."""
-        return ParentState(self.global_index, self.raft_index, dict(self.tails), self.members)
+        return ParentState(self.global_index, self.raft_index, dict(self.tails), self.lifecycle, self.members)
 
     def encode(self) -> bytes:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
         head = HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows))
+        rows.append(self.lifecycle.encode())
         if self.members is not None:
             said = pack_control(self.members.fields())
             rows += [MEMBERS_AT.pack(self.members.term, self.members.index), said]
@@ -96,7 +110,7 @@ class ParentState:
         """What ``encode`` made; no bytes at all are a state nothing was applied to. Raises CorruptData."""
         if not raw:
             return cls()
-        if raw[0] != VERSION:
+        if raw[0] not in (VERSION, BEFORE_LIFECYCLES):
             raise IncompatibleVersion(f"parent state format {raw[0]}", found=raw[0], supported=VERSION)
         if len(raw) < HEADER.size:
             raise CorruptData(f"a parent state of {len(raw)} bytes")
@@ -113,6 +127,11 @@ class ParentState:
             last = partition
         if not (0 < raft_index < INDEX_MAX and count <= global_index < INDEX_MAX):
             raise CorruptData(f"a parent state of {count} partitions at {global_index}, Raft {raft_index}")
+        if raw[0] != BEFORE_LIFECYCLES:
+            state.lifecycle, size = Lifecycle.decode(bytes(raw[end:]))
+            end += size
+        if any(state.lifecycle.is_gone(partition) for partition in state.tails):
+            raise CorruptData("a parent state with the log of a partition that is destroyed")
         if len(raw) > end:
             state.members = _members(bytes(raw[end:]), raft_index)
         return state

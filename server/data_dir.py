@@ -65,12 +65,15 @@ class DataDir:
         """Where one partition lives."""
         return self.path / "partitions" / str(partition_id)
 
-    def strangers(self, disk: Disk, known: set[int]) -> list[str]:
-        """Partition directories that the configuration does not name. They are left alone, never deleted."""
+    def partition_directories(self, disk: Disk) -> list[str]:
+        """Names of what lies where partitions do."""
         root = self.path / "partitions"
-        if not disk.exists(root):
-            return []
-        return [name for name in disk.list(root) if not (name.isdigit() and int(name) in known)]
+        return disk.list(root) if disk.exists(root) else []
+
+    def strangers(self, disk: Disk, known: set[int]) -> list[str]:
+        """Partition directories that neither the configuration nor the log names. They are left alone."""
+        names = self.partition_directories(disk)
+        return [name for name in names if not (name.isdigit() and int(name) in known)]
 
     def close(self) -> None:
         """Give the lock back."""

@@ -156,14 +156,13 @@ class OsDisk:
         source.rename(target)
         self.sync_directory(target.parent)
 
-    def remove_directory(self, path: Path) -> None:
-        """See Disk."""
-        if path.exists():
-            shutil.rmtree(path)
-
     def remove(self, path: Path) -> None:
         """See Disk."""
         path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        """See Disk."""
+        shutil.rmtree(path)
 
     def sync_directory(self, path: Path) -> None:
         """See Disk."""

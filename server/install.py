@@ -6,7 +6,7 @@ crash: with the intent still there all of them are taken again; without it, noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from partitions.opening import LogBase, begin_places
 from ports.disk import Disk
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
-from raftlog.parent_state import EMPTY, ParentState
+from raftlog.parent_state import ParentState
 from server.manifest import sealed
 from snapshots.meta import PartitionMeta, SetMeta
 from snapshots.states import read_section
@@ -62,14 +62,12 @@ class Intent:
             self._disk.sync_directory(self._path.parent)
 
 
-def install_logs(meta: SetMeta, *, disk: Disk, journal: Journal, directories: Mapping[PartitionId, Path]) -> None:
+def install_logs(meta: SetMeta, *, disk: Disk, journal: Journal, directory_of: Callable[[int], Path]) -> None:
     """First half, before partition logs are opened: they and the journal begin at the cut."""
     parent = ParentState.decode(meta.parent)
     log.info("installing", global_index=meta.global_index, raft_index=meta.raft_index)
-    for partition_id, directory in directories.items():
-        tail = parent.tails.get(partition_id, EMPTY)
-        if not tail.last_index:
-            continue
+    for partition_id, tail in parent.tails.items():
+        directory = directory_of(partition_id)
         disk.make_directory(directory)
         begin_places(disk, directory, partition_id, LogBase(tail.last_index, tail.digest, tail.global_index))
     journal.install(Base(meta.raft_index, meta.raft_term, meta.parent))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from dispatcher.barriers import Barriers
 from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
 from dispatcher.members import hand_over
+from dispatcher.partitioning import kind_of, wrong_begin
 from dispatcher.pipeline import Pipeline
 from dispatcher.rebuilding import Rebuilding
 from dispatcher.scrubbing import Scrubbing
@@ -27,29 +28,22 @@ from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError, IndexCompacted, LogboomError
 from logboom.settings import ClusterSettings, Member, Settings
-from logboom.state_machine import Machine
-from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId
-from partitions.apply_core import AppliedBatch
-from partitions.log import PartitionLog
-from partitions.machines import open_machine
-from partitions.opening import LogBase
-from partitions.worker import ApplyWorker
+from logboom.types import GlobalLogIndex, NodeId
 from ports.net import ConnectionLimits, Listener
 from ports.timers import wait
 from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
-from raftlog.entry import unpack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
 from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
-from raftlog.parent_state import EMPTY, ParentState
+from raftlog.parent_state import ParentState
 from server.data_dir import DataDir
 from server.faults import drop_hook
 from server.install import Intent, install_logs
 from server.manifest import Manifest
+from server.partitions import PartitionRooms, changes_in, ordered_in
 from server.shares import apply_share, log_share
-from server.states import STATE, States
 from server.world import World, real_world
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -94,27 +88,24 @@ class Node:
         )
         self.sets = SnapshotStore(self.disk, self.data_dir.snapshots)
         intent = Intent(self.disk, self.data_dir.path)
-        self.states = States(
-            disk=self.disk, sets=self.sets, directory_of=self.data_dir.partition, open_machine=self._machine
-        )
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
         self.membership = self._membership(manifest)
         manifest = msgspec.structs.replace(manifest, members=self.data_dir.manifest.members)
+        self._check_begin()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)
         self._open_partitions(installing)
         intent.done()
+        self.logs, self.machines = self.rooms.logs, self.rooms.machines
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)
         self.admission = Admission(settings.admission, list(self.logs))
         self.pipeline = Backend(
             settings=settings,
             node_id=self.node_id,
-            logs=self.logs,
-            machines=self.machines,
-            worker_of=self._worker,
+            rooms=self.rooms,
             raft_of=self._raft,
             offload=self.apply_offload,
             clock=self.clock,
@@ -125,7 +116,7 @@ class Node:
             snapshots_of=self._snapshots,
             rebuilding_of=self._rebuilding,
         )
-        for partition_id, why in self._lacking.items():
+        for partition_id, why in self.rooms.lacking.items():
             self.pipeline.rebuilding.lacking(partition_id, why)
         self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.raft.recover()
@@ -175,11 +166,7 @@ class Node:
         await self.pipeline.close()
         offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
         await asyncio.gather(*(offload.close() for offload in offloads))
-        for machine in self.machines.values():
-            machine.close()
-        self.states.close()
-        for store in self.logs.values():
-            store.close()
+        self.rooms.close()
         self.journal.close()
         self.data_dir.close()
 
@@ -198,10 +185,18 @@ class Node:
             log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
         return found
 
+    def _check_begin(self) -> None:
+        """The log and the settings agree on the partitions that the cluster began with."""
+        partitions = self.settings.cluster.partitions
+        said = [self.parent.lifecycle.begins_with(partitions), *(c.begun for c in changes_in(self.journal))]
+        for begun in said:
+            if begun != partitions:
+                raise wrong_begin(begun, partitions)
+
     def _used(self) -> set[int]:
-        """Partitions that something was ordered for, committed or not."""
-        ordered = {route.partition_id for command, _, _ in self.journal.entries[1:] for route in unpack_routes(command)}
-        return {*self.parent.tails, *ordered}
+        """Partitions of the settings that something was ordered for, committed or not."""
+        created = {*self.parent.lifecycle.created, *(c.partition_id for c in changes_in(self.journal) if c.kind)}
+        return {int(p) for p in {*self.parent.tails, *ordered_in(self.journal)} - created}
 
     def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
         if global_index is None:
@@ -211,64 +206,31 @@ class Node:
         except IndexCompacted as error:  # damaged since; whatever it was to fill asks for another
             log.error("installing_given_up", global_index=global_index, error=str(error))
             return None
-        directories = {PartitionId(p): self.data_dir.partition(p) for p in range(self.settings.cluster.partitions)}
-        install_logs(meta, disk=self.disk, journal=self.journal, directories=directories)
+        install_logs(meta, disk=self.disk, journal=self.journal, directory_of=self.data_dir.partition)
         return meta
 
     def _open_partitions(self, installing: SetMeta | None) -> None:
-        cluster = self.settings.cluster
-        self.logs: dict[PartitionId, PartitionLog] = {}
-        self.machines: dict[PartitionId, Machine] = {}
-        self._lacking: dict[PartitionId, str] = {}
-        """Partitions whose state is gone, and why nothing here makes it anew."""
-        self.apply_settings = apply_share(self.settings.apply, cluster)
-        log_settings = log_share(self.settings.log, cluster)
-        directories = [self.data_dir.partition(number) for number in range(cluster.partitions)]
-        self.disk.make_directories(path for each in directories for path in (each, each / STATE))
-        self.disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
-        for number, directory in enumerate(directories):
-            partition_id = PartitionId(number)
-            chosen = cluster.partition(number)
-            tail = self.parent.tails.get(partition_id, EMPTY)
-            self.logs[partition_id] = PartitionLog.open(
-                disk=self.disk,
-                directory=directory,
-                partition_id=partition_id,
-                settings=log_settings,
-                mode=DurabilityMode(chosen.mode),
-                base=LogBase(tail.last_index, tail.digest, tail.global_index),
-            )
-            for damage in self.logs[partition_id].damage:
-                log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
-            found = self.states.open(partition_id, self.logs[partition_id], installing)
-            self.machines[partition_id] = found.machine
-            if found.lacks is not None:
-                self._lacking[partition_id] = found.lacks
-        strangers = self.data_dir.strangers(self.disk, {int(p) for p in self.logs})
+        """Those that live where the journal begins, and those created since that it has batches of."""
+        cluster, lifecycle = self.settings.cluster, self.parent.lifecycle
+        changes = changes_in(self.journal)
+        kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
+        ordered = ordered_in(self.journal)
+        kinds |= {c.partition_id: c.kind for c in changes if c.kind is not None and c.partition_id in ordered}
+        self.rooms = PartitionRooms(
+            settings=self.settings, world=self.world, data_dir=self.data_dir, sets=self.sets, fatal=self.fatal
+        )
+        self.rooms.remove_gone(self.parent)
+        self.rooms.open_all(
+            self.parent,
+            kinds,
+            installing=installing,
+            apply=apply_share(self.settings.apply, [kind.state_machine for kind in kinds.values()]),
+            logs=log_share(self.settings.log, len(kinds)),
+        )
+        created = {int(change.partition_id) for change in changes}
+        strangers = self.data_dir.strangers(self.disk, {*map(int, kinds), *created})
         if strangers:
             log.warning("unknown_partition_directories_left_alone", names=strangers)
-
-    def _machine(self, partition_id: PartitionId, directory: Path) -> Machine:
-        return open_machine(
-            self.settings.cluster.partition(partition_id).state_machine,
-            directory,
-            partition_id,
-            self.apply_settings,
-            disk=self.disk,
-            open_state_file=self.world.open_state_file,
-        )
-
-    def _worker(self, partition_id: PartitionId, progressed: Callable[[Sequence[AppliedBatch]], None]) -> ApplyWorker:
-        return ApplyWorker(
-            log=self.logs[partition_id],
-            machine=self.machines[partition_id],
-            offload=self.apply_offload,
-            save_offload=self.save_offload,
-            clock=self.clock,
-            settings=self.apply_settings,
-            on_progress=progressed,
-            fatal=self.fatal,
-        )
 
     def _snapshots(self, pipeline: Pipeline) -> Snapshots:
         settings, raft, cluster = self.settings.snapshot, pipeline.raft, self.settings.cluster
@@ -290,6 +252,7 @@ class Node:
             clock=self.clock,
             offload=self.slow_offload,
             held_back=serving.held_back,
+            forget=pipeline.partitioning.forget,
             fatal=self.fatal,
         )
         taking = Snapshotting(
@@ -311,7 +274,7 @@ class Node:
             cluster=cluster,
             peers=lambda: raft.engine.peers,
             store=self.sets,
-            logs=self.logs,
+            log_of=pipeline.partitioning.log_of,
             payloads=pipeline.payloads,
             links=raft.links,
             clock=self.clock,
@@ -344,7 +307,7 @@ class Node:
             machines=self.machines,
             workers=pipeline.workers,
             worker_of=pipeline.make_worker,
-            rebuild=lambda partition_id, damaged: self.states.rebuild(partition_id, self.logs[partition_id], damaged),
+            rebuild=self.rooms.rebuild,
             offload=self.slow_offload,
             want=pipeline.snapshots.installing.want,
             changed=pipeline.look_again,

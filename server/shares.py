@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
-from logboom.settings import ApplySettings, ClusterSettings, LogSettings
+from logboom.settings import ApplySettings, LogSettings
 from logboom.types import KIB
 
 UNSAVED_BYTES_MIN = 64 * KIB
 ADDRESS_BYTES = 1 << 46
 """Half of what a process can map."""
 PAGE_BYTES = 4 * KIB
+LATER = 4
+"""What is created later gets a smaller share by so much: with ever more of them the sum grows, but slowly."""
 
 
-def apply_share(settings: ApplySettings, cluster: ClusterSettings) -> ApplySettings:
-    """A share of what `log` partitions do without."""
-    partitions = max(1, sum(cluster.partition(p).state_machine != "log" for p in range(cluster.partitions)))
+def apply_share(settings: ApplySettings, machines: Collection[str]) -> ApplySettings:
+    """A share, for each of these partitions (names of their state machines), of what `log` partitions do without."""
+    return _apply_share(settings, sum(name != "log" for name in machines))
+
+
+def later_apply_share(settings: ApplySettings, partitions: int) -> ApplySettings:
+    """Of a partition that is created while others have their shares; at the next start all are shared out anew."""
+    return _apply_share(settings, LATER * partitions)
+
+
+def later_log_share(settings: LogSettings, partitions: int) -> LogSettings:
+    """The same of the memory for recent batches."""
+    return log_share(settings, LATER * partitions)
+
+
+def _apply_share(settings: ApplySettings, partitions: int) -> ApplySettings:
+    partitions = max(1, partitions)
     share = max(UNSAVED_BYTES_MIN, settings.unsaved_node_bytes // partitions)
     mapped = ADDRESS_BYTES // partitions // PAGE_BYTES * PAGE_BYTES
     return msgspec.structs.replace(
@@ -26,7 +44,7 @@ def apply_share(settings: ApplySettings, cluster: ClusterSettings) -> ApplySetti
     )
 
 
-def log_share(settings: LogSettings, cluster: ClusterSettings) -> LogSettings:
-    """A share of the memory for recent batches."""
-    recent = settings.recent_node_bytes // cluster.partitions
+def log_share(settings: LogSettings, partitions: int) -> LogSettings:
+    """A share, for each of so many, of the memory for recent batches."""
+    recent = settings.recent_node_bytes // partitions
     return msgspec.structs.replace(settings, recent_bytes=min(settings.recent_bytes, recent))

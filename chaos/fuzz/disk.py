@@ -98,8 +98,7 @@ class MemoryDisk:
             self.files[target / path.relative_to(source)] = self.files.pop(path)
 
     def remove_directory(self, path: Path) -> None:
-        for each in [each for each in self.files if path in each.parents]:
-            del self.files[each]
+        self.files = {each: content for each, content in self.files.items() if path not in each.parents}
 
     def remove(self, path: Path) -> None:
         del self.files[path]

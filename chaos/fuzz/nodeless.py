@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
@@ -12,7 +13,7 @@ from dispatcher.barriers import Barriers
 from dispatcher.requests import SubmitReply, SubmitRequest
 from dispatcher.serving import SnapshotServing
 from dispatcher.watermarks import Watermarks
-from logboom.errors import LogboomError, QuotaExceeded
+from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
@@ -122,6 +123,15 @@ class NoNode:
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
 
+    def partition_rows(self) -> list[list[object]]:
+        return [[p, "kv", "write_ahead"] for p in PARTITIONS]
+
+    def key_partitions(self) -> int:
+        return len(PARTITIONS)
+
+    def missing(self, partition_id: int) -> LogboomError:
+        return NoSuchPartition(f"partition {partition_id}", partition_id=partition_id)
+
     def leader_address(self) -> str | None:
         return None
 
@@ -150,8 +160,12 @@ class NoNode:
     def rebuilding(self) -> Any:
         return SimpleNamespace(fenced=lambda _: False)
 
-    def machine(self, partition_id: PartitionId) -> FewKeys:
-        return FewKeys()
+    @property
+    def machines(self) -> dict[PartitionId, FewKeys]:
+        return dict.fromkeys(PARTITIONS, FewKeys())
+
+    def using(self, partition_id: PartitionId) -> AbstractContextManager[FewKeys]:
+        return nullcontext(FewKeys())
 
     def log(self, partition_id: PartitionId) -> Any:
         return SimpleNamespace(durable_index=0, first_available_index=1, lease=Leases(60.0).add)

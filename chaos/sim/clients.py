@@ -19,6 +19,9 @@ REGISTERS: Final = 6
 ASK_S: Final = 0.3
 """How long a node that does not lead is asked for a read that only a leader may answer."""
 ERROR_PAUSE_S: Final = 0.2
+CHANGE_S: Final = 4.0
+CREATED_MAX: Final = 4
+"""Living ones that were created; with so many some are destroyed first."""
 
 
 @dataclass
@@ -33,6 +36,12 @@ class Seen:
     """Operations of one request each: all of them or none."""
     problems: list[tuple[str, str]] = field(default_factory=list)
     """(invariant, story), found on the spot."""
+    created: dict[int, str] = field(default_factory=dict)
+    """Partitions that were created, as far as anybody was told, and their state machines."""
+    gone: set[int] = field(default_factory=set)
+    """Those that somebody was told are destroyed."""
+    doomed: set[int] = field(default_factory=set)
+    """Those that somebody has asked to be destroyed: what is in there may be gone."""
 
 
 class SimClient:
@@ -57,15 +66,19 @@ class SimClient:
         self._count = 0
         self._addresses = {m.client_address: m.id for m in members}
         self._barrier_reached = barrier_reached
-        self._kv, self._logs = parameters.kv_partitions, parameters.log_partitions
+        self._begun = parameters.kv_partitions
+        """With registers, which are never destroyed."""
+        self._gone = seen.gone
         self._acknowledged: tuple[int, str, int] | None = None
         """Partition, key and global index of an add."""
 
     async def run(self) -> None:
         """Until ``stopped``."""
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [self._watch, self._write]
-        if self._kv:
+        if self._begun:
             loops += [self._registers, self._write]
+        if self._parameters.partitions_change:
+            loops += [self._change_partitions]
         await asyncio.gather(*[self._repeat(each) for each in loops])
         await self.client.close()
 
@@ -77,6 +90,49 @@ class SimClient:
     def _name(self) -> str:
         self._count += 1
         return f"c{self.number}-{self._count}"
+
+    # -- partitions
+
+    @property
+    def _kv(self) -> list[int]:
+        return self._begun + self._living("kv")
+
+    @property
+    def _logs(self) -> list[int]:
+        return self._parameters.log_partitions + self._living("log")
+
+    def _living(self, kind: str) -> list[int]:
+        # Some ask for one that is just being destroyed.
+        seen = self._seen
+        return [p for p, machine in seen.created.items() if machine == kind and p not in self._gone]
+
+    async def _change_partitions(self) -> None:
+        await asyncio.sleep(self._rng.expovariate(1 / CHANGE_S))
+        living = [p for p in self._seen.created if p not in self._seen.doomed]
+        try:
+            if len(living) >= CREATED_MAX or (living and self._rng.random() < 0.4):
+                partition = self._rng.choice(living)
+                self._seen.doomed.add(partition)
+                await self.client.destroy_partition(partition)
+                self._gone.add(partition)
+                await self._is_gone(partition)
+                return
+            kind = self._rng.choice(["kv", "log"])
+            mode = self._rng.choice(["write_ahead", "write_behind"]) if self._parameters.write_behind else None
+            partition = await self.client.create_partition(state_machine=kind, mode=mode)
+            if partition in self._seen.created:
+                self._seen.problems.append(("IdsNotReused", f"partition {partition} was created twice"))
+            self._seen.created[partition] = kind
+        except LogboomError:
+            await asyncio.sleep(ERROR_PAUSE_S)
+
+    async def _is_gone(self, partition: int) -> None:
+        """Whoever has heard that it is destroyed can write nothing there any more."""
+        try:
+            await self.client.submit(partition, Record(b"too late"), timeout=1.0)
+        except LogboomError:
+            return
+        self._seen.problems.append(("DestroyedStaysSo", f"partition {partition} was destroyed and takes writes"))
 
     # -- writing
 
@@ -130,7 +186,7 @@ class SimClient:
 
     async def _registers(self) -> None:
         number = self._rng.randrange(REGISTERS)
-        key, partition = f"r{number}", self._kv[number % len(self._kv)]
+        key, partition = f"r{number}", self._begun[number % len(self._begun)]
         value = f"v{self._name()}"
         choice = self._rng.random()
         if choice < 0.5:
@@ -221,6 +277,8 @@ class SimClient:
         if self._acknowledged is None:
             return
         partition, key, global_index = self._acknowledged
+        if partition in self._seen.doomed:
+            return
         found = await self.client.get(partition, key.encode(), at_least=global_index, node=address, timeout=2.0)
         if found != (1,):
             where = f"{self._addresses[address]}, partition {partition}, at least {global_index}"

@@ -51,6 +51,8 @@ class CrashModel:
         self._names: dict[str, dict[str, int]] = {"/": {}}
         self._renamed: dict[str, list[Op]] = {}
         """Per directory, operations on names that are not durable."""
+        self._ended: dict[str, list[str]] = {}
+        """Per directory, those in it that were removed: there, and empty of what was removed durably, until a sync."""
         if base is not None:
             self._names.update({directory: {} for directory in base.directories})
             for number, (path, (content, size)) in enumerate(base.files.items(), 1):  # as SimDisk.of counts
@@ -79,6 +81,12 @@ class CrashModel:
         elif op.kind == "sync_directory":
             self._names[op.path] = self._after(op.path, len(self._renamed.get(op.path, ())))
             self._renamed.pop(op.path, None)
+            for path in self._ended.pop(op.path, ()):
+                for each in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
+                    del self._names[each]
+                    self._renamed.pop(each, None)
+        elif op.kind == "remove_directory":
+            self._ended.setdefault(_split(op.path)[0], []).append(op.path)
 
     def states(self, rng: random.Random, *, by_chance: int) -> Iterator[State]:
         """The states worth looking at; some of them equal each other."""

@@ -10,39 +10,33 @@ Preallocated zeros take no memory. Nothing here depends on time, hash order or m
 from __future__ import annotations
 
 import errno
-import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from chaos.sim import trees
-from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, WriteFate, misdirect
-from chaos.sim.trees import Directory, assign
+from chaos.sim.inode import (
+    KEPT,
+    LOST,
+    Change,
+    DeadHandle,
+    DroppedPages,
+    Image,
+    Inode,
+    Op,
+    ShortWrite,
+    WriteFate,
+    assign,
+    misdirect,
+    os_error,
+)
+from chaos.sim.trees import Directory
 from ports.disk import Buffer
 
 __all__ = (
     "KEPT", "LOST", "DeadHandle", "DroppedPages", "Image", "Op", "ShortWrite", "SimDisk", "SimFile", "SimLock",
     "WriteFate", "misdirect",
 )  # fmt: skip
-
-
-class DeadHandle(Exception):
-    """A handle or lock was used after the process that held it had died."""
-
-
-class ShortWrite(Exception):
-    """Raised by a hook: the first ``kept`` bytes reached the page cache, then came EIO."""
-
-    def __init__(self, kept: int) -> None:
-        super().__init__(kept)
-        self.kept = kept
-
-
-class DroppedPages(Exception):
-    """Raised by a hook: a sync fails with EIO, and what it should have written never reaches the disk.
-
-    The page cache still shows it, and the next sync succeeds: what Linux does.
-    """
 
 
 class _Life:
@@ -80,7 +74,7 @@ class SimFile:
         if self._life.over:
             raise DeadHandle(f"{self.path}: the process that opened it has died")
         if self._closed or (writing and self._readonly):
-            raise _error(errno.EBADF, self.path)
+            raise os_error(errno.EBADF, self.path)
         return self._inode
 
     def read(self, *, offset: int, length: int) -> bytes:
@@ -102,7 +96,7 @@ class SimFile:
                 disk.hook("write", self.path, len(raw))
             except ShortWrite as short:
                 self._write(inode, raw[: short.kept], offset)
-                raise _error(errno.EIO, self.path) from None
+                raise os_error(errno.EIO, self.path) from None
         self._write(inode, raw, offset)
         return len(raw)
 
@@ -134,7 +128,7 @@ class SimFile:
             except DroppedPages:
                 inode.drop()
                 disk.record(Op("drop", str(self.path), inode.number))
-                raise _error(errno.EIO, self.path) from None
+                raise os_error(errno.EIO, self.path) from None
         if inode.faulty or inode.below is not None:
             inode.settle()
         else:
@@ -182,6 +176,8 @@ class SimDisk:
         """If a list: every operation that took effect, for chaos.sim.crash_states."""
         self._rng = rng
         self._directories = {"/": Directory()}
+        self._removed: list[tuple[str, str, Directory]] = []
+        """Directories: parent, path, and what comes back with a power loss before the parent is synced."""
         self._life = _Life()
         self._used = 0
         self._numbers = 0
@@ -220,6 +216,14 @@ class SimDisk:
         rng = self._rng
         # Each loss is of its own kind: everything gone, everything there, or anything in between.
         keep, tear = rng.choice(((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random())))
+        for parent, path, gone in reversed(self._removed):  # who holds others was removed after them
+            if (
+                rng.random() >= keep
+                and parent in self._directories
+                and self._directories.setdefault(path, gone) is gone
+            ):
+                self._directories[parent].directories[path.rpartition("/")[2]] = None
+        self._removed.clear()
         for _, directory in sorted(self._directories.items()):
             kept = sum(rng.random() < keep for _ in directory.pending)
             for operation in reversed(directory.pending[kept:]):
@@ -292,7 +296,7 @@ class SimDisk:
         parent, _, name = str(path).rpartition("/")
         directory = self._directories.get(parent or "/")
         if directory is None:
-            raise _error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         inode = directory.files.get(name)
         if inode is None and create and name not in directory.directories:
             self._before("create", path)
@@ -303,7 +307,7 @@ class SimDisk:
         else:
             self._before("open", path)
         if inode is None:
-            raise _error(errno.EISDIR if name in directory.directories else errno.ENOENT, path)
+            raise os_error(errno.EISDIR if name in directory.directories else errno.ENOENT, path)
         return SimFile(self, self._life, inode, path, readonly=readonly)
 
     def exists(self, path: Path) -> bool:
@@ -324,7 +328,7 @@ class SimDisk:
             if str(each) not in self._directories:
                 self._before("make_directory", each)
                 if self.exists(each):
-                    raise _error(errno.ENOTDIR, each)
+                    raise os_error(errno.ENOTDIR, each)
                 self._add_directory(str(each))
                 self.record(Op("make_directory", str(each)))
 
@@ -350,7 +354,7 @@ class SimDisk:
         self._before("rename", target)
         inode, directory = self._inode(source), self._directory(source.parent)
         if source.parent != target.parent:
-            raise _error(errno.EXDEV, target)
+            raise os_error(errno.EXDEV, target)
         replaced = directory.files.get(target.name)
         if replaced is inode:
             return
@@ -366,10 +370,16 @@ class SimDisk:
         self.moved(source, target)
 
     def remove_directory(self, path: Path) -> None:
-        self._before("remove", path)
-        for inode in trees.remove(self._directories, path):
-            self._unlink(inode)
+        found = self._directory(path)
+        for name in sorted(found.directories):
+            self.remove_directory(path / name)
+        for name in sorted(found.files):
+            self.remove(path / name)
+        self._before("remove_directory", path)
+        self._removed.append((str(path.parent), str(path), self._directories.pop(str(path))))
+        del self._directory(path.parent).directories[path.name]
         self.moved(path, None)
+        self.record(Op("remove_directory", str(path)))
 
     def remove(self, path: Path) -> None:
         self._before("remove", path)
@@ -382,6 +392,7 @@ class SimDisk:
     def sync_directory(self, path: Path) -> None:
         self._before("sync_directory", path)
         self._directory(path).pending.clear()
+        self._removed = [row for row in self._removed if row[0] != str(path)]
         self.record(Op("sync_directory", str(path)))
 
     def free_bytes(self, path: Path) -> int:
@@ -391,7 +402,7 @@ class SimDisk:
         """Makes the file. Raises BlockingIOError while it is held."""
         self.open(path, create=True).close()
         if str(path) in self._life.locks:
-            raise _error(errno.EAGAIN, path)
+            raise os_error(errno.EAGAIN, path)
         self._life.locks.add(str(path))
         return SimLock(self._life, str(path))
 
@@ -401,7 +412,7 @@ class SimDisk:
         """``inode`` will have ``size`` bytes. Raises ENOSPC."""
         more = size - inode.size if inode.linked else 0
         if more > 0 and self._used + more > self.capacity:
-            raise _error(errno.ENOSPC, path)
+            raise os_error(errno.ENOSPC, path)
         self._used += more
 
     def _before(self, operation: str, path: Path) -> None:
@@ -432,15 +443,11 @@ class SimDisk:
     def _directory(self, path: Path) -> Directory:
         directory = self._directories.get(str(path))
         if directory is None:
-            raise _error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         return directory
 
     def _inode(self, path: Path) -> Inode:
         inode = self._directory(path.parent).files.get(path.name)
         if inode is None:
-            raise _error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         return inode
-
-
-def _error(number: int, path: Path) -> OSError:
-    return OSError(number, os.strerror(number), str(path))

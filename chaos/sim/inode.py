@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from ports.disk import Buffer
@@ -27,6 +29,25 @@ LOST: Final = WriteFate(lost=True)
 def misdirect(offset: int) -> WriteFate:
     """The write lands elsewhere."""
     return WriteFate(at=offset)
+
+
+class DeadHandle(Exception):
+    """A handle or lock was used after the process that held it had died."""
+
+
+class ShortWrite(Exception):
+    """Raised by a hook: the first ``kept`` bytes reached the page cache, then came EIO."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__(kept)
+        self.kept = kept
+
+
+class DroppedPages(Exception):
+    """Raised by a hook: a sync fails with EIO, and what it should have written never reaches the disk.
+
+    The page cache still shows it, and the next sync succeeds: what Linux does.
+    """
 
 
 class Op(NamedTuple):
@@ -195,3 +216,16 @@ def sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
     first = SECTOR - offset % SECTOR
     cuts = [0, *range(first, len(data), SECTOR), len(data)]
     return [(offset + a, data[a:b]) for a, b in pairwise(cuts)]
+
+
+def assign(files: dict[str, Inode], name: str, inode: Inode | None) -> None:
+    """What a name means from now on; None: nothing."""
+    if inode is None:
+        files.pop(name, None)
+    else:
+        files[name] = inode
+
+
+def os_error(number: int, path: Path) -> OSError:
+    """As the system says it."""
+    return OSError(number, os.strerror(number), str(path))

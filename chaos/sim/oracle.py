@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.sim.host import Host
@@ -41,6 +41,8 @@ class Oracle:
         """By partition and last index: global index and digest."""
         self._sets: dict[int, tuple[str, bytes, bytes]] = {}
         """By global index: the first node that had such a snapshot, the states' digest, the parent's state."""
+        self._partitions: dict[int, tuple[str, bytes]] = {}
+        """By Raft index of each change: who was handed it first, and what partitions there were then."""
         self._global = 0
         self.witness = Witness(hosts, fail)
         self.elections = 0
@@ -94,6 +96,7 @@ class Oracle:
         backend, raft = node.pipeline, node.pipeline.raft
         self.witness.started(host, backend)
         commit, send = backend.committed, raft._send_now  # noqa: SLF001 - an observer
+        control = backend.control
         votes = self._votes
 
         def committed(raft_index: int, term: int, routes: Sequence[Route]) -> None:
@@ -109,6 +112,11 @@ class Oracle:
                     self._fail("VoteOnce", f"{host.name} voted for {earlier} and {peer} in term {message['term']}")
             send(peer, body)
 
+        def controlled(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+            control(raft_index, term, fields)
+            self._on_control(host, backend, raft_index)
+
+        backend.control = controlled  # type: ignore[method-assign]
         backend.committed = committed  # type: ignore[method-assign]
         raft._send_now = send_now  # type: ignore[method-assign]  # noqa: SLF001 - an observer
 
@@ -127,6 +135,12 @@ class Oracle:
                 self._batches[route.partition_id, route.last_index] = self._global, route.digest
         elif first != (term, routes):
             self._fail("PrefixAgreement", f"{host.name} committed {term, routes} at {raft_index}, others {first}")
+
+    def _on_control(self, host: Host, backend: Backend, raft_index: int) -> None:
+        there = backend.parent.lifecycle.encode()
+        first = self._partitions.setdefault(raft_index, (host.name, there))
+        if first[1] != there:
+            self._fail("PartitionsAgree", f"{host.name} and {first[0]} differ over the partitions at {raft_index}")
 
     def barrier_reached(self, name: str, target: int, partitions: Sequence[int]) -> None:
         """BarrierSound: whoever was told so finds everything up to ``target`` applied there."""
@@ -207,7 +221,7 @@ class Oracle:
             if first[1] != digest:
                 story = f"partition {partition} at {position}: {host.name} differs from {first[0]}"
                 self._fail("I6", story)
-            if self.checks % len(backend.machines) == partition:
+            if (self.checks + partition) % len(backend.machines) == 0:
                 self._check_producers(host, backend.workers[partition])
             ends = self._ends.get(partition, [])
             if position.applied_index > (ends[-1][1] if ends else 0):

@@ -59,6 +59,9 @@ KINDS: Final[dict[str, float]] = {
 }
 """Faults and how often each comes where it is switched on."""
 
+PARTITIONS_CHANGE: Final = 0.35
+"""Share of the seeds in which partitions come and go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -92,6 +95,8 @@ class Parameters:
     victims: frozenset[int]
     """The minority whose data may be damaged: of everything a good copy is left elsewhere."""
     kinds: tuple[str, ...]
+    partitions_change: bool = False
+    """Clients create and destroy some."""
 
     @property
     def write_behind(self) -> bool:
@@ -147,7 +152,8 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     )
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
     drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
-    return _scrubbed(drawn, rng)
+    drawn = _scrubbed(drawn, rng)
+    return replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
 
 
 def _scrubbed(drawn: Parameters, rng: random.Random) -> Parameters:

@@ -322,7 +322,7 @@ class Simulation:
         operations = self.seen.history.operations
         for invariant, story in self.seen.problems:
             self.fail(invariant, story)
-        adds = of_kind(operations, "add")
+        adds = [op for op in of_kind(operations, "add") if op.partition not in self.seen.doomed]
         for host in self.hosts:
             try:
                 self._check_host(host, adds)
@@ -336,15 +336,17 @@ class Simulation:
         operations = self.seen.history.operations
         if host.node is not None and host.may_run:
             state: dict[str, int] = {}
+            kinds = host.node.pipeline.partitioning
             for partition, machine in host.node.machines.items():
-                if partition in self.parameters.kv_partitions:
+                kind = kinds.kind(partition).state_machine
+                if kind == "kv":
                     for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20):
                         state |= {key.decode(): int(value[0]) for key, value in chunk if isinstance(value, tuple)}
                 store = host.node.logs[partition]
                 first = store.first_available_index
                 batches = store.read_committed(after_index=first - 1, through_index=1 << 62, max_bytes=1 << 62)
                 self._report("PrefixAgreement", host, self.oracle.differing(partition, batches))
-                if partition in self.parameters.log_partitions:
+                if kind == "log":
                     records = [
                         (index, payload.decode())
                         for b in batches
@@ -361,6 +363,7 @@ class Simulation:
         return [
             f"half of a request: {[(op.key, state.get(op.key, 0)) for op in ops]}"
             for ops in self.seen.together
+            if not any(op.partition in self.seen.doomed for op in ops)
             if len({state.get(op.key, 0) for op in ops}) > 1
         ]
 

@@ -127,7 +127,37 @@ def problems(answers: Answers) -> list[str]:
 
 @click.group()
 def partitions() -> None:
-    """List partitions; hold one still at one node, and let it go again."""
+    """List, create and destroy partitions; hold one still at one node, and let it go again."""
+
+
+@partitions.command(epilog="Example:  logboom partitions create --state-machine log --count 4")
+@click.option("--state-machine", help="kv, log, or one that the nodes have registered; else the cluster's usual one.")
+@click.option("--mode", type=click.Choice(["write_ahead", "write_behind"]), help="Else the cluster's usual one.")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="How many.")
+@output_option
+@cluster_options
+def create(target: Target, state_machine: str | None, mode: str | None, count: int, output: str) -> None:
+    """Create partitions while the cluster runs; prints their ids.
+
+    Keys are not routed to them (`--by-key`): those stay where they are.
+    """
+    with target.connect() as client:
+        made = [client.create_partition(state_machine=state_machine, mode=mode) for _ in range(count)]
+    print_rows([{"partition": partition} for partition in made], output)
+
+
+@partitions.command(epilog="Example:  logboom partitions destroy 9 --yes")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--yes", is_flag=True, help="Do it: everything in there is gone, on all nodes.")
+@output_option
+@cluster_options
+def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
+    """Destroy a partition and its data, on all nodes, for good. Its id is not given again."""
+    if not yes:
+        raise click.UsageError(f"this removes everything in partition {partition}, for good: say --yes")
+    with target.connect() as client:
+        client.destroy_partition(partition)
+    print_one({"partition": partition, "state": "destroyed"}, output)
 
 
 @partitions.command("list", epilog="Example:  logboom partitions list")

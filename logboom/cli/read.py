@@ -62,7 +62,7 @@ def get(
     wanted = [to_bytes(key, encoding) for key in keys]
     found: dict[bytes, Any] = {}
     with target.connect() as client:
-        count = len(client.partitions()) if partition is None else 0
+        count = client.key_partitions() if partition is None else 0
         groups: dict[int, list[bytes]] = {}
         for key in wanted:
             where = partition_of(key, count) if partition is None else partition

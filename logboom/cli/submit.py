@@ -144,7 +144,7 @@ class _Totals:
         if not record.key:
             raise click.UsageError("--by-key needs a key in every record")
         if self._count is None:
-            self._count = len(self._client.partitions())
+            self._count = self._client.key_partitions()
         return partition_of(record.key, self._count), record
 
     def _send_parts(self, parts: dict[int, list[Record]]) -> None:

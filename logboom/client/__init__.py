@@ -92,10 +92,16 @@ class Client(Operations):
         return self._reader.last_seen
 
     async def partitions(self) -> list[int]:
-        """Ids of all partitions."""
-        if not self._cluster.partitions:
-            await self._cluster.retry(self._cluster.any, _nothing, deadline=self._deadline(None))
+        """Ids of all partitions, as they were when this client connected last, or changed or missed one itself."""
+        cluster, deadline = self._cluster, self._deadline(None)
+        if not cluster.partitions:
+            await cluster.retry(cluster.any, lambda node: cluster.know_partitions(at=node), deadline=deadline)
         return [row[0] for row in self._cluster.partitions]
+
+    async def key_partitions(self) -> int:
+        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
+        await self.partitions()
+        return self._cluster.key_partitions
 
     async def state_machines(self) -> dict[int, str]:
         """Ids of all partitions, and the state machine of each."""
@@ -166,8 +172,12 @@ class Client(Operations):
     async def submit_by_key(
         self, commands: Iterable[Submittable], *, wait: str = "applied", timeout: float | None = None
     ) -> Receipts:
-        """Route every command by its key; one atomic request, one receipt per partition."""
-        count = len(await self.partitions())
+        """Route every command by its key; one atomic request, one receipt per partition.
+
+        Keys go to the partitions that the cluster began with, however many are created or destroyed later: a key
+        always has the same one. If that was destroyed, PartitionDestroyed.
+        """
+        count = await self.key_partitions()
         by_partition: dict[int, list[Record]] = {}
         for command in commands:
             record = to_record(command)
@@ -340,10 +350,6 @@ class Client(Operations):
         chosen = partitions if partitions is not None else await self.partitions()
         async for batch in self._reader.scan_log(chosen, start_global=start_global, deadline=self._deadline(timeout)):
             yield batch
-
-
-async def _nothing(_: object) -> None:
-    return None
 
 
 def _producer(given: Any) -> bytes:

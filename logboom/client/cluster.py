@@ -17,11 +17,14 @@ from logboom.errors import (
     DeadlineExceeded,
     InvalidRequest,
     LogboomError,
+    NoSuchPartition,
     NotLeader,
+    PartitionDestroyed,
     Unavailable,
     UnknownOutcome,
 )
 from logboom.types import is_address
+from logboom.wire import Kind
 
 T = TypeVar("T")
 
@@ -67,6 +70,8 @@ class Cluster:
         self._members_at = [0, 0]
         """Term and Raft index of the entry that says so."""
         self.partitions: list[list[Any]] = []
+        """Id, state machine and mode of each; empty: not known."""
+        self.key_partitions = 0
         self.frame_bytes = 1024 * 1024
         self._tls = tls
         self._token = token
@@ -93,6 +98,10 @@ class Cluster:
     def addresses(self) -> list[str]:
         """Every node that is known of; given endpoints first."""
         return list(dict.fromkeys([*self.endpoints, *self.members.values()]))
+
+    def random_bytes(self, count: int) -> bytes:
+        """For ids."""
+        return self._rng.randbytes(count)
 
     def chance(self) -> float:
         """From 0 to 1, for jitter."""
@@ -146,7 +155,7 @@ class Cluster:
     def _learn(self, welcome: dict[str, Any]) -> None:
         self.id = welcome.get("cluster", self.id)
         self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
-        self.partitions = welcome.get("partitions", self.partitions)
+        self._learn_partitions(welcome)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
@@ -156,6 +165,24 @@ class Cluster:
             self.members.update(members)
         elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
             self._members_at, self.members = at, dict(members)
+
+    def _learn_partitions(self, said: dict[str, Any]) -> None:
+        self.partitions = said.get("partitions", self.partitions)
+        self.key_partitions = said.get("key_partitions", len(self.partitions))
+
+    def forget_partitions(self) -> None:
+        """They have changed: to be asked for anew."""
+        self.partitions = []
+
+    async def refresh_partitions(self, at: NodeConnection) -> None:
+        """Ask a node which partitions there are. Raises what a request may raise."""
+        frame = await at.request(Kind.ADMIN, {"action": "partitions"})
+        self._learn_partitions(frame.header)
+
+    async def know_partitions(self, at: NodeConnection) -> None:
+        """The same, unless WELCOME has said it."""
+        if not self.partitions:
+            await self.refresh_partitions(at)
 
     def _is_down(self, address: str) -> bool:
         return self.now < self._down.get(address, (0.0, 0.0))[0]
@@ -291,6 +318,9 @@ class Cluster:
         seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before.
         """
         attempts = _Attempts(self, deadline=deadline, writes=writes)
+        refreshed = isinstance(failed, NoSuchPartition)
+        if isinstance(failed, NoSuchPartition):
+            failed = await self._unknown(failed, refreshed=False)
         while True:
             if failed is not None and (pause := attempts.failed(failed)):
                 await asyncio.sleep(pause)
@@ -303,7 +333,24 @@ class Cluster:
             except TimeoutError:
                 raise attempts.too_late(sent=sent) from failed
             except LogboomError as error:
-                failed = error
+                failed = (
+                    error if not isinstance(error, NoSuchPartition) else await self._unknown(error, refreshed=refreshed)
+                )
+                refreshed |= isinstance(error, NoSuchPartition)
+
+    async def _unknown(self, error: NoSuchPartition, *, refreshed: bool) -> LogboomError:
+        """What to make of it: a node may not have heard yet of a partition that was just created."""
+        if isinstance(error, PartitionDestroyed):
+            return error
+        if not refreshed:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await self.refresh_partitions(await self.leader())
+            except (LogboomError, TimeoutError):
+                return error
+        if error.fields.get("partition_id") not in [row[0] for row in self.partitions]:
+            return error
+        return Unavailable(error.message, retry_after=BACKOFF_MIN_S)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.cluster import Cluster
+from logboom.client.connection import NodeConnection
 from logboom.client.reads import Reader, watermark_of
 from logboom.errors import LogboomError, ProtocolError
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
 from logboom.wire import Frame, Kind
 
 STATUS_S: Final = 2.0
+TOKEN_BYTES: Final = 16
 
 
 class LogPiece(NamedTuple):
@@ -103,6 +105,34 @@ class Operations:
             deadline=self._deadline(timeout),
         )
         return str(frame.header["state"])
+
+    async def create_partition(
+        self, *, state_machine: str | None = None, mode: str | None = None, timeout: float | None = None
+    ) -> int:
+        """A new partition on all nodes; returns its id, which no partition ever had, once it takes writes.
+
+        ``state_machine`` and ``mode`` (`write_ahead`, `write_behind`) default to the cluster's. Keys are not routed
+        to it by ``submit_by_key``: see there. Other clients find it when they are told of its id.
+        """
+        deadline = self._deadline(timeout)
+        header: dict[str, Any] = {"action": "create_partition", "token": self._cluster.random_bytes(TOKEN_BYTES)}
+        header |= {} if state_machine is None else {"state_machine": state_machine}
+        header |= {} if mode is None else {"mode": mode}
+        frame = await self._admin_at_leader(header, deadline)
+        self._cluster.forget_partitions()
+        return int(frame.header["partition"])
+
+    async def destroy_partition(self, partition_id: int, *, timeout: float | None = None) -> None:
+        """End a partition and all its data on all nodes, for good. One that was destroyed before is no error."""
+        await self._admin_at_leader({"action": "destroy_partition", "partition": partition_id}, self._deadline(timeout))
+        self._cluster.forget_partitions()
+
+    async def _admin_at_leader(self, header: dict[str, Any], deadline: float) -> Frame:
+        def ask(node: NodeConnection) -> Awaitable[Frame]:
+            left_ms = max(1, int((deadline - self._cluster.now) * 1000))
+            return node.request(Kind.ADMIN, {**header, "timeout_ms": left_ms})
+
+        return await self._cluster.at_leader(ask, deadline=deadline)
 
     async def create_snapshot(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Have every node take a snapshot of everything committed so far; returns when the leader's is complete.

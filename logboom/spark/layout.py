@@ -89,7 +89,7 @@ def _existing(asked: tuple[int, ...] | None, machines: Mapping[int, str]) -> tup
     missing = [p for p in asked if p not in machines]
     if missing:
         raise NoSuchPartition(
-            f"option partitions names {missing[0]}; this cluster has {len(machines)}: 0 to {len(machines) - 1}",
+            f"option partitions names {missing[0]}; this cluster has {len(machines)}, the last one {max(machines)}",
             partition_id=missing[0],
             partitions=len(machines),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -50,7 +50,11 @@ class SharePartition(InputPartition):  # type: ignore[misc]
 
 def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     """Check everything that can be checked before a job runs; asks the cluster for its partitions."""
-    machines = reached(options.target).run(lambda client: client.state_machines())
+    found = reached(options.target)
+    machines = found.run(lambda client: client.state_machines())
+    if options.partitions is None:
+        # As submit_by_key: a key stays where it is, whatever is created later.
+        options = replace(options, partitions=tuple(range(found.run(lambda client: client.key_partitions()))))
     return WritePlan(
         target=options.target,
         layout=layout_of(to_arrow_schema(schema, timezone="UTC"), options, machines),

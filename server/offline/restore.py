@@ -168,7 +168,7 @@ class _Restore:
             disk=self._disk,
             directory=self._target / "partitions" / str(partition),
             partition_id=partition,
-            settings=_of_one(log_share(self._settings.log, cluster)),
+            settings=_of_one(log_share(self._settings.log, cluster.partitions)),
             mode=DurabilityMode.WRITE_AHEAD,
         )
         try:

@@ -152,6 +152,31 @@ class TestPowerLoss:
             found.add(tuple((p.name, disk.read_file(p)) for p in disk.paths()))
         assert found == {(("a", b"old"), ("b", b"new")), (("a", b"new"),), ()}
 
+    def test_a_removed_directory_may_come_back_with_any_of_its_files_until_its_parent_is_synced(self) -> None:
+        below = HERE / "d" / "e"
+
+        def prepare(disk: SimDisk) -> None:
+            disk.make_directory(below)
+            for path in (below / "f", HERE / "d" / "g"):
+                durable(disk, path, b"x")
+            disk.remove_directory(HERE / "d")
+            assert not disk.exists(HERE / "d")
+
+        found = set()
+        for seed in range(300):
+            disk = made(seed)
+            prepare(disk)
+            disk.power_loss()
+            found.add(tuple(map(disk.exists, (HERE / "d", HERE / "d" / "g", below, below / "f"))))
+        assert {(False,) * 4, (True,) * 4, (True, False, False, False)} <= found
+        assert all(row[0] or not any(row) for row in found)
+
+        def synced(disk: SimDisk) -> None:
+            prepare(disk)
+            disk.sync_directory(HERE)
+
+        assert after_power_loss(synced, HERE / "d" / "g", seeds=50) == {None}
+
     def test_what_would_be_kept_is_told_before_it_happens(self) -> None:
         disk, part = made(), b"looked for"
         assert not disk.keeps(HERE / "nowhere", ".log", part)

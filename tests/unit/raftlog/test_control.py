@@ -110,17 +110,24 @@ class TestParentState:
         state = ParentState()
         state.apply(2, [route(0, 1), route(1, 4)])
         raw = state.encode()
+        rest = raw[HEADER.size + 2 * ROW.size :]
         rows = [raw[HEADER.size + k * ROW.size :][: ROW.size] for k in range(2)]
         head = raw[: HEADER.size]
         zero, ahead = ROW.pack(1, 0, bytes(16), 2), ROW.pack(1, 4, bytes(16), 3)
-        bad = [raw[:3], raw[:-1], raw + b"\0", head + rows[1] + rows[0], head + rows[0] * 2, head + rows[0] + zero]
-        bad += [head + rows[0] + ahead]
-        bad += [HEADER.pack(1, 1, 2, 2) + raw[HEADER.size :], HEADER.pack(1, 2, 0, 2) + raw[HEADER.size :]]
+        bad = [head + rows[1] + rows[0] + rest, head + rows[0] * 2 + rest, head + rows[0] + zero + rest]
+        bad += [raw[:3], raw[:-1], raw + b"\0", head + rows[0] + ahead + rest]
+        bad += [HEADER.pack(2, 1, 2, 2) + raw[HEADER.size :], HEADER.pack(2, 2, 0, 2) + raw[HEADER.size :]]
         for each in bad:
             with pytest.raises(CorruptData):
                 ParentState.decode(each)
         with pytest.raises(IncompatibleVersion):
-            ParentState.decode(b"\x02" + raw[1:])
+            ParentState.decode(b"\x03" + raw[1:])
+
+    def test_what_was_written_before_partitions_came_and_went_is_read(self) -> None:
+        state = ParentState()
+        state.apply(2, [route(0, 1), route(1, 4)])
+        raw = state.encode()
+        assert ParentState.decode(b"\x01" + raw[1 : HEADER.size + 2 * ROW.size]) == state
 
 
 def test_every_node_is_handed_control_entries_once_and_in_order_with_routes() -> None:

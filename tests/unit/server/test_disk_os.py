@@ -343,3 +343,13 @@ class TestLock:
     def test_where_no_file_can_be_is_another_error(self, disk: OsDisk, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             disk.lock(tmp_path / "missing" / "lock")
+
+
+def test_a_directory_goes_with_all_that_is_in_it(disk: OsDisk, tmp_path: Path) -> None:
+    disk.make_directory(tmp_path / "d" / "e")
+    for path in (tmp_path / "d" / "f", tmp_path / "d" / "e" / "g"):
+        disk.open(path, create=True).close()
+    disk.remove_directory(tmp_path / "d")
+    assert disk.list(tmp_path) == []
+    with pytest.raises(FileNotFoundError):
+        disk.remove_directory(tmp_path / "d")

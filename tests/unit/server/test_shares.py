@@ -4,41 +4,43 @@ from __future__ import annotations
 
 import pytest
 
-from logboom.settings import ApplySettings, ClusterSettings, LogSettings, PartitionSettings
-from server.shares import ADDRESS_BYTES, UNSAVED_BYTES_MIN, apply_share, log_share
+from logboom.settings import ApplySettings, LogSettings
+from server.shares import ADDRESS_BYTES, UNSAVED_BYTES_MIN, apply_share, later_apply_share, log_share
 
 
 @pytest.mark.parametrize("partitions", [1, 8, 1000])
 def test_what_there_is_enough_of_is_not_cut(partitions: int) -> None:
-    assert (
-        apply_share(ApplySettings(), ClusterSettings(partitions=partitions)).kv_map_bytes
-        == ApplySettings().kv_map_bytes
-    )
-    assert apply_share(ApplySettings(unsaved_bytes=1), ClusterSettings(partitions=partitions)).unsaved_bytes == 1
+    assert apply_share(ApplySettings(), ["kv"] * partitions).kv_map_bytes == ApplySettings().kv_map_bytes
+    assert apply_share(ApplySettings(unsaved_bytes=1), ["kv"] * partitions).unsaved_bytes == 1
 
 
 @pytest.mark.parametrize("partitions", [2048, 10_000, 100_000])
 def test_the_maps_of_all_fit_into_one_process(partitions: int) -> None:
     """2,048 of 64 GiB each do not: the node did not start, and spoke of corrupt data."""
-    mapped = apply_share(ApplySettings(), ClusterSettings(partitions=partitions)).kv_map_bytes
+    mapped = apply_share(ApplySettings(), ["kv"] * partitions).kv_map_bytes
     assert mapped * partitions <= ADDRESS_BYTES
     assert mapped % 4096 == 0
     assert mapped > 1 << 28
 
 
 def test_nobody_saves_at_every_command() -> None:
-    assert apply_share(ApplySettings(), ClusterSettings(partitions=1_000_000)).unsaved_bytes == UNSAVED_BYTES_MIN
+    assert apply_share(ApplySettings(), ["kv"] * 1_000_000).unsaved_bytes == UNSAVED_BYTES_MIN
 
 
 def test_logs_leave_their_share_to_those_that_have_state() -> None:
-    logs = {str(number): PartitionSettings(state_machine="log") for number in range(8, 64)}
-    mixed = apply_share(ApplySettings(), ClusterSettings(partitions=64, overrides=logs))
-    assert mixed == apply_share(ApplySettings(), ClusterSettings(partitions=8))
-    assert mixed.unsaved_bytes > apply_share(ApplySettings(), ClusterSettings(partitions=64)).unsaved_bytes
-    assert apply_share(ApplySettings(), ClusterSettings(partitions=64, state_machine="log")).unsaved_bytes > 0
+    mixed = apply_share(ApplySettings(), ["kv"] * 8 + ["log"] * 56)
+    assert mixed == apply_share(ApplySettings(), ["kv"] * 8)
+    assert mixed.unsaved_bytes > apply_share(ApplySettings(), ["kv"] * 64).unsaved_bytes
+    assert apply_share(ApplySettings(), ["log"] * 64).unsaved_bytes > 0
 
 
 def test_recent_batches_of_all_fit_into_the_memory_of_the_node() -> None:
-    few, many = (log_share(LogSettings(), ClusterSettings(partitions=p)) for p in (1, 1000))
+    few, many = (log_share(LogSettings(), p) for p in (1, 1000))
     assert few == LogSettings()
     assert 0 < many.recent_bytes * 1000 <= LogSettings().recent_node_bytes
+
+
+def test_the_maps_of_those_created_later_fit_too() -> None:
+    mapped = 2000 * apply_share(ApplySettings(), ["kv"] * 2000).kv_map_bytes
+    mapped += sum(later_apply_share(ApplySettings(), count).kv_map_bytes for count in range(2001, 50_000))
+    assert mapped < 2 * ADDRESS_BYTES

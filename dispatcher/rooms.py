@@ -1,0 +1,52 @@
+"""Where a node keeps its partitions: what the dispatcher needs to have them opened and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
+from partitions.apply_core import AppliedBatch
+from partitions.log import PartitionLog
+from partitions.worker import ApplyWorker
+from raftlog.lifecycle import Kind
+
+Progressed = Callable[[Sequence[AppliedBatch]], None]
+
+
+class Opened(NamedTuple):
+    """A partition whose files are open."""
+
+    log: PartitionLog
+    machine: Machine
+
+
+class Rooms(Protocol):
+    """One node's. What is in ``logs`` and ``machines`` is the dispatcher's to change, on the loop."""
+
+    logs: dict[PartitionId, PartitionLog]
+    """Of partitions that live, and of those destroyed whose routing entries the journal still has."""
+    machines: dict[PartitionId, Machine]
+    ending: dict[PartitionId, Machine]
+    """Of destroyed partitions, until they are closed."""
+
+    def check(self, state_machine: str) -> None:
+        """Raises InvalidRequest if this node cannot open such a state machine."""
+        ...
+
+    def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+        """Of a partition that the journal's base does not know. Blocking."""
+        ...
+
+    def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
+        """The same with its machine; a log that is open stays. Blocking."""
+        ...
+
+    def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:
+        """For a partition in ``logs`` and ``machines``."""
+        ...
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """Its directory; none is fine. Nothing in there is open. Blocking; may be interrupted and done again."""
+        ...

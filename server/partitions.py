@@ -1,0 +1,194 @@
+"""The one place that knows how a partition is opened: its log, its machine, its worker, its share of the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from dispatcher.rebuilding import Rebuilt
+from dispatcher.rooms import Opened, Progressed
+from logboom.errors import ConfigError, InvalidRequest
+from logboom.settings import ApplySettings, LogSettings, Settings
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
+from partitions.log import PartitionLog
+from partitions.machines import machine_class, open_machine
+from partitions.opening import LogBase
+from partitions.worker import ApplyWorker
+from raftlog.entry import unpack_control, unpack_routes
+from raftlog.journal import Journal
+from raftlog.lifecycle import CHANGES, Change, Kind
+from raftlog.parent_state import EMPTY, ParentState
+from server.data_dir import DataDir
+from server.shares import later_apply_share, later_log_share
+from server.states import STATE, States
+from server.world import World
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionRooms:
+    """See the module and ``dispatcher.rooms.Rooms``."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        world: World,
+        data_dir: DataDir,
+        sets: SnapshotStore,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._settings = settings
+        self._world = world
+        self._disk = world.disk
+        self._data_dir = data_dir
+        self._fatal = fatal
+        self._states = States(
+            disk=world.disk, sets=sets, directory_of=data_dir.partition, open_machine=self._open_machine
+        )
+        self._kinds: dict[PartitionId, Kind] = {}
+        """Of all that were ever open here."""
+        self.lacking: dict[PartitionId, str] = {}
+        """Partitions whose state is gone, and why nothing here makes it anew; as found at the start."""
+        self.logs: dict[PartitionId, PartitionLog] = {}
+        self.machines: dict[PartitionId, Machine] = {}
+        self.ending: dict[PartitionId, Machine] = {}
+        self._apply: dict[PartitionId, ApplySettings] = {}
+        self._fresh: dict[PartitionId, Opened] = {}
+        """Opened off the loop."""
+
+    # -- at a start
+
+    def open_all(
+        self,
+        parent: ParentState,
+        kinds: dict[PartitionId, Kind],
+        *,
+        installing: SetMeta | None,
+        apply: ApplySettings,
+        logs: LogSettings,
+    ) -> None:
+        """Those in ``kinds``, from the base of the journal on: ``parent`` is the state there. Blocking."""
+        directories = [self._data_dir.partition(p) for p in kinds]
+        self._disk.make_directories(path for each in directories for path in (each, each / STATE))
+        self._disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
+        for partition_id, kind in kinds.items():
+            tail = parent.tails.get(partition_id, EMPTY)
+            base = LogBase(tail.last_index, tail.digest, tail.global_index)
+            self.logs[partition_id] = self._open_log(partition_id, kind, logs, base)
+            self._kinds[partition_id], self._apply[partition_id] = kind, apply
+            found = self._states.open(partition_id, self.logs[partition_id], installing)
+            self.machines[partition_id] = found.machine
+            if found.lacks is not None:
+                self.lacking[partition_id] = found.lacks
+
+    def remove_gone(self, parent: ParentState) -> None:
+        """Directories of what was destroyed before the journal begins: a crash may have left them. Blocking."""
+        for name in self._data_dir.partition_directories(self._disk):
+            if name.isdigit() and parent.lifecycle.is_gone(int(name)):
+                self.remove(PartitionId(int(name)))
+                log.info("partition_removed", partition=int(name))
+
+    # -- while the node runs (Rooms)
+
+    def check(self, state_machine: str) -> None:
+        """See Rooms."""
+        try:
+            machine_class(state_machine)
+        except ConfigError as error:
+            raise InvalidRequest(error.message) from error
+
+    def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+        """See Rooms."""
+        directory = self._data_dir.partition(partition_id)
+        self._disk.make_directories((directory, directory / STATE))
+        self._disk.sync_directory(directory.parent)
+        count = len(self.logs) + 1
+        return self._open_log(partition_id, kind, later_log_share(self._settings.log, count), LogBase())
+
+    def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
+        """See Rooms."""
+        store = self.logs.get(partition_id) or self.open_log(partition_id, kind)
+        self._kinds[partition_id] = kind
+        self._apply[partition_id] = later_apply_share(self._settings.apply, len(self.machines) + 1)
+        found = self._states.open(partition_id, store, None)
+        opened = self._fresh[partition_id] = Opened(store, found.machine)
+        return opened
+
+    def rebuild(self, partition_id: PartitionId, damaged: Machine) -> Rebuilt:
+        """Another machine in the place of a damaged one, which stays open. Blocking."""
+        return self._states.rebuild(partition_id, self.logs[partition_id], damaged)
+
+    def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:
+        """See Rooms."""
+        self._fresh.pop(partition_id, None)
+        return ApplyWorker(
+            log=self.logs[partition_id],
+            machine=self.machines[partition_id],
+            offload=self._world.apply_offload,
+            save_offload=self._world.save_offload,
+            clock=self._world.clock,
+            settings=self._apply[partition_id],
+            on_progress=progressed,
+            fatal=self._fatal,
+        )
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """See Rooms."""
+        directory = self._data_dir.partition(partition_id)
+        self._apply.pop(partition_id, None)
+        if self._disk.exists(directory):
+            self._disk.remove_directory(directory)
+            self._disk.sync_directory(directory.parent)
+
+    def close(self) -> None:
+        """All files, after everything that uses them has ended."""
+        for partition_id, fresh in self._fresh.items():
+            self.logs[partition_id] = fresh.log
+            self.machines[partition_id] = fresh.machine
+        for machine in (*self.machines.values(), *self.ending.values()):
+            machine.close()
+        self._states.close()
+        for store in self.logs.values():
+            store.close()
+
+    # -- parts
+
+    def _open_log(self, partition_id: PartitionId, kind: Kind, settings: LogSettings, base: LogBase) -> PartitionLog:
+        opened = PartitionLog.open(
+            disk=self._disk,
+            directory=self._data_dir.partition(partition_id),
+            partition_id=partition_id,
+            settings=settings,
+            mode=kind.mode,
+            base=base,
+        )
+        for damage in opened.damage:
+            log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
+        return opened
+
+    def _open_machine(self, partition_id: PartitionId, directory: Path) -> Machine:
+        return open_machine(
+            self._kinds[partition_id].state_machine,
+            directory,
+            partition_id,
+            self._apply[partition_id],
+            disk=self._disk,
+            open_state_file=self._world.open_state_file,
+        )
+
+
+def changes_in(journal: Journal) -> list[Change]:
+    """Of partitions, above the journal's base; committed or not. Raises CorruptData."""
+    found = (unpack_control(command) for command, _, _ in journal.entries[1:])
+    return [Change.parse(fields) for fields in found if fields is not None and fields.get("do") in CHANGES]
+
+
+def ordered_in(journal: Journal) -> set[PartitionId]:
+    """Partitions with routing entries above the journal's base. Their creation, if it is there, is committed."""
+    return {route.partition_id for command, _, _ in journal.entries[1:] for route in unpack_routes(command)}

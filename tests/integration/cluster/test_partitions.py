@@ -1,0 +1,159 @@
+"""Partitions created and destroyed while real nodes run (docs/decisions/0017-partition-lifecycle.md)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logboom import Add, Put, Record
+from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, PartitionDestroyed, Unavailable
+from logboom.testing import LocalCluster
+from tests.integration.cluster.test_snapshots import KV, SMALL, base, compact, equal_states, fill, wait_for
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("partitions")]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3, partitions=2, settings=SMALL, directory=tmp_path) as running:
+        yield running
+
+
+def restart(cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        cluster.kill(node)
+    for node in cluster.nodes:
+        cluster.start_node(node)
+
+
+def directories(cluster: LocalCluster, partition: int) -> list[str]:
+    return [n for n in cluster.nodes if (cluster.data_dirs[n] / "partitions" / str(partition)).exists()]
+
+
+def test_created_under_load_written_restarted_destroyed_compacted(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=20) as boom, cluster.client(timeout=20) as other:
+        other.submit(KV, Add(b"known", 1))
+        over = threading.Event()
+        adds = 0
+
+        def load() -> None:
+            nonlocal adds
+            while not over.is_set():
+                boom.submit(KV, Add(b"under-load", 1), wait="committed")
+                adds += 1
+
+        loading = threading.Thread(target=load)
+        loading.start()
+        kv = other.create_partition()
+        logs = other.create_partition(state_machine="log", mode="write_behind")
+        over.set()
+        loading.join()
+        assert (kv, logs) == (2, 3)
+        assert other.partitions() == [0, 1, 2, 3]
+        assert other.key_partitions() == 2
+        last = boom.submit_many({kv: [Put(b"a", b"1")], logs: [Record(b"r")], KV: [Put(b"a", b"2")]}).global_index
+        for node in cluster.nodes:
+            boom.barrier(last, partitions=[kv, logs], node=cluster.addresses[node])
+        restart(cluster)
+        wait_for(lambda: equal_states(cluster, boom))
+        assert boom.get(kv, b"a") == b"1"
+        assert boom.get(KV, b"under-load") == (adds,)
+        assert [r for b in boom.tail(logs) for r in b.records.payloads()] == [b"r"]
+        boom.submit(logs, Record(b"s"))
+
+        boom.destroy_partition(kv)
+        boom.destroy_partition(kv)  # nothing more to do
+        with pytest.raises(PartitionDestroyed):
+            boom.submit(kv, Put(b"b", b"1"))
+        with pytest.raises(PartitionDestroyed):
+            boom.get(kv, b"a")
+        assert boom.create_partition() == 4  # ids are not used again
+        wait_for(lambda: equal_states(cluster, boom))
+        assert len(directories(cluster, kv)) == 3  # whoever lags may still be fed from it
+        fill(boom, batches=2)
+        compact(cluster, boom)
+        wait_for(lambda: not directories(cluster, kv))
+        restart(cluster)
+        wait_for(lambda: equal_states(cluster, boom))
+        assert boom.partitions() == [0, 1, logs, 4]
+        assert [r for b in boom.tail(logs) for r in b.records.payloads()] == [b"r", b"s"]
+        with pytest.raises(PartitionDestroyed):
+            boom.get(kv, b"a")
+        with pytest.raises(NoSuchPartition):
+            boom.get(5, b"a")
+
+
+def test_whoever_waits_for_a_partition_hears_that_it_is_destroyed(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=20) as boom:
+        doomed = boom.create_partition()
+        index = boom.submit(doomed, Add(b"n", 1)).global_index
+        told: list[LogboomError] = []
+
+        def hear(wait: object) -> None:
+            with cluster.client(timeout=20) as waiter:
+                try:
+                    wait(waiter)  # type: ignore[operator]
+                except LogboomError as error:
+                    told.append(error)
+
+        waits = [
+            lambda c: c.barrier(index + 1000, partitions=[KV, doomed]),
+            lambda c: list(c.tail(doomed, follow=True)),
+        ]
+        threads = [threading.Thread(target=hear, args=(wait,)) for wait in waits]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: sum(s["waiters"] for s in boom.status_all().values() if isinstance(s, dict)) > 0)
+        boom.destroy_partition(doomed)
+        for thread in threads:
+            thread.join(20)
+        assert [type(error) for error in told] == [PartitionDestroyed] * 2
+
+
+def test_a_follower_that_is_given_a_snapshot_has_what_the_others_have(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=20) as boom:
+        early = boom.create_partition()
+        boom.submit(early, Put(b"a", b"1"))
+        wait_for(lambda: equal_states(cluster, boom))
+        away = next(n for n in cluster.nodes if n != cluster.leader())
+        cluster.kill(away)
+        boom.destroy_partition(early)
+        kv, logs = boom.create_partition(), boom.create_partition(state_machine="log")
+        boom.submit_many({kv: [Put(b"b", b"2")], logs: [Record(b"r")]})
+        fill(boom)
+        compact(cluster, boom)
+        boom.submit_many({kv: [Put(b"b", b"3")], logs: [Record(b"s")]})
+        cluster.start_node(away)
+        wait_for(lambda: equal_states(cluster, boom))
+        assert base(cluster, boom, away) > 1
+        wait_for(lambda: not directories(cluster, early))
+        at = cluster.addresses[away]
+        assert boom.get(kv, b"b", stale=True, node=at) == b"3"
+        assert [r for b in boom.tail(logs, node=at) for r in b.records.payloads()] == [b"r", b"s"]
+
+
+def test_settings_that_name_more_partitions_afterwards_are_refused(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, partitions=2, directory=tmp_path) as small, small.client() as boom:
+        created = boom.create_partition()
+        boom.submit(created, Put(b"a", b"1"))
+    with (
+        pytest.raises(Unavailable, match="the cluster began with 2"),
+        LocalCluster(nodes=1, partitions=3, directory=tmp_path),
+    ):
+        pass
+    with LocalCluster(nodes=1, partitions=2, directory=tmp_path) as small, small.client() as boom:
+        assert boom.get(created, b"a") == b"1"
+
+
+def test_the_last_partition_stays(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, partitions=1, directory=tmp_path) as small, small.client() as boom:
+        with pytest.raises(InvalidRequest, match="last"):
+            boom.destroy_partition(0)
+        created = boom.create_partition()
+        boom.destroy_partition(0)
+        assert boom.partitions() == [created]
+        with pytest.raises(PartitionDestroyed):
+            boom.submit_by_key([Put(b"a", b"1")])
