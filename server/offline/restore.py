@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from dispatcher.partitioning import kind_of
 from logboom.errors import ConfigError, CorruptData, IndexCompacted, WrongNode
 from logboom.settings import ClusterSettings, LogSettings, Settings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
@@ -103,12 +104,15 @@ def _check(meta: SetMeta, cluster: ClusterSettings, *, as_cluster: bool) -> None
             "--as-cluster makes it that one's"
         )
     ids = [each.partition_id for each in meta.partitions]
-    if ids != list(range(cluster.partitions)):
+    lifecycle = ParentState.decode(meta.parent).lifecycle
+    begun = lifecycle.begun or len(ids)
+    if begun != cluster.partitions or ids != lifecycle.ids(begun):
         raise ConfigError(
-            f"cluster.partitions: {cluster.partitions}, and the backup has {len(ids)}", path="cluster.partitions"
+            f"cluster.partitions: {cluster.partitions}, and the backup's cluster began with {begun}",
+            path="cluster.partitions",
         )
     for each in meta.partitions:
-        wanted = cluster.partition(each.partition_id).state_machine
+        wanted = kind_of(cluster, lifecycle, each.partition_id).state_machine
         if wanted != each.state_machine:
             path = f'cluster.overrides."{each.partition_id}".state_machine'
             raise ConfigError(
@@ -204,9 +208,9 @@ class _Restore:
 
 
 def _parent(meta: SetMeta) -> bytes:
-    """Where the logs end, and nothing else that the old cluster's log has said: who its nodes were, above all."""
+    """Where the logs end, and which partitions there are; not who the old cluster's nodes were."""
     found = ParentState.decode(meta.parent)
-    return ParentState(found.global_index, found.raft_index, found.tails).encode()
+    return ParentState(found.global_index, found.raft_index, found.tails, found.lifecycle).encode()
 
 
 def _of_one(settings: LogSettings) -> LogSettings:

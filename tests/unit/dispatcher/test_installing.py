@@ -131,7 +131,7 @@ class Target:
             cluster=ClusterSettings(id="c", partitions=2),
             peers=lambda: [NodeId("a"), NodeId("b")],
             store=self.store,
-            logs={LOG: self.log},
+            log_of=self._log_of,
             payloads=SimpleNamespace(receive=lambda raw: self.log.append(parse_batch(raw))),  # type: ignore[arg-type]
             links=wire.of("t"),
             clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
@@ -146,6 +146,9 @@ class Target:
         wire.nodes["t"] = lambda peer, frame: self.installing.on_frame(NodeId(peer), frame)
 
     async def _nothing(self) -> None: ...
+
+    async def _log_of(self, partition_id: PartitionId, kind: Any) -> PartitionLog:
+        return self.log
 
     async def ended(self) -> None:
         """Ready, or given up."""
