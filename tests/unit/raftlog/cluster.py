@@ -210,6 +210,9 @@ class SimNode:
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
         self.parent.control(raft_index)
 
+    def foretold(self, routes: Sequence[Route], through: int) -> None:
+        pass
+
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         assert peer in self.raft.lagging
         self.cluster.too_far.add(peer)
