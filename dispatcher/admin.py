@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from dispatcher import reads
+from dispatcher import members, reads
 from dispatcher.backend import Backend
 from dispatcher.requests import field_of
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLeader
@@ -22,7 +22,15 @@ log = structlog.get_logger(__name__)
 
 STEERING: Final = ("pause", "resume", "freeze", "thaw")
 """Of one partition on this node."""
-ACTIONS: Final = (*STEERING, "snapshot", "snapshots", "partitions", "create_partition", "destroy_partition")
+ACTIONS: Final = (
+    *STEERING,
+    "snapshot",
+    "snapshots",
+    "partitions",
+    "create_partition",
+    "destroy_partition",
+    *members.ACTIONS,
+)
 
 T = TypeVar("T")
 Done = Callable[[T | LogboomError], None]
@@ -33,6 +41,8 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
     action = header.get("action")
     if action not in ACTIONS:
         raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {shown(action)}")
+    if action in members.ACTIONS:
+        return await members.act(backend, header, deadline)
     if action == "snapshots":
         return {"snapshots": _snapshots(backend)}
     if action == "snapshot":

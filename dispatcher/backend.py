@@ -5,17 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.pipeline import Pipeline
+from dispatcher.scrubbing import Scrubbing
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
 from logboom.state_machine import Machine
-from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Watermark
+from logboom.types import GlobalLogIndex, Level, PartitionId, Watermark
 from partitions.log import PartitionLog
+from raftlog.configuration import Role
+
+LOST_SHOWN_MAX: Final = 16
 
 
 class Backend(Pipeline):
     """A node's pipeline with the view that its clients have of it."""
+
+    scrubbing: Scrubbing
+    """Set by whoever made it, before it is started."""
+
+    async def start(self, peer_address: str) -> None:
+        """See Pipeline."""
+        await super().start(peer_address)
+        self.scrubbing.start()
+
+    async def close(self) -> None:
+        """See Pipeline."""
+        await self.scrubbing.close()
+        await super().close()
 
     def partition_ids(self) -> Sequence[PartitionId]:
         """All that are served here, ascending."""
@@ -37,7 +54,12 @@ class Backend(Pipeline):
     def leader_address(self) -> str | None:
         """Where clients reach the leader, if there is one."""
         leader = self.raft.engine.leader
-        return None if leader is None else self._addresses[leader]
+        return None if leader is None else self.address_of(leader)
+
+    def client_addresses(self) -> dict[str, str]:
+        """Of all members, for clients; of those in the settings while this node does not know of any."""
+        known = {str(seat.node): seat.client_address for seat in self.members.seats}
+        return known or {m.id: m.client_address for m in self.cluster.members}
 
     def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool:
         """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
@@ -116,8 +138,16 @@ class Backend(Pipeline):
             self.workers[partition_id].hurry()
 
     def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]:
-        """A partition's machine, for reads off the loop within the block. Raises what ``missing`` says."""
+        """A partition's machine, for reads off the loop within the block.
+
+        Raises what ``missing`` says, and CorruptData if its state is damaged.
+        """
+        self.rebuilding.check(partition_id)
         return self.partitioning.using(partition_id)
+
+    def is_lost(self, digest: bytes) -> bool:
+        """This committed batch is damaged here, and every other node has said that it does not have it."""
+        return digest in self.raft.repair.hopeless
 
     def log(self, partition_id: PartitionId) -> PartitionLog:
         """For reads of records, off the loop."""
@@ -128,7 +158,8 @@ class Backend(Pipeline):
         return self._steer(partition_id, self.workers[partition_id].pause)
 
     def resume(self, partition_id: PartitionId) -> str:
-        """Go on applying here."""
+        """Go on applying here. Raises CorruptData if there is no state to go on with."""
+        self.rebuilding.check(partition_id)
         return self._steer(partition_id, self.workers[partition_id].resume)
 
     def freeze(self, partition_id: PartitionId) -> str:
@@ -157,6 +188,9 @@ class Backend(Pipeline):
         """Header fields of a STATUS_REPLY that this module knows."""
         engine = self.raft.engine
         role = "leader" if engine.is_leader else "candidate" if engine.is_candidate else "follower"
+        standing = self.raft.members.roster.standing
+        if role == "follower" and standing != Role.VOTER:
+            role = standing
         leader = engine.leader
         return {
             "node": self.node_id,
@@ -169,8 +203,18 @@ class Backend(Pipeline):
             "commit_index": self.parent.global_index,
             "raft_index": engine.commit_index,
             "recovered": self.recovery.over,
+            "scrub": self.scrubbing.status(),
+            "lost": [
+                [route.partition_id, route.last_index, str(lack)]
+                for route, lack in self.raft.repair.lost()[:LOST_SHOWN_MAX]
+            ],
             "members": [
-                [m.id, m.client_address, m.id == self.node_id or self.raft.links.connected(NodeId(m.id))]
-                for m in self.cluster.members
+                [
+                    seat.node,
+                    seat.client_address,
+                    seat.node == self.node_id or self.raft.links.connected(seat.node),
+                    str(seat.role),
+                ]
+                for seat in self.members.seats
             ],
         }

@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 
 from dispatcher.partitioning import kind_of
+from logboom.errors import Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log import PartitionLog
@@ -134,6 +135,8 @@ class Compaction:
         worker, store = self._workers.get(partition_id), self._logs[partition_id]
         if worker is not None and worker.saved_index < through_index:  # else destroyed since: its log stays whole
             await _called(worker.save)
+            if worker.saved_index < through_index:
+                raise Unavailable(f"the state of partition {partition_id} is being made anew")
         if self._placed.get(partition_id, 0) < through_index:
             await self._offload.run(store.save_places(through_index))
             self._placed[partition_id] = through_index

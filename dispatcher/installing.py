@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -79,7 +79,7 @@ class Installing:
         *,
         settings: SnapshotSettings,
         cluster: ClusterSettings,
-        peers: Sequence[NodeId],
+        peers: Callable[[], Iterable[NodeId]],
         store: SnapshotStore,
         log_of: Callable[[PartitionId, PartitionKind], Awaitable[PartitionLog]],
         payloads: Payloads,
@@ -88,18 +88,19 @@ class Installing:
         offload: Offload,
         poke: Callable[[], None],
         raft_index: Callable[[], int],
+        base_index: Callable[[], int],
         stop_compaction: Callable[[], Awaitable[None]],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
 
-        ``raft_index``: what is handed up here. ``ready`` is called, off the loop, when all is on the disk: it writes
-        the intent. Then ``fatal(InstallDue)``.
+        ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
+        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``.
         """
         self._settings = settings
         self._cluster = cluster
-        self._peers = list(peers)
+        self._peers = peers
         self._store = store
         self._log_of = log_of
         self._payloads = payloads
@@ -108,9 +109,12 @@ class Installing:
         self._offload = offload
         self._poke = poke
         self._raft_index = raft_index
+        self._base_index = base_index
         self._stop_compaction = stop_compaction
         self._ready = ready
         self._fatal = fatal
+        self._wanted = False
+        """One is needed even if it is older than what is handed up here: a state is gone."""
         self._task: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
@@ -140,9 +144,10 @@ class Installing:
 
     def want(self, why: str) -> None:
         """This node cannot go on with what it has: ask for a set."""
+        self._wanted = True
         if self._task is None:
             log.warning("snapshot_wanted", reason=why)
-            for peer in self._peers:
+            for peer in list(self._peers()):
                 self._links.send(peer, Kind.SNAPSHOT_WANTED, {})
 
     async def close(self) -> None:
@@ -154,7 +159,8 @@ class Installing:
     # -- fetching
 
     def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
-        if self._task is not None or raft_index <= self._raft_index():
+        least = self._base_index() if self._wanted else self._raft_index() + 1
+        if self._task is not None or raft_index < least:
             return
         self._from = peer
         self._task = asyncio.get_running_loop().create_task(self._run(global_index))
@@ -280,7 +286,7 @@ class Installing:
         """Of whoever answers. Raises SetGone when nobody has it."""
         for _ in range(ROUNDS_MAX):
             gone = 0
-            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers if p != self._from)]
+            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers() if p != self._from)]
             for peer in order:
                 try:
                     frame = await self._ask_one(peer, kind, header)

@@ -13,6 +13,7 @@ from partitions.batch import parse_batch
 from partitions.log import ChainBroken, PartitionLog
 from partitions.reading import DamagedBatch
 from raftlog.entry import Route
+from raftlog.lacks import Lack
 from raftlog.payloads import DamagedPayload
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,15 @@ class PartitionPayloads:
         if store is None:
             return self._gone(route.partition_id)
         return store.holds(route.last_index, route.digest)
+
+    def lack(self, route: Route) -> Lack:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            return Lack.COMPACTED if self._gone(route.partition_id) else Lack.ABSENT
+        if store.is_lost(route.last_index, route.digest):
+            return Lack.DAMAGED
+        return Lack.COMPACTED if route.last_index < store.first_available_index else Lack.ABSENT
 
     def receive(self, raw: memoryview) -> Route | None:
         """See Payloads."""

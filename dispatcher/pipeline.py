@@ -20,9 +20,10 @@ from dispatcher.forwarding import Forwarding
 from dispatcher.partitioning import Partitioning, destroyed
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
+from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
-from dispatcher.repeats import applied_before
 from dispatcher.requests import SubmitRequest, check_parts
+from dispatcher.retries import already_applied
 from dispatcher.rooms import Rooms
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
@@ -45,8 +46,10 @@ from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
+from raftlog.configuration import MEMBERS, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
+from raftlog.lacks import Lack
 from raftlog.lifecycle import CHANGES
 from raftlog.parent_state import EMPTY, ParentState, Tail
 from snapshots.meta import SetMeta
@@ -75,6 +78,7 @@ class Pipeline:
         admission: Admission,
         parent: ParentState,
         snapshots_of: Callable[[Pipeline], Snapshots],
+        rebuilding_of: Callable[[Pipeline], Rebuilding],
     ) -> None:
         """``parent`` is the parent log's state at its base; in ``rooms`` is open what begins there."""
         self.settings = settings
@@ -93,17 +97,16 @@ class Pipeline:
         self.payloads = PartitionPayloads(self.logs, self._appended, self.partitioning.is_gone)
         self.pending = Pending()
         behind = [p for p, store in self.logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
-        members = [NodeId(m.id) for m in settings.cluster.members]
-        self.stability = Stability(node_id=node_id, members=members, partitions=behind)
+        self.stability = Stability(node_id=node_id, members=[], partitions=behind)
         self.raft = raft_of(self)
         self.forwarding = Forwarding(
             links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
         )
         self.workers: dict[PartitionId, ApplyWorker] = {}
         for partition_id in self.logs:
-            self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id))
+            self.workers[partition_id] = self.make_worker(partition_id)
         self.snapshots = snapshots_of(self)
-        self._addresses = {m.id: m.client_address for m in settings.cluster.members}
+        self.rebuilding = rebuilding_of(self)
         self._tails: dict[PartitionId, Tail] = {}
         self.recovery = Recovered(self.logs)
         self._touched: set[PartitionId] = set()
@@ -114,6 +117,11 @@ class Pipeline:
         self._linger_due = False
         self._commit_callbacks: dict[PartitionId, list[Callable[..., None]]] = {}
         self._expiry: asyncio.TimerHandle | None = None
+        self.members_changed(self.members)
+
+    def make_worker(self, partition_id: PartitionId) -> ApplyWorker:
+        """For the partition's machine, as it is now."""
+        return self._worker_of(partition_id, self._progress_of(partition_id))
 
     # -- life
 
@@ -137,6 +145,7 @@ class Pipeline:
         self.pending.lost()
         self.forwarding.close()
         await self.snapshots.close()
+        await self.rebuilding.close()
         await self.partitioning.close()
         await self.raft.close()
         for worker in self.workers.values():
@@ -147,10 +156,18 @@ class Pipeline:
         self.pending.expire(now)
         self.forwarding.expire(now)
         self.snapshots.taking.tick()
+        self.rebuilding.tick(now, self._stuck())
         self._tell_progress()  # a congested link was passed over
         if not self.recovery.over:
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+
+    def _stuck(self) -> str | None:
+        """Something that is to be applied is damaged here, and the others have removed it."""
+        for (partition_id, _, last_index, _), lack in self.raft.repair.lost():
+            if lack is Lack.COMPACTED and self.workers[partition_id].applied_index < last_index:
+                return f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+        return None
 
     # -- submit
 
@@ -166,7 +183,7 @@ class Pipeline:
             self._redirect(request, done)
             return
         check_parts(request, writable=self.partitioning.check_writable, bytes_max=self.settings.log.batch_bytes_max)
-        applied = applied_before(request, self.workers, self.parent.global_index)
+        applied = already_applied(request, self.workers, self.parent.global_index)
         if applied is not None:
             done(applied)
             return
@@ -224,7 +241,7 @@ class Pipeline:
         if request.forward and not request.forwarded:
             self.forwarding.forward(leader, request, done)
             return
-        raise NotLeader(f"{leader} leads", leader=self._addresses[leader])
+        raise NotLeader(f"{leader} leads", leader=self.address_of(leader))
 
     def _appended(self, store: PartitionLog) -> None:
         self.raft.group.dirty(store)
@@ -258,13 +275,29 @@ class Pipeline:
 
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
         """See RaftEvents."""
-        self.parent.control(raft_index)
+        self.parent.control(raft_index, term, fields)
         if fields.get("do") == CUT["do"]:
             self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
         elif fields.get("do") in CHANGES:
             self.partitioning.handed_up(fields)
-        else:
+        elif fields.get("do") != MEMBERS:
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration that counts here."""
+        return self.raft.members.log.current
+
+    def address_of(self, node: NodeId) -> str | None:
+        """Where clients reach a member."""
+        seat = self.members.seat(node)
+        return None if seat is None else seat.client_address
+
+    def members_changed(self, members: Configuration) -> None:
+        """See RaftEvents."""
+        self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
+        if self._touched and self._expiry is not None:
+            self._settle_soon()
 
     def opened(self, partition_id: PartitionId) -> None:
         """A partition that was created is open in its room: from now on it is served."""
@@ -415,9 +448,11 @@ class Pipeline:
                 return  # it has just been destroyed
             self._publish(partition_id)
             self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
-            damage = self.workers[partition_id].damage
-            if damage is not None:
-                self.damaged(partition_id, damage)
+            worker = self.workers[partition_id]
+            if worker.damage is not None:
+                self.damaged(partition_id, worker.damage)
+            elif worker.state == "damaged":
+                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
 
         return progressed
 
@@ -434,17 +469,23 @@ class Pipeline:
         self._touched.update(self.workers)
         self._settle_soon()
 
+    def look_again(self, partition_id: PartitionId) -> None:
+        """Something about its worker has changed."""
+        self._publish(partition_id)
+        self._touched.add(partition_id)
+        self._settle_soon()
+
     def _publish(self, partition_id: PartitionId) -> None:
         store, worker = self.logs[partition_id], self.workers[partition_id]
-        state = worker.state
+        applied, state = self.rebuilding.shown(partition_id)
         if state == "running" and self.admission.frozen(partition_id):
             state = "frozen"
         self.watermarks.update(
             partition_id,
             log_index=store.committed_index,
             durable_index=store.durable_index,
-            applied_index=worker.applied_index,
-            applied_global_index=worker.applied_global_index,
+            applied_index=applied.applied_index,
+            applied_global_index=applied.applied_global_index,
             state=state,
-            idle=worker.idle,
+            idle=worker.idle and not self.rebuilding.fenced(partition_id),
         )

@@ -7,14 +7,20 @@ from typing import Any, Final
 
 from dispatcher.requests import field_of
 from logboom.commands import Value, pack_numbers
-from logboom.errors import InvalidRequest, Unavailable
+from logboom.errors import CorruptData, InvalidRequest, Unavailable
 from logboom.records import RecordBlock
-from logboom.state_machine import Position
+from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
 from logboom.wire import shown
 
 KEYS_MAX: Final = 10_000
 SCAN_CHUNK: Final = 1_000
+
+
+def state_damaged(backend: Any, partition_id: PartitionId, machine: Machine, error: CorruptData) -> None:
+    """A read has met it. Of a machine that was replaced since nobody needs to know."""
+    if backend.machines[partition_id] is machine:
+        backend.rebuilding.damaged(partition_id, error)
 
 
 def encode_value(value: Value) -> bytes:
@@ -54,7 +60,11 @@ async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple
         raise InvalidRequest(f"keys must be 1 to {KEYS_MAX} byte strings")
     await make_fresh(backend, header, partition_id, deadline)
     with backend.using(partition_id) as machine:
-        values, position = await backend.offload.run(lambda: machine.get(keys))
+        try:
+            values, position = await backend.offload.run(lambda: machine.get(keys))
+        except CorruptData as error:
+            state_damaged(backend, partition_id, machine, error)
+            raise
     block = RecordBlock.from_columns(payloads=[b"" if v is None else encode_value(v) for v in values])
     reply = {
         "found": [v is not None for v in values],
@@ -63,6 +73,19 @@ async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple
         "global_index": position.applied_global_index,
     }
     return reply, [block.metadata, block.data]
+
+
+async def digest(backend: Any, partition_id: PartitionId) -> tuple[bytes, Position] | None:
+    """Of a partition's state; None: it is damaged, or gone."""
+    if backend.rebuilding.fenced(partition_id) or partition_id not in backend.machines:
+        return None
+    with backend.using(partition_id) as machine:
+        try:
+            found: tuple[bytes, Position] = await backend.offload.run(machine.digest)
+        except CorruptData as error:
+            state_damaged(backend, partition_id, machine, error)
+            return None
+    return found if partition_id in backend.machines else None
 
 
 async def scan(
@@ -84,6 +107,9 @@ async def scan(
                 yield _entries(rows, position)
                 if partition_id not in backend.partition_ids():
                     raise backend.missing(partition_id)
+        except CorruptData as error:
+            state_damaged(backend, partition_id, machine, error)
+            raise
         finally:
             close = getattr(chunks, "close", None)
             if close is not None:

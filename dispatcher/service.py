@@ -183,7 +183,8 @@ class Session:
                 "cluster": cluster.id,
                 "node": backend.node_id,
                 "leader": backend.leader_address(),
-                "members": {m.id: m.client_address for m in cluster.members},
+                "members": backend.client_addresses(),
+                "members_at": [backend.members.term, backend.members.index],
                 "partitions": backend.partition_rows(),
                 "key_partitions": backend.key_partitions(),
                 "frame_bytes": self._service.settings.net.client_frame_bytes,
@@ -209,6 +210,8 @@ class Session:
             self._run(frame, self._status)
         elif frame.kind is Kind.ADMIN:
             self._run(frame, self._admin)
+        elif frame.kind in (Kind.SNAPSHOT_READ, Kind.LOG_READ):
+            self._run(frame, self._piece)
         else:
             raise ProtocolError(f"{frame.kind.name} is not a request")
 
@@ -364,12 +367,10 @@ class Session:
         if frame.header.get("digests"):
             digests = []
             for partition in backend.partition_ids():
-                if partition not in backend.machines:
-                    continue  # destroyed since
-                with backend.using(partition) as machine:
-                    digest, position = await backend.offload.run(machine.digest)
-                if partition not in backend.machines:
-                    continue
+                found = await reads.digest(backend, partition)
+                if found is None:
+                    continue  # its row says that it is damaged
+                digest, position = found
                 reached = max(position.applied_global_index, backend.watermarks.of(partition).applied_global_index)
                 digests.append([partition, reached, digest])
         admission = backend.admission
@@ -394,6 +395,12 @@ class Session:
     async def _admin(self, frame: Frame) -> None:
         answer = await admin.act(self._backend, frame.header, self._deadline(frame.header))
         self.reply(frame.request_id, Kind.ADMIN_REPLY, answer)
+
+    async def _piece(self, frame: Frame) -> None:
+        await self._uncongested()
+        piece = await self._backend.snapshots.serving.read(frame)
+        kind = Kind.SNAPSHOT_PIECE if frame.kind is Kind.SNAPSHOT_READ else Kind.LOG_PIECE
+        self.reply(frame.request_id, kind, piece.header, piece.body)
 
     def _tail(self, frame: Frame) -> None:
         if frame.request_id in self._tails or len(self._tails) >= REQUESTS_MAX:

@@ -1,4 +1,4 @@
-"""Giving a snapshot to a node that needs one: the side of whoever has it.
+"""Giving a snapshot to a node that needs one, or to a backup: the side of whoever has it.
 
 The leader offers its newest set to a follower that lacks what the journal no longer has. The follower asks for
 the pieces, of whichever node has them: this node answers from its files and keeps nothing in mind but until
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from dispatcher.installing import number
-from logboom.errors import IndexCompacted, LogboomError, ProtocolError, Unavailable
+from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable
 from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId
 from logboom.wire import Buffer, Frame, Kind
 from partitions.log import PartitionLog
@@ -32,7 +32,7 @@ LEASE_S: Final = 30.0
 """A set that a piece was asked of is kept for so long, and what its holder will need next."""
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """An answer: a frame's header and body."""
 
     header: dict[str, Any]
@@ -82,45 +82,67 @@ class SnapshotServing:
         if frame.kind is Kind.SNAPSHOT_WANTED:
             self.offer(peer)
             return
-        global_index = GlobalLogIndex(number(frame.header, "global_index"))
-        self._leases[global_index] = self._clock.monotonic() + LEASE_S
-        job = self._file_piece(frame) if frame.kind is Kind.SNAPSHOT_FETCH else self._log_piece(frame)
+        job = self._job(frame)
         kind = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK
 
-        def done(piece: _Piece | None, error: BaseException | None) -> None:
+        def done(piece: Piece | None, error: BaseException | None) -> None:
             if piece is None:
                 known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
-                if isinstance(error, DamagedBatch):
-                    self._damaged(PartitionId(number(frame.header, "partition")), error)
-                piece = _Piece({"error": known.to_wire()}, [])
+                self._tell(frame, error)
+                piece = Piece({"error": known.to_wire()}, [])
             self._links.send(peer, kind, piece.header, piece.body, request_id=frame.request_id)
 
         self._offload.submit(job, done)
 
-    def _file_piece(self, frame: Frame) -> Callable[[], _Piece]:
+    async def read(self, frame: Frame) -> Piece:
+        """SNAPSHOT_READ, LOG_READ of a client. Raises InvalidRequest, IndexCompacted, CorruptData."""
+        try:
+            job = self._job(frame)
+        except ProtocolError as error:
+            raise InvalidRequest(error.message) from None
+        try:
+            return await self._offload.run(job)
+        except DamagedBatch as error:
+            self._tell(frame, error)
+            raise
+
+    def _tell(self, frame: Frame, error: BaseException | None) -> None:
+        if isinstance(error, DamagedBatch):
+            self._damaged(PartitionId(number(frame.header, "partition")), error)
+
+    def _job(self, frame: Frame) -> Callable[[], Piece]:
+        """The set, if it is here, is held back from now on for a while. Raises ProtocolError."""
+        of_file = frame.kind in (Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ)
+        job = self._file_piece(frame) if of_file else self._log_piece(frame)
+        global_index = GlobalLogIndex(number(frame.header, "global_index"))
+        if any(meta.global_index == global_index for meta in self._store.sets()):
+            self._leases[global_index] = self._clock.monotonic() + LEASE_S
+        return job
+
+    def _file_piece(self, frame: Frame) -> Callable[[], Piece]:
         global_index, offset = GlobalLogIndex(number(frame.header, "global_index")), number(frame.header, "offset")
         name = frame.header.get("file")
         if name not in ("meta", "states"):
-            raise ProtocolError("SNAPSHOT_FETCH of neither meta nor states")
+            raise ProtocolError(f"{frame.kind.name} of neither meta nor states")
 
-        def read() -> _Piece:
+        def read() -> Piece:
             if name == "meta":
                 raw = self._store.raw_meta(global_index)
-                return _Piece({"total": len(raw)}, [raw[offset : offset + CHUNK_BYTES]])
+                return Piece({"total": len(raw)}, [raw[offset : offset + CHUNK_BYTES]])
             file = self._store.open_states(global_index)
             try:
-                return _Piece({"total": file.size()}, [file.read(offset=offset, length=CHUNK_BYTES)])
+                return Piece({"total": file.size()}, [file.read(offset=offset, length=CHUNK_BYTES)])
             finally:
                 file.close()
 
         return read
 
-    def _log_piece(self, frame: Frame) -> Callable[[], _Piece]:
+    def _log_piece(self, frame: Frame) -> Callable[[], Piece]:
         partition = number(frame.header, "partition")
         after, through = number(frame.header, "after"), number(frame.header, "through")
         store = self._logs.get(PartitionId(partition))
 
-        def read() -> _Piece:
+        def read() -> Piece:
             if store is None:
                 raise IndexCompacted(f"partition {partition} is not here", first=None)
             first = store.first_available_index
@@ -134,6 +156,6 @@ class SnapshotServing:
                 "first": first,
                 "before": store.before_digest,
             }
-            return _Piece(header, [row.raw for row in rows])
+            return Piece(header, [row.raw for row in rows])
 
         return read

@@ -16,7 +16,7 @@ import structlog
 
 from dispatcher.compaction import Compaction
 from dispatcher.partitioning import kind_of
-from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
+from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
@@ -183,6 +183,10 @@ class Snapshotting:
         if any(worker.applied_index > tails[p] for p, worker in workers.items()):
             log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
             return
+        if any(worker.useless for worker in workers.values()):
+            log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
+            self._fail(Unavailable("the state of a partition is damaged here"))
+            return
         gathering = _Gathering(parent, term, len(workers), dict.fromkeys(workers), [])
         self._gathering = gathering
         for partition_id, worker in workers.items():
@@ -190,9 +194,13 @@ class Snapshotting:
             if worker.applied_index == tails[partition_id]:
                 gathering.idle.append(partition_id)
         gathering.idle.reverse()
-        for _ in range(min(CAPTURES_MAX, len(gathering.idle))):
-            self._workers[gathering.idle.pop()].hurry()
+        for _ in range(CAPTURES_MAX):
+            self._ask_next(gathering)
         log.info("snapshot_begins", global_index=parent.global_index, raft_index=raft_index)
+
+    def _ask_next(self, gathering: _Gathering) -> None:
+        if gathering.idle and not gathering.over:
+            self._workers[gathering.idle.pop()].hurry()
 
     def _captured(self, gathering: _Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
         if gathering.over:
@@ -204,9 +212,9 @@ class Snapshotting:
             return
         gathering.dumps[partition_id] = dump
         gathering.missing.pop(partition_id, None)
-        if gathering.idle:
-            self._workers[gathering.idle.pop()].hurry()
-        if not gathering.missing:
+        if gathering.missing:
+            self._ask_next(gathering)
+        else:
             self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
 
     def ended(self, partition_id: PartitionId) -> None:
@@ -252,7 +260,7 @@ class Snapshotting:
                 created_ms=self._clock.wall_ms(),
             )
             self._store.complete(writer, meta)
-        except CorruptData:
+        except (LogboomError, OSError):
             self._store.abandon(writer)
             raise
         return meta
@@ -270,10 +278,11 @@ class Snapshotting:
         return pace
 
     def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
+        if isinstance(error, InvariantViolated):
+            self._fatal(error)
+            return
         if meta is None:
-            if isinstance(error, OSError | InvariantViolated):
-                self._fatal(error)  # as with any other file: what it holds now nobody knows
-                return
+            # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.
             self._abandon(gathering, repr(error))
             return
         gathering.end()

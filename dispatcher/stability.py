@@ -21,17 +21,29 @@ class Stability:
 
     def __init__(self, *, node_id: NodeId, members: Sequence[NodeId], partitions: Iterable[PartitionId]) -> None:
         self._node_id = node_id
-        self._members = list(members)
-        self._position = len(members) // 2
-        self._durable: dict[PartitionId, dict[NodeId, int]] = {p: dict.fromkeys(members, 0) for p in partitions}
+        self._durable: dict[PartitionId, dict[NodeId, int]] = {p: {node_id: 0} for p in partitions}
         self._stable: dict[PartitionId, PartitionLogIndex] = dict.fromkeys(self._durable, PartitionLogIndex(0))
-        self._untold: dict[NodeId, set[PartitionId]] = {member: set() for member in members if member != node_id}
+        self._untold: dict[NodeId, set[PartitionId]] = {}
         self._early: dict[PartitionId, dict[NodeId, int]] = {}
         """What others have said of partitions that are not known here yet: they say it once."""
+        self.set_members(members, voters=members)
+
+    def set_members(self, members: Sequence[NodeId], *, voters: Sequence[NodeId]) -> list[PartitionId]:
+        """Who is told, and whose copies count; the partitions whose stable index moved. It never goes back."""
+        self._voters, self._position = tuple(voters), len(voters) // 2
+        others = [member for member in members if member != self._node_id]
+        for gone in self._untold.keys() - set(others):
+            del self._untold[gone]
+            for nodes in self._durable.values():
+                nodes.pop(gone, None)
+        for member in others:
+            if member not in self._untold:
+                self.forget_told(member)
+        return [partition for partition in self._durable if self._count(partition)]
 
     def add(self, partition_id: PartitionId) -> None:
         """A new write-behind partition."""
-        self._durable[partition_id] = dict.fromkeys(self._members, 0)
+        self._durable[partition_id] = {self._node_id: 0}
         self._stable[partition_id] = PartitionLogIndex(0)
         for node, durable_index in self._early.pop(partition_id, {}).items():
             self.update(node, partition_id, durable_index)
@@ -63,13 +75,20 @@ class Stability:
     def update(self, node: NodeId, partition_id: PartitionId, durable_index: int) -> bool:
         """One node's word; True if the stable index moved."""
         nodes = self._durable.get(partition_id)
-        if nodes is None or node not in nodes:
+        if nodes is None:
             return False
         if node == self._node_id and durable_index > nodes[node]:
             for untold in self._untold.values():
                 untold.add(partition_id)
-        nodes[node] = max(nodes[node], durable_index)
-        stable = PartitionLogIndex(sorted(nodes.values(), reverse=True)[self._position])
+        nodes[node] = max(nodes.get(node, 0), durable_index)
+        return self._count(partition_id)
+
+    def _count(self, partition_id: PartitionId) -> bool:
+        if not self._voters:
+            return False
+        nodes = self._durable[partition_id]
+        held = sorted((nodes.get(voter, 0) for voter in self._voters), reverse=True)
+        stable = PartitionLogIndex(held[self._position])
         moved = stable > self._stable[partition_id]
         self._stable[partition_id] = max(stable, self._stable[partition_id])
         return moved

@@ -36,6 +36,7 @@ MAY_BE_ZERO: Final = frozenset(
         "age_ms",
         "retain_bytes",
         "retain_log_bytes",
+        "pause_ms",
     )
 )
 
@@ -147,7 +148,8 @@ def check(settings: Settings) -> None:
         _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
     if settings.snapshot.keep < SNAPSHOTS_MIN:
         _wrong("snapshot.keep", f"must be {SNAPSHOTS_MIN} or more, not {settings.snapshot.keep}")
-    for section in (raft, log, net, settings.apply, settings.snapshot, settings.admission, settings.barrier):
+    sections = (settings.apply, settings.snapshot, settings.scrub, settings.admission, settings.barrier)
+    for section in (raft, log, net, *sections):
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
             least = 0 if field.name in MAY_BE_ZERO else 1

@@ -41,7 +41,7 @@ class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_field
     id: str = "logboom"
     """Name of the cluster; nodes and clients of another one are refused."""
     members: tuple[Member, ...] = ()
-    """All nodes; see below. Once there is data their ids stay as they are."""
+    """All nodes that the cluster begins with; see below. Later changes (`logboom members`) are in the log and win."""
     partitions: int = 8
     """How many partitions the cluster begins with, numbered from 0; keys are routed over these.
 
@@ -67,6 +67,8 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Which of `cluster.members` this is."""
     data_dir: str = ""
     """Where everything is kept; made if missing."""
+    join: bool = False
+    """Without data, wait until a cluster that is there takes this node in (`logboom members add`): never begin one."""
     client_address: str = ""
     """``host:port`` to bind; empty: the member's own."""
     peer_address: str = ""
@@ -96,6 +98,8 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Routing entries are packed into Raft entries up to this."""
     message_bytes_max: int = 1 * MIB
     """Entries per append_entries message."""
+    transfer_ms: int = 1_000
+    """A leader that is stopped (SIGTERM) first hands leadership over, and gives that up after this time."""
     journal_segment_bytes: int = 16 * MIB
     """Size of one file of the parent journal."""
     inline_sync_bytes_max: int = 16 * KIB
@@ -183,6 +187,15 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """How fast a snapshot is written, and fetched from another node."""
 
 
+class ScrubSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is at rest is read again now and then, to find damage while other nodes have a good copy."""
+
+    bytes_per_s: int = 16 * MIB
+    """How fast it reads."""
+    pause_ms: int = 21_600_000
+    """Between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
+
+
 class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets of requests that are admitted and not yet applied."""
 
@@ -252,6 +265,7 @@ class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True)
     log: LogSettings = LogSettings()
     apply: ApplySettings = ApplySettings()
     snapshot: SnapshotSettings = SnapshotSettings()
+    scrub: ScrubSettings = ScrubSettings()
     admission: AdmissionSettings = AdmissionSettings()
     barrier: BarrierSettings = BarrierSettings()
     net: NetSettings = NetSettings()

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from logboom import certs
 from logboom.config import load, to_toml
-from logboom.errors import LogboomError, Unavailable
+from logboom.errors import InvalidRequest, LogboomError, Unavailable
 from logboom.sync_client import SyncClient
 
 START_S = 30.0
@@ -62,6 +62,7 @@ class LocalCluster:
         self.nodes = [f"n{k + 1}" for k in range(nodes)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = dict(environment or {})
+        self._first, self._added = nodes, 0
         ports = self._ports(nodes)
         self.addresses = {n: f"127.0.0.1:{ports[2 * k]}" for k, n in enumerate(self.nodes)}
         self.peer_addresses = {n: f"127.0.0.1:{ports[2 * k + 1]}" for k, n in enumerate(self.nodes)}
@@ -69,9 +70,34 @@ class LocalCluster:
         if self.tls_directory is not None and not (self.tls_directory / "ca.pem").exists():
             certs.make_test_authority(self.tls_directory, self.nodes)
         self.data_dirs = {n: Path((data_dirs or {}).get(n, self.directory / n / "data")) for n in self.nodes}
-        flags = {"cluster.partitions": partitions, "cluster.state_machine": state_machine, **(settings or {})}
+        self._flags = {"cluster.partitions": partitions, "cluster.state_machine": state_machine, **(settings or {})}
         for node in self.nodes:
-            self._write_config(node, flags)
+            self._write_config(node, self._flags)
+
+    def add_node(self) -> str:
+        """One more, started; it waits until the cluster takes it in (``add_member``). Not with TLS. Returns its id."""
+        if self.tls_directory is not None:
+            raise InvalidRequest("there is no certificate for another node")
+        self._added += 1
+        node, (client, peer) = f"n{self._first + self._added}", free_ports(2)
+        self.nodes.append(node)
+        self.addresses[node], self.peer_addresses[node] = f"127.0.0.1:{client}", f"127.0.0.1:{peer}"
+        self.data_dirs[node] = self.directory / node / "data"
+        self._write_config(node, {**self._flags, "node.join": True})
+        self.start_node(node)
+        return node
+
+    def take_in(self, node: str, client: SyncClient, *, learner: bool = False) -> dict[str, Any]:
+        """Have the cluster take in an added node; what ``add_member`` returns."""
+        peer_address, client_address = self.peer_addresses[node], self.addresses[node]
+        return client.add_member(node, peer_address=peer_address, client_address=client_address, learner=learner)
+
+    def forget(self, node: str) -> None:
+        """It is no member any more: its process is killed, and it is not waited for."""
+        if self.alive(node):
+            self.kill(node)
+        self.nodes.remove(node)
+        del self._processes[node]
 
     def _ports(self, nodes: int) -> list[int]:
         # A directory that is used again keeps its addresses: they are part of what the nodes agree on.

@@ -62,6 +62,10 @@ class Kind(IntEnum):
     END = 32
     PING = 33
     PONG = 34
+    SNAPSHOT_READ = 40
+    SNAPSHOT_PIECE = 41
+    LOG_READ = 42
+    LOG_PIECE = 43
 
     PEER_HELLO = 64
     PEER_WELCOME = 65

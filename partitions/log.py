@@ -18,16 +18,14 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.batch import INDEX_MAX, Batch, BatchHeader
-from partitions.committed import Committed
 from partitions.compaction import Lease, Leases, removal
+from partitions.log_reading import LogReading
 from partitions.open_segment import OpenSegment, Write, WriteJob
 from partitions.opening import FROM_THE_BEGINNING, LogBase, open_segments
 from partitions.places import PLACES, saving, with_fetched
-from partitions.reading import CommittedBatch, LogReader, RawBatch, SegmentRemoved
-from partitions.recent import RecentBatches
 from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef, Damage, segment_name
 from partitions.tentative import Tentative
-from ports.disk import Disk, File
+from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
 
 
@@ -38,33 +36,27 @@ class ChainBroken(LogboomError):
     retryable = True
 
 
-class PartitionLog:
+class PartitionLog(LogReading):
     """See the module."""
 
     def __init__(
         self, *, disk: Disk, directory: Path, partition_id: PartitionId, settings: LogSettings, mode: DurabilityMode
     ) -> None:
+        super().__init__(
+            disk=disk,
+            directory=directory,
+            files_max=settings.open_files_max,
+            recent_bytes=settings.recent_bytes,
+        )
         self.partition_id = partition_id
         self.mode = mode
         self.damage: list[Damage] = []
         self.committed_index = PartitionLogIndex(0)
         self.committed_global_index = GlobalLogIndex(0)
-        self.durable_index = PartitionLogIndex(0)
-        """Contiguous committed prefix on stable storage."""
         self.durable_global_index = GlobalLogIndex(0)
         """Global index of the last batch of that prefix."""
         self.highest_index = PartitionLogIndex(0)
-        self._disk = disk
-        self._directory = directory
         self._settings = settings
-        self._names: dict[int, str] = {}
-        self._committed = Committed()
-        self._reader = LogReader(
-            self._committed,
-            path_of=self._path,
-            open_file=self._open_for_reading,
-            files_max=settings.open_files_max,
-        )
         self._tentative = Tentative()
         self._head = NO_DIGEST
         self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
@@ -81,8 +73,6 @@ class PartitionLog:
         """Those before it are sealed."""
         self._followed: tuple[int, bytes] | None = None
         self._leases = Leases(settings.reader_lease_ms / 1000)
-        self.recent = RecentBatches(settings.recent_bytes)
-        """For whoever applies."""
         self.open_segment = OpenSegment(disk, directory, partition_id, settings)
         """Written by jobs, off the loop."""
         self._job: WriteJob | None = None
@@ -198,7 +188,8 @@ class PartitionLog:
         if batch.last_index < self.first_available_index:
             return False
         before = header.first_index - 1
-        if not self.holds(before, header.previous_digest) and (before or header.previous_digest != NO_DIGEST):
+        # What is lost is committed: its digest says what it follows, which may be lost as well.
+        if not (lost or self.holds(before, header.previous_digest)) and (before or header.previous_digest != NO_DIGEST):
             raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
         self._order += 1
         write = self._place(header)
@@ -299,51 +290,7 @@ class PartitionLog:
         while self._undurable and self._undurable[0][1] <= self._synced_order:
             self.durable_index, _, self.durable_global_index = self._undurable.popleft()
 
-    # -- reading (any thread)
-
-    def read_committed(
-        self,
-        *,
-        after_index: int,
-        through_index: int,
-        max_bytes: int,
-        max_batches: int = 1 << 30,
-        headers_only: bool = False,
-        recent: RecentBatches | None = None,
-    ) -> list[CommittedBatch]:
-        """Committed batches that hold records in (after, through], at least one if there is any.
-
-        Raises IndexCompacted when ``after`` lies before what is still here.
-
-        Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
-        against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
-        """
-        return self._reader.read_committed(
-            after_index=after_index,
-            through_index=through_index,
-            max_bytes=max_bytes,
-            max_batches=max_batches,
-            headers_only=headers_only,
-            recent=recent,
-        )
-
-    def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
-        """The committed batches in (after, through] are in memory, and together not larger than this."""
-        committed, position = self._committed, self._committed.first_after(after_index)
-        while nbytes >= 0 and position < committed.end and committed.first_index(position) <= through_index:
-            if committed.digest(position) not in self.recent:
-                return False
-            nbytes -= committed.nbytes(position, position + 1)
-            position += 1
-        return nbytes >= 0
-
-    def read_raw(self, *, after_index: int, through_index: int, max_bytes: int) -> list[RawBatch]:
-        """Committed batches, whole, that follow ``after`` and end at or before ``through``, as bytes for another node.
-
-        At least one if there is any. Checked against the committed digest. Raises IndexCompacted, CorruptData.
-        Blocking.
-        """
-        return self._reader.read_raw(after_index=after_index, through_index=through_index, max_bytes=max_bytes)
+    # -- reading (any thread; the rest is in LogReading)
 
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
         """A held batch, raw, written or not. Raises CorruptData or IndexCompacted. Blocking."""
@@ -357,25 +304,7 @@ class PartitionLog:
             raise CorruptData(f"partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
         return self._reader.read(ref)
 
-    def _path(self, segment: int) -> Path:
-        name = self._names.get(segment)
-        if name is None:
-            raise SegmentRemoved(segment)
-        return self._directory / name
-
-    def _open_for_reading(self, segment: int) -> File:
-        try:
-            return self._disk.open(self._path(segment), readonly=True)
-        except FileNotFoundError:
-            self._path(segment)  # it may have been removed in between
-            raise
-
     # -- compaction (on the loop; its jobs run off it)
-
-    @property
-    def first_available_index(self) -> PartitionLogIndex:
-        """First index that can be read; 1 when nothing was removed."""
-        return self._committed.first_available_index
 
     def save_places(self, through_index: int) -> Callable[[], None]:
         """A job, for another thread: then this log alone says where the batches up to ``through_index`` are.
@@ -428,11 +357,6 @@ class PartitionLog:
         return removal(self._disk, self._directory, names, self._reader.forget)
 
     # -- being filled from another node
-
-    @property
-    def before_digest(self) -> bytes:
-        """Of the batch in front of the first one that is still here."""
-        return self._committed.columns.before_digest
 
     def follow(self, last_index: PartitionLogIndex, digest: bytes) -> None:
         """The beginning of this log, which is empty, is gone everywhere: take what follows this batch."""

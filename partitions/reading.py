@@ -29,6 +29,13 @@ class DamagedBatch(CorruptData):
         self.digest = digest
 
 
+def damaged_batch(ref: BatchRef, path: str, why: str) -> DamagedBatch:
+    """The error that says so."""
+    return DamagedBatch(
+        f"{path} at {ref.offset}: {why}", last_index=ref.last_index, digest=ref.digest, path=path, offset=ref.offset
+    )
+
+
 class SegmentRemoved(Exception):
     """By compaction, since its place was looked up."""
 
@@ -190,11 +197,4 @@ class LogReader:
         return raw
 
     def _damaged(self, ref: BatchRef, why: str) -> DamagedBatch:
-        path = self._path_of(ref.segment)
-        return DamagedBatch(
-            f"{path} at {ref.offset}: {why}",
-            last_index=ref.last_index,
-            digest=ref.digest,
-            path=str(path),
-            offset=ref.offset,
-        )
+        return damaged_batch(ref, str(self._path_of(ref.segment)), why)

@@ -104,6 +104,13 @@ class ApplyWorker:
         self.last_error = ""
         self.damage: DamagedBatch | None = None
         """What stopped it, in state ``damaged``, unless it was the state itself."""
+        self.useless = False
+        """Its state is damaged, or gone, and nothing on this node makes it anew: it applies nothing."""
+
+    @property
+    def applied(self) -> Position:
+        """How far it is."""
+        return self._cursor.applied
 
     @property
     def applied_index(self) -> PartitionLogIndex:
@@ -171,8 +178,19 @@ class ApplyWorker:
         self._cut = None
         self._start()
 
+    def hand_over(self, other: ApplyWorker) -> None:
+        """``other`` goes on in the place of this one, which is closed, with a state that is as old or older."""
+        saves, self._wanted_saves = self._wanted_saves, []
+        for save in saves:
+            save.saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
+        other._cut, self._cut = self._cut, None
+        other._cursor.raise_limit(self._cursor.limit)
+
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
         """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""
+        if self._closing:
+            saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged, or closed"))
+            return
         # The last transaction of a state file may be undone by a power loss, the one before it cannot.
         self._wanted_saves.append(_Save(saved))
         self._save()
@@ -204,7 +222,7 @@ class ApplyWorker:
 
     def _start(self) -> None:
         cursor = self._cursor
-        if self._running or self._closing or cursor.state is not WorkerState.RUNNING:
+        if self._running or self._closing or self.useless or cursor.state is not WorkerState.RUNNING:
             return
         if self._cut is not None and self._cut.through_index == self.applied_index:
             self._capture(self._cut)
@@ -311,6 +329,10 @@ class ApplyWorker:
             log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
             if isinstance(error, OSError):
                 self._fatal(error)  # a later one may seem to succeed, on top of pages that the disk never got
+                return
+            if isinstance(error, CorruptData):
+                self._cursor.state = WorkerState.DAMAGED
+                self._on_progress([])
                 return
             if not self._closing:
                 self._save_timer = asyncio.get_running_loop().call_later(self._settings.retry_max_ms / 1000, self._save)

@@ -26,6 +26,10 @@ class File(Protocol):
         """Up to ``length`` bytes; fewer only at the end of the file."""
         ...
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        """As ``read``, of the disk rather than of memory where the system allows it, and nothing is kept in memory."""
+        ...
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """Write all of them back to back; returns the bytes written, which is always all."""
         ...
@@ -92,6 +96,10 @@ class Disk(Protocol):
 
     def rename(self, source: Path, target: Path) -> None:
         """Durable only after ``sync_directory``."""
+        ...
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        """With all that is in it, to a name that is free; durable on return."""
         ...
 
     def remove(self, path: Path) -> None:

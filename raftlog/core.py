@@ -31,6 +31,8 @@ from raftlog.feed import Feeds
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.links import Links
+from raftlog.members import Members
+from raftlog.membership import Membership
 from raftlog.needs import Needs
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
@@ -48,8 +50,7 @@ class RaftLog:
     def __init__(
         self,
         *,
-        node_id: NodeId,
-        peers: list[NodeId],
+        membership: Membership,
         journal: Journal,
         payloads: Payloads,
         links_of: Callable[[RaftLog], Links],
@@ -61,7 +62,6 @@ class RaftLog:
         events: RaftEvents,
         fatal: Callable[[BaseException], None],
     ) -> None:
-        self.node_id = node_id
         self.journal = journal
         self.settings = settings
         self.clock = clock
@@ -71,7 +71,7 @@ class RaftLog:
         self.links = links_of(self)
         self.group = group(self._on_synced)
         self.feeds = Feeds(
-            peers=peers,
+            peers=[],
             journal=journal,
             payloads=payloads,
             links=self.links,
@@ -80,8 +80,7 @@ class RaftLog:
             damaged=self.damaged,
         )
         self.engine = Engine(
-            node_id=node_id,
-            peers=peers,
+            membership=membership,
             journal=journal,
             settings=settings,
             clock=clock,
@@ -90,11 +89,12 @@ class RaftLog:
             apply=self._on_committed,
             sendable=self.feeds.sendable,
             too_far=self._too_far,
+            members_moved=self.poke,
         )
         self.reads = ReadRounds(self.engine)
         self.needs = Needs(journal=journal, engine=self.engine, feeds=self.feeds, links=self.links, clock=clock)
         self.repair = Repair(
-            peers=peers,
+            peers=[],
             links=self.links,
             payloads=payloads,
             journal=journal,
@@ -102,6 +102,7 @@ class RaftLog:
             clock=clock,
             damaged=self.damaged,
         )
+        self.members = Members(self.engine, self.feeds, self.links, self.repair, admits=lambda: self.admits)
         self.put_back = 0
         """Batches that a power loss took from their log and the journal gave back."""
         self._leading_term: int | None = None
@@ -179,8 +180,11 @@ class RaftLog:
                 self.poke()
             self._tell_later()
             self._notice_role()
+            if self.members.roster.follow():
+                self.events.members_changed(self.members.log.current)
             self.reads.finish()
             if self._leading_term is not None:
+                self.members.tick()
                 self.feeds.pump(term=self.engine.term, settled=not self._proposals)
             if self.repair.active and self.repair.work():
                 self.engine.may_lead = True
@@ -220,8 +224,8 @@ class RaftLog:
 
     @property
     def admits(self) -> bool:
-        """Leads, its first entry of the term is committed, and it holds every batch that others would follow."""
-        return self._admitting and self.engine.may_lead
+        """Leads, its first entry of the term is committed, it holds every batch that others would follow, and stays."""
+        return self._admitting and self.engine.may_lead and not self.members.transfer.under_way
 
     def propose(self, routes: Sequence[Route], *, payload_bytes: int) -> None:
         """Order one request's routes, in one Raft entry, after everything proposed before. Leader only."""
@@ -259,10 +263,9 @@ class RaftLog:
             self.poke()
 
     def _uncommitted_index(self, route: Route) -> int | None:
-        for command, index, _ in self.journal.after(self.engine.applied_index):
-            if any(each.digest == route.digest for each in unpack_routes(command)):
-                return index
-        return None
+        rest = self.journal.after(self.engine.applied_index)
+        found = (index for command, index, _ in rest if route.digest in {r.digest for r in unpack_routes(command)})
+        return next(found, None)
 
     def uncommitted_routes(self) -> list[Route]:
         """Routes in the journal above what was handed up: where a new leader continues from."""
@@ -275,6 +278,7 @@ class RaftLog:
             self.events.committed(index, term, unpack_routes(command))
         else:
             self.events.control(index, term, fields)
+            self.members.changes.committed(index)
 
     # -- beginning later
 
@@ -300,6 +304,7 @@ class RaftLog:
                 self._proposals.clear()
                 self.reads.fail(NotLeader("this node no longer leads", leader=None))
                 self.events.lost_leadership()
+                self.members.lost()
             self._leading_term = term
             self.feeds.reset()
             self.engine.lagging.clear()
@@ -360,6 +365,7 @@ class RaftLog:
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""
         log.info("link_up", peer=peer)
+        self.members.roster.link_up(peer)
         self.engine.connected(peer, up=True)
         if self._leading_term is not None:
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
@@ -370,6 +376,7 @@ class RaftLog:
     def link_down(self, peer: NodeId) -> None:
         """See LinkEvents."""
         self.engine.connected(peer, up=False)
+        self.members.roster.link_down(peer)
         self.repair.peer_down(peer)
         self.events.peer_down(peer)
         self.poke()
@@ -386,6 +393,8 @@ class RaftLog:
 
     def link_frame(self, peer: NodeId, frame: Frame) -> None:
         """See LinkEvents."""
+        if peer not in self.engine.peers:
+            return  # its link is being closed
         if frame.kind is Kind.RAFT:
             self._on_raft(peer, messages.decode(frame.body))
             if self._late_acknowledgement():
@@ -396,6 +405,8 @@ class RaftLog:
             index = _index(frame.header, "raft_index")
             if self._leading_term is not None:
                 self.needs.answer(peer, index)
+        elif frame.kind is Kind.ERROR:
+            self.members.roster.refused(peer, frame)
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
             self.repair.on_frame(peer, frame)
         else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView
 from typing import Any, Final
 
 import pysyncobj.serializer
@@ -32,6 +32,7 @@ from ports.invariant import InvariantViolated, invariant
 from ports.rng import Rng
 from raftlog.entry import KIND_CONTROL, KIND_NOOP, KIND_ROUTES
 from raftlog.journal import Journal
+from raftlog.membership import Membership, parse
 from raftlog.messages import Message
 
 SUPPORTED: Final = "0.3.17"
@@ -107,8 +108,7 @@ class Engine(SyncObj):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        node_id: NodeId,
-        peers: Sequence[NodeId],
+        membership: Membership,
         journal: Journal,
         settings: RaftSettings,
         clock: Clock,
@@ -117,14 +117,19 @@ class Engine(SyncObj):  # type: ignore[misc]
         apply: Callable[[int, int, bytes], None],
         sendable: Callable[[NodeId], int],
         too_far: Callable[[NodeId], None],
+        members_moved: Callable[[], None] = lambda: None,
         apply_batch: int = 256,
     ) -> None:
         """``send`` queues a message (False: not connected); ``apply`` gets committed entries in order.
 
         ``sendable`` is the highest Raft index whose payload is on the link to a peer. ``too_far`` is called in every
-        round that has nothing for a peer, because it lacks what the journal no longer has.
+        round that has nothing for a peer, because it lacks what the journal no longer has. ``members_moved`` is called
+        when another configuration counts: quorums follow at once, new members are peers, old ones stay until dropped.
         """
         check_version()
+        self.membership = membership
+        self.votes = False
+        """This node is a voter."""
         self.journal = journal
         self.clock = clock
         self.rng = rng
@@ -136,11 +141,16 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._apply_batch = apply_batch
         self._sendable = sendable
         self._too_far = too_far
+        self._members_moved = members_moved
         self.lagging: set[NodeId] = set()
         """Leader only: peers that have not acknowledged anything since they were too far behind."""
-        self._voters: set[str] = set()
+        self._voters: tuple[_Peer, ...] = ()
+        """The other ones."""
+        self._granted: set[str] = set()
         self._pre_votes: set[str] = set()
         self._pre_vote_passed = False
+        self._handed_over = False
+        """The next campaign is the leader's own wish."""
         self._heard_leader = -1e9
         self._next_look = -1e9
         self._need_append = False
@@ -176,8 +186,9 @@ class Engine(SyncObj):  # type: ignore[misc]
             logCompactionMinTime=1 << 60,
             dynamicMembershipChange=False,
         )
-        super().__init__(_Peer(node_id), [_Peer(p) for p in peers], conf, transport=_Outbound(send))
-        self._peers = {n.id: n for n in sorted(self._SyncObj__otherNodes, key=lambda n: n.id)}
+        self._peers: dict[NodeId, _Peer] = {}
+        super().__init__(_Peer(membership.node_id), [], conf, transport=_Outbound(send))
+        self._follow()
         self._set("raftLastApplied", journal.base_index)  # the commit index comes from the journal itself
 
     # -- private state of the base class, by its mangled names
@@ -185,6 +196,59 @@ class Engine(SyncObj):  # type: ignore[misc]
     def _set(self, name: str, value: Any) -> None:
         invariant("_SyncObj__" + name in self.__dict__, "pysyncobj has no {}", name)
         self.__dict__["_SyncObj__" + name] = value
+
+    # -- members
+
+    @property
+    def peers(self) -> KeysView[NodeId]:
+        """All that this node talks to, members or not."""
+        return self._peers.keys()
+
+    @property
+    def connected_peers(self) -> list[NodeId]:
+        """Those whose link is up."""
+        return [peer for peer, node in self._peers.items() if node in self._SyncObj__connectedNodes]
+
+    def _follow(self) -> None:
+        """Quorums are those of the configuration that counts."""
+        own, current = self.membership.node_id, self.membership.current
+        for member in current.ids:
+            if member != own:
+                self.add_peer(member)
+        self._voters = tuple(self._peers[voter] for voter in current.voters if voter != own)
+        self.votes = own in current.voters
+
+    def add_peer(self, peer: NodeId) -> None:
+        """From now on messages go there once it is connected, and may come from there. It counts if it is a voter."""
+        if peer in self._peers:
+            return
+        node = _Peer(peer)
+        self._peers = dict(sorted({**self._peers, peer: node}.items()))
+        self._SyncObj__otherNodes.add(node)
+        self._SyncObj__raftNextIndex[node] = self.journal.base_index + 1
+        self._SyncObj__raftMatchIndex[node] = 0
+        self._SyncObj__lastResponseTime[node] = self.clock.monotonic()
+
+    def drop_peer(self, peer: NodeId) -> None:
+        """Forget one that is no member."""
+        invariant(peer not in self.membership.current.ids, "{} is dropped, and a member", peer)
+        node = self._peers.pop(peer)
+        for nodes in (self._SyncObj__otherNodes, self._SyncObj__connectedNodes):
+            nodes.discard(node)
+        for table in (self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex, self._SyncObj__lastResponseTime):
+            table.pop(node, None)
+        for known in (self._echoed, self._probed, self._rewound):
+            known.pop(peer, None)
+        self.lagging.discard(peer)
+        self.quickest = [each for each in self.quickest if each != peer]
+
+    def _majority(self, others: int) -> bool:
+        """So many other voters, and this node if it is one, are more than half."""
+        return 2 * (others + self.votes) > len(self._voters) + self.votes
+
+    def hand_over(self, peer: NodeId) -> None:
+        """Leader only: have one that has every entry stand for election at once."""
+        self._SyncObj__transport.send(self._peers[peer], {"type": "timeout_now", "term": self.term})
 
     # -- what the rest of raftlog sees
 
@@ -242,7 +306,9 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def connected(self, peer: NodeId, *, up: bool) -> None:
         """A link came up or went down."""
-        node = self._peers[peer]
+        node = self._peers.get(peer)
+        if node is None:
+            return
         (self._SyncObj__connectedNodes.add if up else self._SyncObj__connectedNodes.discard)(node)
         if up and self.is_leader:
             # Whatever was in flight is gone; start from what the peer has acknowledged, or, as all that can be
@@ -256,8 +322,14 @@ class Engine(SyncObj):  # type: ignore[misc]
         invariant(self.is_leader, "append on a node that does not lead")
         invariant(command[:1] in (KIND_ROUTES, KIND_CONTROL), "a command of unknown kind")
         index = self.journal.last_index + 1
+        configuration = parse(command, index, self.term)
         self.journal.add(command, index, self.term)
         self._need_append = True
+        if configuration is not None:
+            self.membership.current.check_step(configuration)
+            self.membership.take(configuration)
+            self._follow()
+            self._members_moved()
         return index
 
     def start_read_round(self) -> int:
@@ -267,9 +339,12 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def quorum_round(self) -> int:
         """Highest round that a quorum (ourselves included) has echoed in this term."""
-        echoes = sorted((self._echoed.get(peer, 0) for peer in self._peers), reverse=True)
-        needed = (len(echoes) + 1) // 2
-        return self.round if needed == 0 else echoes[needed - 1]
+        echoes: list[int] = [
+            *([self.round] if self.votes else ()),
+            *(self._echoed.get(node.id, 0) for node in self._voters),
+        ]
+        echoes.sort(reverse=True)
+        return echoes[len(echoes) // 2]
 
     def receive(self, peer: NodeId, message: Message) -> None:
         """A checked message, past the gate."""
@@ -277,7 +352,7 @@ class Engine(SyncObj):  # type: ignore[misc]
 
     def acknowledged_by(self, peer: NodeId) -> int:
         """Leader only: highest Raft index that ``peer`` is known to hold; 1 when nothing is known."""
-        return max(1, int(self._SyncObj__raftMatchIndex.get(self._peers[peer], 0)))
+        return max(1, int(self._SyncObj__raftMatchIndex.get(self._peers.get(peer), 0)))
 
     def rewind(self, peer: NodeId, index: int) -> None:
         """Leader only: send entries from ``index`` on again."""
@@ -304,6 +379,9 @@ class Engine(SyncObj):  # type: ignore[misc]
         more = self._apply_committed()
         if self.is_leader and (self._need_append or now >= self._next_round()):
             self._SyncObj__sendAppendEntries()
+        if self.is_leader and not self.votes and self.membership.current.index <= self.applied_index:
+            self._SyncObj__sendAppendEntries()  # the others need not find out by themselves that it is committed
+            self._step_down()
         return more
 
     def _next_round(self) -> float:
@@ -314,10 +392,12 @@ class Engine(SyncObj):  # type: ignore[misc]
         raise InvariantViolated("the stock tick counts unsynced entries; use tick()")
 
     def _campaign_if_due(self, now: float) -> None:
-        if self._SyncObj__raftElectionDeadline > now:
+        if self._SyncObj__raftElectionDeadline > now and not self._handed_over:
+            return
+        if not self.membership.may_campaign(self.commit_index):
             return
         self._set("raftElectionDeadline", now + self._SyncObj__generateRaftTimeout())
-        if self._peers and not self._pre_vote_passed:
+        if self._voters and not self._pre_vote_passed:
             self._pre_votes = set()
             self._ask_all({"type": "pre_vote", "term": self.term + 1, **self._last_entry()})
             return
@@ -325,10 +405,10 @@ class Engine(SyncObj):  # type: ignore[misc]
         self._set("raftLeader", None)
         self._SyncObj__setState(CANDIDATE)
         self._SyncObj__setCurrentTerm(self.term + 1, self._SyncObj__selfNode.id)
-        self._set("votesCount", 1)
-        self._voters = set()
-        self._ask_all({"type": "request_vote", "term": self.term, **self._last_entry()})
-        if not self._peers:
+        self._granted = set()
+        self._ask_all({"type": "request_vote", "term": self.term, "force": self._handed_over, **self._last_entry()})
+        self._handed_over = False
+        if not self._voters:
             self._SyncObj__onBecomeLeader()
 
     def _last_entry(self) -> dict[str, int]:
@@ -336,7 +416,7 @@ class Engine(SyncObj):  # type: ignore[misc]
         return {"last_log_index": index, "last_log_term": term}
 
     def _ask_all(self, message: Message) -> None:
-        for node in self._peers.values():
+        for node in self._voters:
             self._SyncObj__transport.send(node, dict(message))
 
     @property
@@ -355,14 +435,16 @@ class Engine(SyncObj):  # type: ignore[misc]
             self.journal.acknowledged(min(index, self.journal.durable_index))
             self._set("raftCommitIndex", index)
             match = self._SyncObj__raftMatchIndex
-            self.quickest = [peer for peer, node in self._peers.items() if match[node] >= index]
+            self.quickest = [node.id for node in self._voters if match[node] >= index]
             if self.news_due is None:
                 self.news_due = self.clock.monotonic() + self.settings.commit_linger_ms / 1000
 
     def _held_by_quorum(self) -> int:
         match = self._SyncObj__raftMatchIndex
         # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
-        held: list[int] = [self.journal.durable_index, *(match[n] for n in self._peers.values())]
+        held: list[int] = [self.journal.durable_index, *(match[node] for node in self._voters)]
+        if not self.votes:
+            del held[0]
         held.sort(reverse=True)
         return held[len(held) // 2]
 
@@ -378,8 +460,8 @@ class Engine(SyncObj):  # type: ignore[misc]
             return
         self._next_look = now + self.settings.heartbeat_ms / 1000
         deadline = now - self.settings.fallback_ms / 1000
-        heard = sum(self._SyncObj__lastResponseTime[n] > deadline for n in self._peers.values())
-        if heard + 1 <= (len(self._peers) + 1) / 2 or not self.may_lead:
+        heard = sum(self._SyncObj__lastResponseTime[node] > deadline for node in self._voters)
+        if not self._majority(heard) or not self.may_lead:
             self._step_down()
 
     def _step_down(self) -> None:
@@ -418,11 +500,24 @@ class Engine(SyncObj):  # type: ignore[misc]
         elif kind == "pre_vote_ok":
             self._on_pre_vote_ok(node, term)
         elif kind == "request_vote":
-            if term >= self.term and not self._leader_is_alive():
+            if term >= self.term and (message.get("force") or not self._leader_is_alive()):
                 super()._SyncObj__onMessageReceived(node, message)
-        elif kind == "response_vote" and term == self.term and node.id not in self._voters:
-            self._voters.add(node.id)
-            super()._SyncObj__onMessageReceived(node, message)
+        elif kind == "response_vote":
+            self._on_vote(node, term)
+        elif kind == "timeout_now":
+            self._on_timeout_now(node, term)
+
+    def _on_vote(self, node: Node, term: int) -> None:
+        if term != self.term or not self.is_candidate or node not in self._voters:
+            return
+        self._granted.add(node.id)
+        if self._majority(len(self._granted)):
+            self._SyncObj__onBecomeLeader()
+
+    def _on_timeout_now(self, node: Node, term: int) -> None:
+        """The leader wants this node to follow it."""
+        if term == self.term and node is self._SyncObj__raftLeader and self.votes and self.may_lead:
+            self._handed_over = self._pre_vote_passed = True
 
     def _leader_is_alive(self) -> bool:
         recent = self.clock.monotonic() - self._heard_leader < self.settings.election_min_ms / 1000
@@ -445,15 +540,15 @@ class Engine(SyncObj):  # type: ignore[misc]
         elif not self._leader_is_alive():
             # Whoever is behind us will not win: do not let the time pass that he would need to see it. Where there are
             # several of us, not all at once.
-            ahead = self.settings.election_min_ms / 1000 * (0.25 * self.rng.random() if len(self._peers) > 2 else 0.0)
+            ahead = self.settings.election_min_ms / 1000 * (0.25 * self.rng.random() if len(self._voters) > 2 else 0.0)
             latest = self.clock.monotonic() + ahead
             self._set("raftElectionDeadline", min(self._SyncObj__raftElectionDeadline, latest))
 
     def _on_pre_vote_ok(self, node: Node, term: int) -> None:
-        if term != self.term + 1 or self.is_leader or self._leader_is_alive():
+        if term != self.term + 1 or self.is_leader or self._leader_is_alive() or node not in self._voters:
             return
         self._pre_votes.add(node.id)
-        if len(self._pre_votes) + 1 > (len(self._peers) + 1) / 2:
+        if self._majority(len(self._pre_votes)):
             self._pre_vote_passed = True
             self._set("raftElectionDeadline", 0)
 
@@ -527,11 +622,19 @@ class Engine(SyncObj):  # type: ignore[misc]
         while known < len(entries) and self.term_at(entries[known][1]) == entries[known][2]:
             known += 1
         new = entries[known:]
+        configurations = [each for each in (parse(*entry) for entry in new) if each is not None]
+        moved = bool(configurations)
         if new and new[0][1] <= self.journal.last_index:  # a real conflict
             invariant(new[0][1] > self.commit_index, "asked to truncate committed entry {}", new[0][1])
             self.journal.truncate_from(new[0][1])
+            moved = self.membership.truncated(new[0][1]) or moved
         for command, index, term in new:
             self.journal.add(command, index, term)
+        for configuration in configurations:
+            self.membership.take(configuration)
+        if moved:
+            self._follow()
+            self._members_moved()
 
     def _SyncObj__sendNextNodeIdx(  # noqa: N802
         self,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from logboom.types import NodeId
 from logboom.wire import Frame
+from raftlog.configuration import Configuration
 from raftlog.entry import Route
 
 
@@ -54,6 +55,10 @@ class RaftEvents(Protocol):
 
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         """Leader only, again and again: it lacks entries that the journal no longer has."""
+        ...
+
+    def members_changed(self, members: Configuration) -> None:
+        """Another configuration counts here, committed or not."""
         ...
 
     def synced(self) -> None:

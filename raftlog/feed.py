@@ -8,7 +8,7 @@ only up to the cursor, so that payload always comes first. A slow follower costs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,13 @@ class Feeds:
         self._offload = offload
         self._advanced = advanced
         self._damaged = damaged
+
+    def set_peers(self, peers: Iterable[NodeId]) -> None:
+        """Those to feed from now on; new ones are believed to hold everything until told otherwise."""
+        gone = dict(self._feeds)
+        self._feeds = {peer: gone.pop(peer) if peer in gone else _Feed() for peer in peers}
+        for feed in gone.values():
+            feed.epoch += 1
 
     def sendable(self, peer: NodeId) -> int:
         """Highest Raft index that may be sent to ``peer``."""

@@ -21,6 +21,7 @@ from typing import overload
 from logboom.types import MIB
 from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
+from ports.scrub import Pieces
 from ports.sync import Redo
 from raftlog import journal_codec as codec
 from raftlog.entry import KIND_NOOP
@@ -28,6 +29,7 @@ from raftlog.journal_base import BEGINNING, Base
 from raftlog.journal_codec import Kind
 from raftlog.journal_files import JournalFiles, Pending
 from raftlog.journal_replay import Entry, Replay
+from raftlog.journal_scrub import scrub_journal
 
 
 class JournalJob:
@@ -255,6 +257,15 @@ class Journal:
     def strip(self, through: int) -> None:
         """Write sealed files up to a settled sequence anew, without their batches. Off the loop; one at a time."""
         self._files.strip(through)
+
+    def scrub(self) -> Pieces:
+        """Read everything again but the file that is written. Off the loop."""
+        return scrub_journal(self._files)
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Of the files that ``scrub`` reads, as far as their number tells."""
+        return len(self._files.sealed) * self.segment_bytes
 
     # -- beginning later
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -23,6 +23,7 @@ from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
 from ports.timers import wait
+from raftlog.configuration import Configuration
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,8 @@ SILENT_S = 4.0
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 0.2
 """Short: a node that comes back waits for whoever has to dial it."""
+CALL_BACK_S = 2.0
+"""Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
 
 
 class LinkEvents(Protocol):
@@ -66,6 +69,27 @@ class Identity:
     settings_digest: bytes
 
 
+class Claim(NamedTuple):
+    """Whom a node believes to be the members, and since which entry of the parent log."""
+
+    term: int
+    index: int  # type: ignore[assignment]  # a tuple's method, which nobody wants here
+    ids: tuple[NodeId, ...]
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Claim | None:
+        """As PEER_HELLO says it, if it does. Raises ProtocolError."""
+        said = header.get("members")
+        if said is None:
+            return None
+        if isinstance(said, list) and len(said) == 3:
+            term, index, ids = said
+            numbers = type(term) is int and type(index) is int
+            if numbers and isinstance(ids, list) and all(isinstance(each, str) for each in ids):
+                return cls(term, index, tuple(map(NodeId, ids)))
+        raise ProtocolError("PEER_HELLO: bad field members")
+
+
 class Links:
     """All links of one node."""
 
@@ -84,7 +108,11 @@ class Links:
     ) -> None:
         """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame."""
         self.identity = identity
-        self.peers = {node: member for node, member in members.items() if node != identity.node_id}
+        self.addresses = {node: each.peer_address for node, each in members.items() if node != identity.node_id}
+        """Of those to have a link with."""
+        self.claim = Claim(0, 1, tuple(sorted(members)))
+        self.voters: tuple[NodeId, ...] = ()
+        self.removed: tuple[NodeId, ...] = ()
         self.network = network
         self.clock = clock
         self.rng = rng
@@ -95,23 +123,47 @@ class Links:
         self.links: dict[NodeId, _Link] = {}
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._dialling: dict[NodeId, asyncio.Task[None]] = {}
+        self._started = False
 
     async def start(self, address: str) -> str:
         """Listen and begin to dial; returns the bound address."""
         server = self.tls[0] if self.tls else None
         self._listener = await self.network.listen(address, lambda: _Link(self, None), limits=self.limits, tls=server)
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._keep_dialling(peer)) for peer in self.peers if self.identity.node_id < peer
-        ]
-        self._tasks.append(loop.create_task(self._keep_alive()))
+        self._started = True
+        self._dial_all()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_alive()))
         return self._listener.address
+
+    def set_members(
+        self, addresses: Mapping[NodeId, str], *, current: Configuration, settled: bool, guests: Collection[NodeId]
+    ) -> None:
+        """Have links with these, whose peer addresses are given, and let ``guests`` keep theirs; no others.
+
+        ``settled``: ``current`` is committed, hence whoever it has removed may be told so.
+        """
+        self.claim = Claim(current.term, current.index, current.ids)
+        self.voters, self.removed = current.voters, current.removed if settled else ()
+        for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
+            self._dialling.pop(peer).cancel()
+        self.addresses = dict(addresses)
+        for peer in [peer for peer in self.links if peer not in addresses and peer not in guests]:
+            self.links[peer].connection.close()
+        if self._started:
+            self._dial_all()
+
+    def _dial_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for peer in sorted(self.addresses.keys() - self._dialling.keys()):
+            self._dialling[peer] = loop.create_task(self._keep_dialling(peer, self.addresses[peer]))
 
     async def close(self) -> None:
         """Stop dialling and listening, cut all links."""
-        for task in self._tasks:
+        self._started = False
+        tasks = [*self._tasks, *self._dialling.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for link in list(self.links.values()):
             link.connection.abort()
         if self._listener is not None:
@@ -162,6 +214,7 @@ class Links:
             "node": self.identity.node_id,
             "cluster": self.identity.cluster_id,
             "settings": self.identity.settings_digest,
+            "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
         }
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
@@ -175,10 +228,13 @@ class Links:
             )
         if header.get("cluster") != mine.cluster_id:
             raise WrongNode(f"{link.connection.remote} belongs to cluster {shown(header.get('cluster'))}")
-        if not isinstance(peer, str) or peer not in self.peers:
+        if not isinstance(peer, str) or peer == mine.node_id:
             raise WrongNode(f"{link.connection.remote} says it is {shown(peer)}: not another member of this cluster")
         if header.get("settings") != mine.settings_digest:
-            raise WrongNode(f"{peer} has other cluster settings: members, partitions, machines and modes must agree")
+            raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
+        self._check_claim(NodeId(peer), Claim.of(header))
+        if link.expected is None and mine.node_id < peer and peer in self.addresses:
+            raise WrongNode(f"{peer} is dialled from here")  # two links would end each other
         if self.tls and peer not in link.connection.peer_identities:
             names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
             raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
@@ -186,17 +242,36 @@ class Links:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
         return NodeId(str(peer))
 
-    async def _keep_dialling(self, peer: NodeId) -> None:
+    def _check_claim(self, peer: NodeId, theirs: Claim | None) -> None:
+        """A node that is no member here may know better: a newer configuration that has both."""
+        mine, newer = self.claim, theirs is not None and theirs[:2] > self.claim[:2]
+        if theirs is not None and theirs[:2] == mine[:2] and theirs.ids != mine.ids:
+            raise WrongNode(f"{peer} begins with other cluster.members: {', '.join(theirs.ids)}")
+        if theirs is not None and theirs[:2] == (0, 0) and peer in self.voters:
+            # Whoever became a voter had it in its journal: it would vote again where it has voted.
+            raise WrongNode(f"{peer} votes in this cluster, and knows nothing: remove it, and add it with another id")
+        if peer not in self.addresses and not (newer and theirs and {peer, self.identity.node_id} <= set(theirs.ids)):
+            gone = peer in self.removed
+            raise WrongNode(
+                f"{peer} {'has been removed from' if gone else 'is not another member of'} this cluster", gone=gone
+            )
+
+    async def _keep_dialling(self, peer: NodeId, address: str) -> None:
         pause = REDIAL_MIN_S
+        mine = self.identity.node_id < peer
         while True:
             if peer in self.links:
                 pause = REDIAL_MIN_S
                 await self.links[peer].gone.wait()
                 continue
+            if not mine:
+                await wait(CALL_BACK_S)
+                if peer in self.links:
+                    continue
             link = _Link(self, peer)
             try:
                 client = self.tls[1] if self.tls else None
-                await self.network.dial(self.peers[peer].peer_address, link, limits=self.limits, tls=client)
+                await self.network.dial(address, link, limits=self.limits, tls=client)
                 async with asyncio.timeout(self.limits.handshake_s):
                     await link.settled.wait()
                 if link.peer is None:
@@ -206,7 +281,12 @@ class Links:
             except (OSError, TimeoutError, LogboomError) as error:
                 log.debug("dial_failed", peer=peer, error=str(error))
                 link.abort()
-            await wait(pause * (0.5 + self.rng.random()))
+            except asyncio.CancelledError:
+                if link.peer is None:
+                    link.abort()
+                raise
+            if mine:
+                await wait(pause * (0.5 + self.rng.random()))
             pause = min(pause * 2, REDIAL_MAX_S)
 
     async def _keep_alive(self) -> None:
@@ -270,7 +350,11 @@ class _Link:
             peer = self.links.check_hello(frame.header, self)
         except LogboomError as error:
             log.warning("peer_refused", error=str(error), code=error.code)
-            self.connection.abort()
+            if error.fields.get("gone"):
+                self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
+                self.connection.close()
+            else:
+                self.connection.abort()
             return
         self.connection.authenticated()
         older = self.links.links.pop(peer, None)

@@ -18,8 +18,9 @@ FIELDS: Final[dict[str, dict[str, type]]] = {
     "pre_vote": {"term": int, "last_log_index": int, "last_log_term": int},
     "pre_vote_ok": {"term": int},
     "pre_vote_no": {"term": int},
+    "timeout_now": {"term": int},
 }
-"""Everything else that PySyncObj would act on (forwarded commands, admin, transfer, snapshots) is refused."""
+"""Everything else that PySyncObj would act on (forwarded commands, admin, snapshots) is refused."""
 
 INDEX_MAX: Final = 1 << 62
 
@@ -43,6 +44,8 @@ def decode(raw: memoryview) -> Message:
         value: Any = message.get(name)
         if type(value) is not wanted or not _in_range(value):
             raise ProtocolError(f"Raft message {kind}: bad field {name}")
+    if type(message.get("force", False)) is not bool:
+        raise ProtocolError(f"Raft message {kind}: bad field force")
     if "entries" in message or "prevLogIdx" in message:
         _check_entries(message)
     return message

@@ -5,21 +5,24 @@ equal on every node) and knows where each partition's log ends. Rebuilt from the
 journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
-rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``raftlog.lifecycle``).
-Equal states are equal bytes. Version 1, without the lifecycle, is read.
+rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``raftlog.lifecycle``);
+then, once the log has said who the members are: term u64, Raft index u64, and that control entry. Equal states are
+equal bytes. Version 1, without the lifecycle, is read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
-from raftlog.entry import Route
+from raftlog.configuration import MEMBERS, Configuration
+from raftlog.entry import Route, pack_control, unpack_control
 from raftlog.lifecycle import Change, Lifecycle
 
 VERSION: Final = 2
@@ -27,6 +30,7 @@ BEFORE_LIFECYCLES: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
 INDEX_MAX: Final = 1 << 62
 ROW: Final = struct.Struct("<IQ16sQ")
+MEMBERS_AT: Final = struct.Struct("<QQ")
 
 
 class Tail(NamedTuple):
@@ -50,6 +54,8 @@ class ParentState:
     raft_index: int = 1
     tails: dict[PartitionId, Tail] = field(default_factory=dict)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    members: Configuration | None = None
+    """As the log has said last; None while it has said nothing."""
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
@@ -69,9 +75,11 @@ class ParentState:
         self.raft_index = raft_index
         return first
 
-    def control(self, raft_index: int) -> None:
-        """Take one committed Raft entry that routes nothing."""
+    def control(self, raft_index: int, term: int = 0, fields: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Take one committed Raft entry that routes nothing. Raises CorruptData for members that cannot be."""
         invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
+        if fields.get("do") == MEMBERS:
+            self.members = Configuration.parse(fields, term=term, index=raft_index)
         self.raft_index = raft_index
 
     def change(self, change: Change) -> str:
@@ -85,13 +93,17 @@ class ParentState:
 
     def copy(self) -> ParentState:
         """As it is now; it shares nothing that changes."""
-        return ParentState(self.global_index, self.raft_index, dict(self.tails), lifecycle=self.lifecycle)
+        return ParentState(self.global_index, self.raft_index, dict(self.tails), self.lifecycle, self.members)
 
     def encode(self) -> bytes:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
         head = HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows))
-        return b"".join((head, *rows, self.lifecycle.encode()))
+        rows.append(self.lifecycle.encode())
+        if self.members is not None:
+            said = pack_control(self.members.fields())
+            rows += [MEMBERS_AT.pack(self.members.term, self.members.index), said]
+        return b"".join((head, *rows))
 
     @classmethod
     def decode(cls, raw: bytes | memoryview) -> ParentState:
@@ -118,10 +130,10 @@ class ParentState:
         if raw[0] != BEFORE_LIFECYCLES:
             state.lifecycle, size = Lifecycle.decode(bytes(raw[end:]))
             end += size
-        if end != len(raw):
-            raise CorruptData(f"a parent state with {len(raw) - end} bytes too many")
         if any(state.lifecycle.is_gone(partition) for partition in state.tails):
             raise CorruptData("a parent state with the log of a partition that is destroyed")
+        if len(raw) > end:
+            state.members = _members(bytes(raw[end:]), raft_index)
         return state
 
     def tails_after(self, uncommitted: Iterable[Route]) -> dict[PartitionId, Tail]:
@@ -130,3 +142,13 @@ class ParentState:
         for route in uncommitted:
             tails[route.partition_id] = Tail(route.last_index, route.digest)
         return tails
+
+
+def _members(raw: bytes, raft_index: int) -> Configuration:
+    fields = unpack_control(raw[MEMBERS_AT.size :])
+    if fields is None:
+        raise CorruptData(f"a parent state with {len(raw)} bytes too many")
+    term, index = MEMBERS_AT.unpack_from(raw)
+    if not 1 < index <= raft_index or term >= INDEX_MAX:
+        raise CorruptData(f"a parent state at Raft {raft_index} with members of {index}")
+    return Configuration.parse(fields, term=term, index=index)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from logboom.errors import CorruptData
 from raftlog.entry import Route
+from raftlog.lacks import Lack
 
 
 class DamagedPayload(CorruptData):
@@ -23,6 +24,10 @@ class Payloads(Protocol):
 
     def holds(self, route: Route) -> bool:
         """The batch with that digest ends at that index here: appended, synced with the next group at the latest."""
+        ...
+
+    def lack(self, route: Route) -> Lack:
+        """Why a batch is not held."""
         ...
 
     def receive(self, raw: memoryview) -> Route | None:

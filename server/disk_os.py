@@ -13,6 +13,7 @@ from typing import Final
 from ports.disk import Buffer
 
 IOV_MAX: Final = 1024
+PAGE: Final = 4096
 
 
 class OsFile:
@@ -30,6 +31,15 @@ class OsFile:
             offset += len(part)
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        """See File. What is not written back yet stays in the page cache, and is read there."""
+        start = offset - offset % PAGE
+        whole = length + offset - start + PAGE
+        os.posix_fadvise(self._fd, start, whole, os.POSIX_FADV_DONTNEED)
+        raw = self.read(offset=offset, length=length)
+        os.posix_fadvise(self._fd, start, whole, os.POSIX_FADV_DONTNEED)
+        return raw
 
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """See File."""
@@ -140,6 +150,11 @@ class OsDisk:
     def rename(self, source: Path, target: Path) -> None:
         """See Disk."""
         source.rename(target)
+
+    def move_directory(self, source: Path, target: Path) -> None:
+        """See Disk."""
+        source.rename(target)
+        self.sync_directory(target.parent)
 
     def remove(self, path: Path) -> None:
         """See Disk."""

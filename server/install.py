@@ -6,7 +6,7 @@ crash: with the intent still there all of them are taken again; without it, noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -89,10 +89,12 @@ def restore_state(store: SnapshotStore, meta: SetMeta, partition_id: PartitionId
 
 def section_of(meta: SetMeta, partition_id: PartitionId) -> PartitionMeta:
     """Where a partition's state is. Raises CorruptData if the set does not have it."""
-    for each in _matching(meta, partition_id):
-        return each
-    raise CorruptData(f"the snapshot at {meta.global_index} does not have partition {partition_id}")
+    found = find_section(meta, partition_id)
+    if found is None:
+        raise CorruptData(f"the snapshot at {meta.global_index} does not have partition {partition_id}")
+    return found
 
 
-def _matching(meta: SetMeta, partition_id: PartitionId) -> Iterator[PartitionMeta]:
-    return (each for each in meta.partitions if each.partition_id == partition_id)
+def find_section(meta: SetMeta, partition_id: PartitionId) -> PartitionMeta | None:
+    """Where a partition's state is; None: not in this set."""
+    return next((each for each in meta.partitions if each.partition_id == partition_id), None)

@@ -93,6 +93,7 @@ async def _serve(settings: Settings) -> int:
         log.critical("stopping", error=repr(reason), exc_info=reason)
         sys.stderr.flush()
         os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
+    await node.hand_over()
     await node.close()
     log.info("stopped", node=node.node_id)
     return EXIT_OK

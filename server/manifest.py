@@ -36,34 +36,37 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     cluster: str
     members: tuple[str, ...]
-    """Ids of all nodes, sorted. Their addresses may change."""
+    """Ids of all nodes that the directory was begun with, sorted; none: it was begun by one that joins."""
     partitions: tuple[Kind, ...]
     """From partition 0 on."""
 
     @staticmethod
-    def of(node: NodeId, cluster: ClusterSettings) -> Manifest:
+    def of(node: NodeId, cluster: ClusterSettings, *, joins: bool = False) -> Manifest:
         """What a node with these settings writes."""
         each = map(cluster.partition, range(cluster.partitions))
         kinds = groupby(each, lambda chosen: (chosen.state_machine, DurabilityMode(chosen.mode)))
         return Manifest(
             node=node,
             cluster=cluster.id,
-            members=tuple(sorted(member.id for member in cluster.members)),
+            members=() if joins else tuple(sorted(member.id for member in cluster.members)),
             partitions=tuple(Kind(sum(1 for _ in same), *kind) for kind, same in kinds),
         )
 
     def check_owner(self, wanted: Manifest, where: str) -> None:
-        """Raises WrongNode or ConfigError if the directory was made by others than ``wanted`` names."""
+        """Raises WrongNode if the directory was made by others than ``wanted`` names."""
         if (self.node, self.cluster) != (wanted.node, wanted.cluster):
             raise WrongNode(
                 f"{where} belongs to node {self.node!r} of cluster {self.cluster!r}, "
                 f"not to {wanted.node!r} of {wanted.cluster!r}"
             )
-        if self.members != wanted.members:
+
+    def check_members(self, wanted: Manifest, where: str) -> None:
+        """Raises ConfigError for other members than those at the beginning. Only while the log says nothing of them."""
+        if self.members and self.members != wanted.members:
             # Two configurations may have majorities that share no node: what one has committed the other forgets.
             raise ConfigError(
                 f"cluster.members: {', '.join(wanted.members)}, and {where} is of a cluster with "
-                f"{', '.join(self.members)}. The members of a cluster that has data cannot be changed",
+                f"{', '.join(self.members)}. Members are changed with `logboom members` while it runs",
                 path="cluster.members",
             )
 

@@ -15,21 +15,27 @@ from dispatcher.backend import Backend
 from dispatcher.barriers import Barriers
 from dispatcher.compaction import Compaction
 from dispatcher.installing import Installing
+from dispatcher.members import hand_over
 from dispatcher.partitioning import kind_of, wrong_begin
 from dispatcher.pipeline import Pipeline
+from dispatcher.rebuilding import Rebuilding
+from dispatcher.scrubbing import Scrubbing
 from dispatcher.service import ClientService
 from dispatcher.serving import SnapshotServing
 from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError
+from logboom.errors import ConfigError, IndexCompacted, LogboomError
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.types import GlobalLogIndex, NodeId
 from ports.net import ConnectionLimits, Listener
+from ports.timers import wait
+from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
+from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import ParentState
 from server.data_dir import DataDir
@@ -43,6 +49,8 @@ from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
+
+HAND_OVER_AGAIN_S = 0.05
 
 
 class Node:
@@ -65,7 +73,7 @@ class Node:
         self.apply_offload = self.world.apply_offload
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
-        manifest = Manifest.of(self.node_id, settings.cluster)
+        manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
             disk=self.disk,
@@ -82,6 +90,8 @@ class Node:
         intent = Intent(self.disk, self.data_dir.path)
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
+        self.membership = self._membership(manifest)
+        manifest = msgspec.structs.replace(manifest, members=self.data_dir.manifest.members)
         self._check_begin()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
@@ -104,7 +114,11 @@ class Node:
             admission=self.admission,
             parent=self.parent,
             snapshots_of=self._snapshots,
+            rebuilding_of=self._rebuilding,
         )
+        for partition_id, why in self.rooms.lacking.items():
+            self.pipeline.rebuilding.lacking(partition_id, why)
+        self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.raft.recover()
         self.service = ClientService(self.pipeline, settings)
         self._listener: Listener | None = None
@@ -132,6 +146,18 @@ class Node:
         log.info("serving", node=self.node_id, clients=self._listener.address, peers=self.member.peer_address)
         return self._listener.address
 
+    async def hand_over(self) -> None:
+        """Before this node stops: if it leads, and another can, have that one lead. ``raft.transfer_ms`` at most."""
+        until = self.clock.monotonic() + self.settings.raft.transfer_ms / 1000
+        while self.pipeline.raft.engine.is_leader and self.clock.monotonic() < until:
+            try:
+                await hand_over(self.pipeline, None, until)
+            except LogboomError as error:
+                log.info("not_handed_over", error=error.message)
+                if not set(self.membership.current.voters) & set(self.pipeline.raft.engine.connected_peers):
+                    return
+                await wait(HAND_OVER_AGAIN_S)
+
     async def close(self) -> None:
         """Stop taking requests, answer what is open, sync and close every file."""
         if self._listener is not None:
@@ -145,6 +171,19 @@ class Node:
         self.data_dir.close()
 
     # -- parts
+
+    def _membership(self, wanted: Manifest) -> Membership:
+        """What the log says counts; the settings only where it has said nothing yet."""
+        begun = self.data_dir.manifest
+        begins = self.parent.members
+        if begins is None:
+            begins = Configuration.of_settings(self.settings.cluster.members) if begun.members else NOBODY
+        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins)
+        if found.current.index <= 1:
+            begun.check_members(wanted, str(self.data_dir.path))
+        elif set(found.current.ids) != {m.id for m in self.settings.cluster.members}:
+            log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
+        return found
 
     def _check_begin(self) -> None:
         """The log and the settings agree on the partitions that the cluster began with."""
@@ -162,7 +201,11 @@ class Node:
     def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
         if global_index is None:
             return None
-        meta = self.sets.get(global_index)
+        try:
+            meta = self.sets.get(global_index)
+        except IndexCompacted as error:  # damaged since; whatever it was to fill asks for another
+            log.error("installing_given_up", global_index=global_index, error=str(error))
+            return None
         install_logs(meta, disk=self.disk, journal=self.journal, directory_of=self.data_dir.partition)
         return meta
 
@@ -229,7 +272,7 @@ class Node:
         installing = Installing(
             settings=settings,
             cluster=cluster,
-            peers=[NodeId(m.id) for m in cluster.members if m.id != self.node_id],
+            peers=lambda: raft.engine.peers,
             store=self.sets,
             log_of=pipeline.partitioning.log_of,
             payloads=pipeline.payloads,
@@ -238,24 +281,50 @@ class Node:
             offload=self.slow_offload,
             poke=raft.poke,
             raft_index=lambda: raft.engine.applied_index,
+            base_index=lambda: raft.journal.base.index,
             stop_compaction=compaction.close,
             ready=Intent(self.disk, self.data_dir.path).write,
             fatal=self.fatal,
         )
         return Snapshots(self.sets, taking, compaction, serving, installing)
 
+    def _scrubbing(self, backend: Backend) -> Scrubbing:
+        return Scrubbing(
+            settings=self.settings.scrub,
+            logs=self.logs,
+            machines=self.machines,
+            store=self.sets,
+            journal=self.journal,
+            clock=self.clock,
+            offload=self.slow_offload,
+            damaged_batch=backend.damaged,
+            damaged_state=backend.rebuilding.damaged,
+            fatal=self.fatal,
+        )
+
+    def _rebuilding(self, pipeline: Pipeline) -> Rebuilding:
+        return Rebuilding(
+            machines=self.machines,
+            workers=pipeline.workers,
+            worker_of=pipeline.make_worker,
+            rebuild=self.rooms.rebuild,
+            offload=self.slow_offload,
+            want=pipeline.snapshots.installing.want,
+            changed=pipeline.look_again,
+            fatal=self.fatal,
+        )
+
     def _raft(self, pipeline: Pipeline) -> RaftLog:
-        settings, members = self.settings, {NodeId(m.id): m for m in self.settings.cluster.members}
+        settings = self.settings
         tls = settings.tls.directory
         net = settings.net
         return RaftLog(
-            node_id=self.node_id,
-            peers=[node for node in members if node != self.node_id],
+            membership=self.membership,
             journal=self.journal,
             payloads=pipeline.payloads,
             links_of=lambda events: Links(
                 identity=Identity(self.node_id, settings.cluster.id, settings_digest(settings.cluster)),
-                members=members,
+                members={},
                 network=self.network,
                 clock=self.clock,
                 rng=self.rng,
@@ -292,8 +361,9 @@ class Node:
 
 
 def settings_digest(cluster: ClusterSettings) -> bytes:
-    """What both ends of a link compare: all cluster settings, in a canonical form."""
-    return hashlib.blake2b(msgspec.json.encode(cluster, order="deterministic"), digest_size=16).digest()
+    """What both ends of a link compare: all cluster settings but the members, in a canonical form."""
+    shared = msgspec.structs.replace(cluster, members=())
+    return hashlib.blake2b(msgspec.json.encode(shared, order="deterministic"), digest_size=16).digest()
 
 
 def _member(settings: Settings) -> Member:

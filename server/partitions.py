@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
 
 import structlog
 
+from dispatcher.rebuilding import Rebuilt
 from dispatcher.rooms import Opened, Progressed
-from logboom.errors import ConfigError, CorruptData, InvalidRequest
+from logboom.errors import ConfigError, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
@@ -21,16 +22,13 @@ from raftlog.journal import Journal
 from raftlog.lifecycle import CHANGES, Change, Kind
 from raftlog.parent_state import EMPTY, ParentState
 from server.data_dir import DataDir
-from server.install import restore_state
 from server.shares import later_apply_share, later_log_share
+from server.states import STATE, States
 from server.world import World
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
-
-STATE: Final = "state"
-"""Directory of a partition's state machine, in the partition's own."""
 
 
 class PartitionRooms:
@@ -49,8 +47,14 @@ class PartitionRooms:
         self._world = world
         self._disk = world.disk
         self._data_dir = data_dir
-        self._sets = sets
         self._fatal = fatal
+        self._states = States(
+            disk=world.disk, sets=sets, directory_of=data_dir.partition, open_machine=self._open_machine
+        )
+        self._kinds: dict[PartitionId, Kind] = {}
+        """Of all that were ever open here."""
+        self.lacking: dict[PartitionId, str] = {}
+        """Partitions whose state is gone, and why nothing here makes it anew; as found at the start."""
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
         self.ending: dict[PartitionId, Machine] = {}
@@ -77,8 +81,11 @@ class PartitionRooms:
             tail = parent.tails.get(partition_id, EMPTY)
             base = LogBase(tail.last_index, tail.digest, tail.global_index)
             self.logs[partition_id] = self._open_log(partition_id, kind, logs, base)
-            self.machines[partition_id] = self._open_machine(partition_id, kind, apply)
-            self._restore(partition_id, installing)
+            self._kinds[partition_id], self._apply[partition_id] = kind, apply
+            found = self._states.open(partition_id, self.logs[partition_id], installing)
+            self.machines[partition_id] = found.machine
+            if found.lacks is not None:
+                self.lacking[partition_id] = found.lacks
 
     def remove_gone(self, parent: ParentState) -> None:
         """Directories of what was destroyed before the journal begins: a crash may have left them. Blocking."""
@@ -86,19 +93,6 @@ class PartitionRooms:
             if name.isdigit() and parent.lifecycle.is_gone(int(name)):
                 self.remove(PartitionId(int(name)))
                 log.info("partition_removed", partition=int(name))
-
-    def _restore(self, partition_id: PartitionId, installing: SetMeta | None) -> None:
-        """From a snapshot, if the log does not go back as far as the state."""
-        machine, store = self.machines[partition_id], self.logs[partition_id]
-        lacks = machine.position().applied_index + 1 < store.first_available_index
-        meta = installing if installing is not None else self._sets.newest if lacks else None
-        if meta is not None:
-            restore_state(self._sets, meta, partition_id, machine)
-        elif lacks:
-            raise CorruptData(
-                f"partition {partition_id}: its state ends at {machine.position().applied_index}, its log begins at "
-                f"{store.first_available_index}, and there is no snapshot: this node must be rebuilt from a snapshot"
-            )
 
     # -- while the node runs (Rooms)
 
@@ -120,9 +114,15 @@ class PartitionRooms:
     def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
         """See Rooms."""
         store = self.logs.get(partition_id) or self.open_log(partition_id, kind)
-        apply = later_apply_share(self._settings.apply, len(self.machines) + 1)
-        opened = self._fresh[partition_id] = Opened(store, self._open_machine(partition_id, kind, apply))
+        self._kinds[partition_id] = kind
+        self._apply[partition_id] = later_apply_share(self._settings.apply, len(self.machines) + 1)
+        found = self._states.open(partition_id, store, None)
+        opened = self._fresh[partition_id] = Opened(store, found.machine)
         return opened
+
+    def rebuild(self, partition_id: PartitionId, damaged: Machine) -> Rebuilt:
+        """Another machine in the place of a damaged one, which stays open. Blocking."""
+        return self._states.rebuild(partition_id, self.logs[partition_id], damaged)
 
     def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:
         """See Rooms."""
@@ -153,6 +153,7 @@ class PartitionRooms:
             self.machines[partition_id] = fresh.machine
         for machine in (*self.machines.values(), *self.ending.values()):
             machine.close()
+        self._states.close()
         for store in self.logs.values():
             store.close()
 
@@ -171,13 +172,12 @@ class PartitionRooms:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
         return opened
 
-    def _open_machine(self, partition_id: PartitionId, kind: Kind, settings: ApplySettings) -> Machine:
-        self._apply[partition_id] = settings
+    def _open_machine(self, partition_id: PartitionId, directory: Path) -> Machine:
         return open_machine(
-            kind.state_machine,
-            self._data_dir.partition(partition_id) / STATE,
+            self._kinds[partition_id].state_machine,
+            directory,
             partition_id,
-            settings,
+            self._apply[partition_id],
             disk=self._disk,
             open_state_file=self._world.open_state_file,
         )

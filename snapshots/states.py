@@ -24,6 +24,7 @@ from logboom.state_machine import ENTRY_BYTES_MAX, ENTRY_KEY_BYTES_MAX, SPACES, 
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import invariant
+from ports.scrub import Piece, Pieces
 from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta
 
 MAGIC: Final = b"LBSTAT"
@@ -253,6 +254,20 @@ def verify_states(file: File, meta: SetMeta) -> None:
         for _ in read_section(file, partition):
             pass
     raise _damaged(path, 0, "another digest than its set says")
+
+
+def scrub_states(file: File, meta: SetMeta) -> Pieces:
+    """``verify_states``, piece by piece and of the disk. Raises CorruptData."""
+    path, size = str(file.path), file.size()
+    if size != meta.states_bytes:
+        raise _damaged(path, min(size, meta.states_bytes), f"{size} bytes, {meta.states_bytes} expected")
+    whole = blake3()
+    for offset in range(0, size, PIECE_BYTES):
+        raw = file.read_anew(offset=offset, length=PIECE_BYTES)
+        whole.update(raw)
+        yield Piece(len(raw))
+    if whole.digest(DIGEST_BYTES) != meta.states_digest:
+        raise _damaged(path, 0, "another digest than its set says")
 
 
 def _damaged(path: str, offset: int, story: str) -> CorruptData:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from logboom.errors import CorruptData, IndexCompacted
+from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
+from ports.scrub import UNREADABLE, Piece, Pieces
 from snapshots.meta import SetMeta, decode, encode
-from snapshots.states import StatesWriter, Written, check_header, verify_states, whole_bytes
+from snapshots.states import StatesWriter, Written, check_header, scrub_states, verify_states, whole_bytes
 
 NAME: Final = re.compile(r"([0-9]{20})\.(set|set\.new|states|states\.partial|states\.fetch)")
 
@@ -169,6 +170,28 @@ class SnapshotStore:
             file.close()
             raise
         return file
+
+    def scrub(self, global_index: GlobalLogIndex) -> Pieces:
+        """Read one set again. The damage of the last piece is the set's: it is of no use. Who removes it ends this."""
+        path = self._path(global_index, "set")
+        try:
+            meta = self.get(global_index)
+            raw = self._disk.read_file(path)
+            yield Piece(len(raw))
+            decode(raw, path=str(path))
+            file = self._disk.open(self._path(global_index, "states"), readonly=True)
+            try:
+                yield from scrub_states(file, meta)
+            finally:
+                file.close()
+        except IndexCompacted:
+            return
+        except (CorruptData, IncompatibleVersion, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in UNREADABLE:
+                raise
+            if any(meta.global_index == global_index for meta in self._sets):
+                known = error if isinstance(error, CorruptData) else CorruptData(f"{path}: {error}", path=str(path))
+                yield Piece(0, known)
 
     def remove(self, global_index: GlobalLogIndex) -> None:
         """On return it is gone, durably."""

@@ -28,6 +28,9 @@ class MemoryFile:
     def read(self, *, offset: int, length: int) -> bytes:
         return bytes(self.content[offset : offset + length])
 
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
+
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         raw = b"".join(bytes(buffer) for buffer in buffers)
         self.allocate(offset + len(raw))
@@ -90,11 +93,15 @@ class MemoryDisk:
     def rename(self, source: Path, target: Path) -> None:
         self.files[target] = self.files.pop(source)
 
-    def remove(self, path: Path) -> None:
-        del self.files[path]
+    def move_directory(self, source: Path, target: Path) -> None:
+        for path in [path for path in self.files if source in path.parents]:
+            self.files[target / path.relative_to(source)] = self.files.pop(path)
 
     def remove_directory(self, path: Path) -> None:
         self.files = {each: content for each, content in self.files.items() if path not in each.parents}
+
+    def remove(self, path: Path) -> None:
+        del self.files[path]
 
     def sync_directory(self, path: Path) -> None:
         pass

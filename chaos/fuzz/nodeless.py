@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
+from chaos.fuzz.disk import MemoryDisk
 from dispatcher.barriers import Barriers
 from dispatcher.requests import SubmitReply, SubmitRequest
+from dispatcher.serving import SnapshotServing
 from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
-from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
 from logboom.wire import Buffer
 from partitions.compaction import Leases
+from raftlog.configuration import NOBODY
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
 
 T = TypeVar("T")
 
@@ -24,6 +30,7 @@ PARTITIONS: Final = [PartitionId(0), PartitionId(1)]
 MEMBERS: Final = tuple(Member(id=f"n{n}", peer_address=f"h:{n}", client_address=f"h:{n + 5}") for n in (1, 2, 3))
 SETTINGS: Final = Settings(cluster=ClusterSettings(id="fuzz", members=MEMBERS, partitions=2))
 DIGEST: Final = bytes(range(16))
+_CUT: Final = (GlobalLogIndex(5), RaftIndex(9), Term(2))
 
 
 class Still:
@@ -102,6 +109,7 @@ class NoNode:
 
     node_id = ME
     cluster = SETTINGS.cluster
+    members = NOBODY
     raft = SimpleNamespace(admits=True)
     admission = SimpleNamespace(used=lambda *_: (0, 0))
 
@@ -110,6 +118,7 @@ class NoNode:
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
         self.submitted: list[SubmitRequest] = []
+        self.snapshots = SimpleNamespace(serving=_serving())
 
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
@@ -125,6 +134,9 @@ class NoNode:
 
     def leader_address(self) -> str | None:
         return None
+
+    def client_addresses(self) -> dict[str, str]:
+        return {}
 
     def recovered(self, partitions: object = None) -> bool:
         return True
@@ -143,6 +155,10 @@ class NoNode:
 
     def status(self) -> dict[str, Any]:
         return {"node": self.node_id}
+
+    @property
+    def rebuilding(self) -> Any:
+        return SimpleNamespace(fenced=lambda _: False)
 
     @property
     def machines(self) -> dict[PartitionId, FewKeys]:
@@ -171,3 +187,21 @@ class NoNode:
         return "running"
 
     pause = resume = freeze = thaw = _steered
+
+
+def _serving() -> SnapshotServing:
+    """Of a node that has one set, of nothing, at 5."""
+    store = SnapshotStore(MemoryDisk(), Path("/snapshots"))
+    writer = store.begin(GlobalLogIndex(5))
+    written = writer.finish()
+    meta = SetMeta(SETTINGS.cluster.id, *_CUT, b"", written.partitions, written.states_bytes, written.states_digest, 0)
+    store.complete(writer, meta)
+    empty = SimpleNamespace(first_available_index=1, before_digest=DIGEST, read_raw=lambda **_: [])
+    return SnapshotServing(
+        store=store,
+        logs=cast("Any", dict.fromkeys(PARTITIONS, empty)),
+        links=cast("Any", None),
+        clock=Still(),
+        offload=Still(),
+        damaged=lambda *_: None,
+    )

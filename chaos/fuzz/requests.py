@@ -139,6 +139,9 @@ def _session_seeds() -> list[bytes]:
         (Kind.STATUS, {"digests": True}, b""),
         (Kind.ADMIN, {"action": "pause", "partition": 0}, b""),
         (Kind.PING, {}, b""),
+        (Kind.SNAPSHOT_READ, {"global_index": 5, "file": "states", "offset": 3}, b""),
+        (Kind.SNAPSHOT_READ, {"global_index": 5, "file": "meta", "offset": 0}, b""),
+        (Kind.LOG_READ, {"global_index": 5, "partition": 1, "after": 0, "through": 9}, b""),
     ]
     hello = (Kind.HELLO, {"version": 1, "client": "fuzz", "cluster": "fuzz", "token": "secret"}, b"")
     tail = [asks[4], (Kind.CREDIT, {"bytes": 10}, b""), (Kind.CANCEL, {}, b"")]
@@ -230,7 +233,7 @@ def peer(data: bytes) -> None:
     """First byte: whether PEER_HELLO is done already."""
     cursor = Cursor(data)
     node, connection = _Node(), Sent()
-    link = _Link(node.links, None)
+    link = _Link(node.links, OTHER)
     link.opened(connection)
     if cursor.number(1) & 1:
         link.frame(Frame(Kind.PEER_HELLO, 0, {**node.links.hello(), "node": OTHER}))
@@ -259,7 +262,7 @@ def _sound(reply: SubmitReply) -> None:
 
 
 def _peer_seeds() -> list[bytes]:
-    hello = {"version": 1, "node": OTHER, "cluster": "fuzz", "settings": DIGEST}
+    hello = {"version": 1, "node": OTHER, "cluster": "fuzz", "settings": DIGEST, "members": [3, 9, ["n1", "n2"]]}
     error = QuotaExceeded("why", limit=1).to_wire()
     one, two = batch(), batch(previous=batch())
     route = ROUTE.pack(1, 2, one.last_index, one.digest)
@@ -277,7 +280,7 @@ def _peer_seeds() -> list[bytes]:
         (Kind.PING, {}, b""),
     ]
     listed = [b"\1" + _listed(say) for say in says]
-    deep = [b"\0" + _one(Kind.PEER_HELLO, name, DEEP) for name in (b"version", b"cluster", b"node")]
+    deep = [b"\0" + _one(Kind.PEER_HELLO, name, DEEP) for name in (b"version", b"cluster", b"node", b"members")]
     deep.append(b"\1" + _one(Kind.PROGRESS, b"durable", b"\x91" + DEEP))
     return [*deep, *listed, b"\0" + _listed((Kind.PEER_HELLO, hello, b""), *says[2:])]
 

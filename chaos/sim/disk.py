@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from chaos.sim import trees
 from chaos.sim.inode import (
     KEPT,
     LOST,
@@ -29,22 +30,13 @@ from chaos.sim.inode import (
     misdirect,
     os_error,
 )
+from chaos.sim.trees import Directory
 from ports.disk import Buffer
 
 __all__ = (
     "KEPT", "LOST", "DeadHandle", "DroppedPages", "Image", "Op", "ShortWrite", "SimDisk", "SimFile", "SimLock",
     "WriteFate", "misdirect",
 )  # fmt: skip
-
-
-class _Directory:
-    __slots__ = ("directories", "files", "pending")
-
-    def __init__(self) -> None:
-        self.files: dict[str, Inode] = {}
-        self.directories: dict[str, None] = {}
-        self.pending: list[list[tuple[str, Inode | None, Inode | None]]] = []
-        """Per operation: name, what it meant before, what it means now."""
 
 
 class _Life:
@@ -92,6 +84,9 @@ class SimFile:
         length = max(min(length, inode.size - offset), 0)
         raw = bytes(memoryview(inode.content)[offset : offset + length])
         return raw if len(raw) == length else raw.ljust(length, b"\0")
+
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
 
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         inode, disk = self._usable(writing=True), self._disk
@@ -175,11 +170,13 @@ class SimDisk:
         (write) or DroppedPages (sync): then nothing else of it happens."""
         self.write_fault: Callable[[Path, int, int], WriteFate | None] | None = None
         """Called with path, offset and length of every write; None: nothing happens to it."""
+        self.moved: Callable[[Path, Path | None], None] = lambda _source, _target: None
+        """Told of directories that are moved, or removed: some of their files are not on this disk."""
         self.trace: list[Op] | None = None
         """If a list: every operation that took effect, for chaos.sim.crash_states."""
         self._rng = rng
-        self._directories = {"/": _Directory()}
-        self._removed: list[tuple[str, str, _Directory]] = []
+        self._directories = {"/": Directory()}
+        self._removed: list[tuple[str, str, Directory]] = []
         """Directories: parent, path, and what comes back with a power loss before the parent is synced."""
         self._life = _Life()
         self._used = 0
@@ -367,13 +364,10 @@ class SimDisk:
         directory.files[target.name] = inode
         self.record(Op("rename", str(source), inode.number, target=str(target)))
 
-    def remove(self, path: Path) -> None:
-        self._before("remove", path)
-        inode, directory = self._inode(path), self._directory(path.parent)
-        directory.pending.append([(path.name, inode, None)])
-        self._unlink(inode)
-        del directory.files[path.name]
-        self.record(Op("remove", str(path), inode.number))
+    def move_directory(self, source: Path, target: Path) -> None:
+        self._before("rename", target)
+        trees.move(self._directories, source, target)
+        self.moved(source, target)
 
     def remove_directory(self, path: Path) -> None:
         found = self._directory(path)
@@ -384,7 +378,16 @@ class SimDisk:
         self._before("remove_directory", path)
         self._removed.append((str(path.parent), str(path), self._directories.pop(str(path))))
         del self._directory(path.parent).directories[path.name]
+        self.moved(path, None)
         self.record(Op("remove_directory", str(path)))
+
+    def remove(self, path: Path) -> None:
+        self._before("remove", path)
+        inode, directory = self._inode(path), self._directory(path.parent)
+        directory.pending.append([(path.name, inode, None)])
+        self._unlink(inode)
+        del directory.files[path.name]
+        self.record(Op("remove", str(path), inode.number))
 
     def sync_directory(self, path: Path) -> None:
         self._before("sync_directory", path)
@@ -430,14 +433,14 @@ class SimDisk:
             inode.linked = False
             self._used -= inode.size
 
-    def _add_directory(self, name: str) -> _Directory:
+    def _add_directory(self, name: str) -> Directory:
         if name not in self._directories:
             parent, _, last = name.rpartition("/")
             self._add_directory(parent or "/").directories[last] = None
-            self._directories[name] = _Directory()
+            self._directories[name] = Directory()
         return self._directories[name]
 
-    def _directory(self, path: Path) -> _Directory:
+    def _directory(self, path: Path) -> Directory:
         directory = self._directories.get(str(path))
         if directory is None:
             raise os_error(errno.ENOENT, path)

@@ -96,6 +96,7 @@ class Host:
         self.settings = settings
         self.disk = SimDisk(random.Random(rng.getrandbits(64)))
         self.state_files = StateFiles(random.Random(rng.getrandbits(64)))
+        self.disk.moved = self.state_files.moved
         self.clock = SimClock(loop)
         self.slowest_s = slowest_s
         self.process: Process | None = None

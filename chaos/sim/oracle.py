@@ -149,8 +149,8 @@ class Oracle:
         if node is None or not node.pipeline.recovered():
             return  # died since; what it had said is checked by watermarks
         for partition, machine in node.machines.items():
-            if partition not in partitions:
-                continue
+            if partition not in partitions or node.pipeline.rebuilding.fenced(partition):
+                continue  # a state that is being made anew shows nothing, and had come that far
             ends = self._ends.get(partition, [])
             before = bisect_right(ends, (target, 1 << 62))
             due = ends[before - 1][1] if before else 0

@@ -21,6 +21,7 @@ from logboom.settings import (
     NodeSettings,
     PartitionSettings,
     RaftSettings,
+    ScrubSettings,
     Settings,
     SnapshotSettings,
 )
@@ -151,7 +152,15 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     )
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
     drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
+    drawn = _scrubbed(drawn, rng)
     return replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
+
+
+def _scrubbed(drawn: Parameters, rng: random.Random) -> Parameters:
+    """Half of them read again what is at rest; drawn last, so that all else is as it was."""
+    pause_ms = rng.choice([0, 0, 200, 2_000])
+    scrub = ScrubSettings(pause_ms=pause_ms, bytes_per_s=rng.choice([64 * KIB, 16384 * KIB]))
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, scrub=scrub))
 
 
 def _contested(drawn: Parameters) -> Parameters:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, Position
 from ports.state_file import KEY_BYTES_MAX, Changes
@@ -43,6 +44,22 @@ class StateFiles:
             raise Closed(f"{directory} is already open in this process")
         file.opened = ModelStateFile(directory, file, self)
         return file.opened
+
+    def rot(self, directory: Path, rng: random.Random) -> bytes | None:
+        """A value changes on the disk; returns whose, None if there is none."""
+        file = self._files.get(directory)
+        keys = file.latest.keys() if file is not None else []
+        if file is None or not keys:
+            return None
+        key = rng.choice(keys)
+        file.rotten.add(key)
+        return key
+
+    def moved(self, source: Path, target: Path | None) -> None:
+        """A directory was, with the file in it; who has it open goes on with it. None: it is removed."""
+        file = self._files.pop(source, None)
+        if file is not None and target is not None:
+            self._files[target] = file
 
     def crash(self, *, power: bool) -> None:
         """The process died. With ``power``: per file, the last transaction may be undone."""
@@ -74,10 +91,12 @@ class _Version:
 class _File:
     """What is on the disk, and what a power loss may make of it."""
 
-    __slots__ = ("latest", "opened", "undo")
+    __slots__ = ("latest", "opened", "rotten", "undo")
 
     def __init__(self) -> None:
         self.latest = _Version({}, {}, NOWHERE)
+        self.rotten: set[bytes] = set()
+        """Keys whose value cannot be read until it is written again."""
         self.undo: _Version | None = None
         self.opened: ModelStateFile | None = None
 
@@ -98,13 +117,14 @@ class ModelStateFile:
         return iter(sorted(self._latest().meta.items()))
 
     def view(self) -> ModelStateView:
-        return ModelStateView(self, self._latest())
+        return ModelStateView(self, self._latest(), self._file.rotten)
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
         if self._files.fault is not None:
             self._files.fault("write", self.directory)
         before = self._latest()
         after = _Version(_changed(before.state, state), _changed(before.meta, meta), position)
+        self._file.rotten.difference_update(state)
         self._file.latest, self._file.undo = after, before
 
     def clear(self) -> None:
@@ -112,6 +132,7 @@ class ModelStateFile:
             self._files.fault("write", self.directory)
         self._file.undo = self._latest()
         self._file.latest = _Version({}, {}, NOWHERE)
+        self._file.rotten.clear()
 
     def close(self) -> None:
         if not self.closed:
@@ -127,10 +148,11 @@ class ModelStateFile:
 class ModelStateView:
     """See StateView."""
 
-    __slots__ = ("_file", "_left", "_version")
+    __slots__ = ("_file", "_left", "_rotten", "_version")
 
-    def __init__(self, file: ModelStateFile, version: _Version) -> None:
+    def __init__(self, file: ModelStateFile, version: _Version, rotten: set[bytes]) -> None:
         self._file = file
+        self._rotten = rotten
         self._version = version
         self._left = False
 
@@ -142,20 +164,25 @@ class ModelStateView:
 
     def get(self, key: bytes) -> bytes | None:
         self._check()
-        return self._version.state.get(key)
+        return self._version.state.get(self._whole(key))
 
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._check()
         keys, state = self._version.keys(), self._version.state
         for at in range(bisect_left(keys, start), len(keys)):
             self._check()
-            yield keys[at], state[keys[at]]
+            yield keys[at], state[self._whole(keys[at])]
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
         self._check()
         for entry in sorted(self._version.meta.items()):
             self._check()
             yield entry
+
+    def _whole(self, key: bytes) -> bytes:
+        if key in self._rotten:
+            raise CorruptData(f"{self._file.directory}: the value of {key!r} is damaged")
+        return key
 
     def _check(self) -> None:
         if self._left or self._file.closed:

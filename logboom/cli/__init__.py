@@ -22,7 +22,12 @@ COMMANDS: Final = {
     "barrier": ("logboom.cli.read", "barrier"),
     "status": ("logboom.cli.operate", "status"),
     "partitions": ("logboom.cli.operate", "partitions"),
+    "members": ("logboom.cli.members", "members"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
+    "backup": ("logboom.cli.backup", "backup"),
+    "restore": ("logboom.cli.backup", "restore"),
+    "verify": ("logboom.cli.offline", "verify"),
+    "inspect": ("logboom.cli.offline", "inspect"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
@@ -92,4 +97,8 @@ def main(args: list[str] | None = None) -> Any:
         sys.exit(exit_status(error))
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"logboom: {where}{error.strerror or error} [io]", err=True)
+        sys.exit(EXIT_FAILED)
     sys.exit(0)

@@ -62,9 +62,19 @@ def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any
         "recovered": answer["recovered"],
         "connected": f"{sum(bool(m[2]) for m in answer['members'])}/{len(answer['members'])}",
         "waiters": answer["waiters"],
+        "scrub": _scrub(answer.get("scrub")),
         "uptime_s": round(answer["uptime_s"], 1),
         "version": answer["version"],
     }
+
+
+def _scrub(row: Mapping[str, Any] | None) -> str:
+    """Which pass, how far, and what was found."""
+    if not row or not row["pass"]:
+        return "-"
+    share = min(100, 100 * row["bytes"] // max(1, row["of"]))
+    found = f", {row['repaired']}/{row['damaged']} repaired" if row["damaged"] else ""
+    return f"{row['pass']}: {share}%{found}"
 
 
 def partition_rows(answers: Answers) -> list[dict[str, Any]]:
@@ -105,6 +115,11 @@ def problems(answers: Answers) -> list[str]:
         found += [
             f"partition {row[0]} on {answer['node']} is {row[6]}" for row in answer["partitions"] if row[6] != "running"
         ]
+        found += [
+            f"partition {row[0]} on {answer['node']}: the batch that ends at {row[1]} is lost ({row[2]} elsewhere)"
+            for row in answer.get("lost", ())
+        ]
+        found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
     if not any(answer["leader"] for answer in reached):
         found.append("no node leads")
     return found

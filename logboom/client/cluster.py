@@ -67,6 +67,8 @@ class Cluster:
         self.endpoints = parse_endpoints(endpoints)
         self.id: str | None = None
         self.members: dict[str, str] = {}
+        self._members_at = [0, 0]
+        """Term and Raft index of the entry that says so."""
         self.partitions: list[list[Any]] = []
         """Id, state machine and mode of each; empty: not known."""
         self.key_partitions = 0
@@ -152,11 +154,17 @@ class Cluster:
 
     def _learn(self, welcome: dict[str, Any]) -> None:
         self.id = welcome.get("cluster", self.id)
-        self.members.update(welcome.get("members", {}))
+        self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
         self._learn_partitions(welcome)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
+
+    def _learn_members(self, members: dict[str, str], at: list[int] | None) -> None:
+        if at is None:
+            self.members.update(members)
+        elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
+            self._members_at, self.members = at, dict(members)
 
     def _learn_partitions(self, said: dict[str, Any]) -> None:
         self.partitions = said.get("partitions", self.partitions)

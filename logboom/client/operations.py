@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.client.reads import Reader, watermark_of
-from logboom.errors import LogboomError
-from logboom.types import Watermark
+from logboom.errors import LogboomError, ProtocolError
+from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
 from logboom.wire import Frame, Kind
 
 STATUS_S: Final = 2.0
 TOKEN_BYTES: Final = 16
+
+
+class LogPiece(NamedTuple):
+    """Committed batches of one partition, as they are on the disk, and where its log begins there."""
+
+    batches: list[tuple[GlobalLogIndex, memoryview]]
+    first: PartitionLogIndex
+    """First index that the node still has."""
+    before: bytes
+    """Digest of the batch in front of that."""
+
+
+def log_piece_of(frame: Frame) -> LogPiece:
+    """Of a LOG_PIECE. Raises ProtocolError."""
+    header, batches, at = frame.header, [], 0
+    rows, first, before = header.get("rows"), header.get("first"), header.get("before")
+    if not isinstance(rows, list) or type(first) is not int or first < 1 or not isinstance(before, bytes):
+        raise ProtocolError("LOG_PIECE: bad header")
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2 or any(type(n) is not int or n < 1 for n in row):
+            raise ProtocolError("LOG_PIECE: bad row")
+        global_index, length = row
+        batches.append((GlobalLogIndex(global_index), frame.body[at : at + length]))
+        at += length
+    if at != len(frame.body):
+        raise ProtocolError(f"LOG_PIECE: rows of {at} bytes, a body of {len(frame.body)}")
+    return LogPiece(batches, PartitionLogIndex(first), before)
 
 
 class Operations:
@@ -123,6 +150,96 @@ class Operations:
             Kind.ADMIN, {"action": "snapshots"}, node=node, deadline=self._deadline(timeout)
         )
         return dict(frame.header["snapshots"])
+
+    async def read_snapshot(
+        self,
+        global_index: int,
+        file: Literal["meta", "states"],
+        offset: int,
+        *,
+        node: str,
+        timeout: float | None = None,
+    ) -> tuple[int, memoryview]:
+        """A piece of a snapshot set's file on one node: the size of the file, and bytes from ``offset`` on.
+
+        About a megabyte; none at the end. For half a minute after it the node keeps the set, and what follows it.
+        Raises IndexCompacted when the node does not have the set (any more).
+        """
+        header = {"global_index": global_index, "file": file, "offset": offset}
+        deadline = self._deadline(timeout)
+        frame = await self._reader.ask_node(Kind.SNAPSHOT_READ, header, node=node, deadline=deadline)
+        total = frame.header.get("total")
+        if type(total) is not int or not 0 <= offset + len(frame.body) <= max(total, offset):
+            raise ProtocolError("SNAPSHOT_PIECE: bad field total")
+        return total, frame.body
+
+    async def read_log(
+        self,
+        global_index: int,
+        partition_id: int,
+        *,
+        after: int,
+        through: int,
+        node: str,
+        timeout: float | None = None,
+    ) -> LogPiece:
+        """Committed batches behind index ``after`` that end at ``through`` or before, of one node's log, in order.
+
+        About a megabyte; at least one, unless the node does not have the first any more, or not yet. ``global_index``:
+        of the snapshot set that is copied with them, as in ``read_snapshot``.
+        """
+        header = {"global_index": global_index, "partition": partition_id, "after": after, "through": through}
+        deadline = self._deadline(timeout)
+        return log_piece_of(await self._reader.ask_node(Kind.LOG_READ, header, node=node, deadline=deadline))
+
+    async def member_list(self, *, node: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+        """Who the members are, as a node (None: whoever leads) knows it.
+
+        ``members``, ``removed``, ``leader``, and ``raft_index`` of the log; that of a member that lags is below. Only a
+        leader knows theirs: others say None.
+        """
+        deadline = self._deadline(timeout)
+        if node is None:
+            return await self._at_leader({"action": "members", "leader": True}, deadline)
+        return dict(
+            (await self._reader.ask_node(Kind.ADMIN, {"action": "members"}, node=node, deadline=deadline)).header[
+                "members"
+            ]
+        )
+
+    async def add_member(
+        self,
+        node: str,
+        *,
+        peer_address: str,
+        client_address: str,
+        learner: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Take a node in. It votes as soon as it has caught up, a ``learner`` only after ``promote_member``.
+
+        Returns what ``member_list`` does, when that is committed. Raises InvalidRequest for what can never be.
+        """
+        header = {"action": "member_add", "id": node, "peer_address": peer_address, "client_address": client_address}
+        return await self._at_leader({**header, "learner": learner}, self._deadline(timeout))
+
+    async def promote_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """Have a learner made a voter as soon as it has caught up; returns when that is ordered."""
+        return await self._at_leader({"action": "member_promote", "id": node}, self._deadline(timeout))
+
+    async def remove_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """For good: its id is not used again. A leader hands leadership over before."""
+        return await self._at_leader({"action": "member_remove", "id": node}, self._deadline(timeout))
+
+    async def transfer(self, to: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Have another node lead (None: whichever is nearest). Nothing that was admitted before is lost."""
+        return await self._at_leader({"action": "transfer", "id": to}, self._deadline(timeout))
+
+    async def _at_leader(self, header: dict[str, Any], deadline: float) -> dict[str, Any]:
+        timeout_ms = max(1, int((deadline - self._cluster.now) * 1000))
+        asked = {**header, "timeout_ms": timeout_ms}
+        frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, asked), deadline=deadline)
+        return dict(frame.header["members"])
 
     def _deadline(self, timeout: float | None) -> float:
         return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)

@@ -20,6 +20,7 @@ from logboom.errors import CorruptData, InvalidRequest
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import apply_blocks
 from ports.invariant import invariant
+from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
 
 ENTRY_BYTES: Final = 200
@@ -141,6 +142,26 @@ class KvMachine:
             for key, value in _merged(file.entries(b""), changes):
                 hasher.update(struct.pack("<II", len(key), len(value)) + key + value)
         return hasher.digest(16), position
+
+    def scrub(self) -> Pieces:
+        """See Machine. Raises CorruptData; the file is not held on to between two pieces."""
+        start, behind = b"", False
+        while True:
+            nbytes, last = 0, None
+            with self._file.view() as file:
+                for key, raw in file.entries(start):
+                    if behind and key == start:
+                        continue
+                    nbytes, last = nbytes + len(key) + len(raw), key
+                    if nbytes >= PIECE_BYTES:
+                        break
+                else:
+                    last = None
+                    nbytes += sum(len(key) + len(raw) for key, raw in file.meta())
+            yield Piece(nbytes)
+            if last is None:
+                return
+            start, behind = last, True
 
     def _snapshot(self) -> tuple[StateView, Layer, Position]:
         with self._lock:

@@ -12,6 +12,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -36,6 +37,16 @@ NO_ROOM: Final = {
     errno.EMFILE: "each partition needs three, see ulimit -n",
     errno.ENFILE: "each partition needs three",
 }
+DAMAGE: Final = (
+    lmdb.BadTxnError,
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.InvalidError,
+    lmdb.PageFullError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+)
+"""What LMDB says of pages that it cannot make sense of."""
 FULL_BYTES: Final = 1 << 20
 """A disk with less left than this is full."""
 
@@ -43,7 +54,8 @@ FULL_BYTES: Final = 1 << 20
 class KvFile:
     """See StateFile."""
 
-    def __init__(self, directory: Path, settings: ApplySettings) -> None:
+    def __init__(self, directory: Path, settings: ApplySettings, *, readonly: bool = False) -> None:
+        """``readonly``: of a node that does not run; nothing is written, and nothing may be."""
         self._directory = directory
         _check_size(directory / "data.mdb")
         try:
@@ -55,30 +67,38 @@ class KvFile:
                 metasync=False,
                 sync=True,
                 readahead=False,
-                lock=True,
+                lock=not readonly,
+                readonly=readonly,
+                create=not readonly,
             )
         except lmdb.Error as error:
             for number, what in NO_ROOM.items():
                 if os.strerror(number) in str(error):
                     raise OSError(number, f"{os.strerror(number)}: {what}", str(directory)) from error
             raise CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
-        self._state = self._env.open_db(b"state")
-        self._meta = self._env.open_db(b"meta")
-        self._system = self._env.open_db(b"system")
-        self._check_format()
+        try:
+            with _no_nonsense(directory):
+                self._state, self._meta, self._system = (
+                    self._env.open_db(name, create=not readonly) for name in (b"state", b"meta", b"system")
+                )
+                self._check_format(readonly=readonly)
+        except lmdb.NotFoundError as error:
+            raise CorruptData(f"{directory}: no state: {error}", path=str(directory)) from error
 
-    def _check_format(self) -> None:
-        with self._env.begin(write=True) as txn:
+    def _check_format(self, *, readonly: bool) -> None:
+        with self._env.begin(write=not readonly) as txn:
             found = txn.get(FORMAT_KEY, db=self._system)
-            if found is None:
+            if found is None and not readonly:
                 _sync_names(self._directory)  # before the first transaction, so that it cannot lose its file
                 txn.put(FORMAT_KEY, FORMAT, db=self._system)
-            elif bytes(found) != FORMAT:
-                raise CorruptData(f"{self._directory}: state of format {bytes(found)!r}", path=str(self._directory))
+            elif found is None or bytes(found) != FORMAT:
+                raise CorruptData(
+                    f"{self._directory}: state of format {bytes(found or b'')!r}", path=str(self._directory)
+                )
 
     def position(self) -> Position:
         """See StateFile."""
-        with self._env.begin() as txn:
+        with _no_nonsense(self._directory), self._env.begin() as txn:
             raw = txn.get(POSITION_KEY, db=self._system)
         if raw is None:
             return NOWHERE
@@ -107,7 +127,8 @@ class KvFile:
     def _transact(self, act: Callable[[lmdb.Transaction], None]) -> None:
         txn = self._env.begin(write=True)
         try:
-            act(txn)
+            with _no_nonsense(self._directory):
+                act(txn)
         except BaseException:
             txn.abort()
             raise
@@ -158,21 +179,31 @@ class KvView:
 
     def get(self, key: bytes) -> bytes | None:
         """See StateView."""
-        raw = self._txn.get(key) if key else None  # LMDB refuses to look for an empty one
+        with _no_nonsense(self._directory):
+            raw = self._txn.get(key) if key else None  # LMDB refuses to look for an empty one
         return None if raw is None else _unseal(key, raw, self._directory)
 
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See StateView."""
-        with self._txn.cursor() as cursor:
+        with _no_nonsense(self._directory), self._txn.cursor() as cursor:
             if cursor.set_range(start):
                 for key, raw in cursor:
                     yield bytes(key), _unseal(key, raw, self._directory)
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
         """See StateView."""
-        with self._txn.cursor(db=self._meta) as cursor:
+        with _no_nonsense(self._directory), self._txn.cursor(db=self._meta) as cursor:
             for key, raw in cursor:
                 yield bytes(key), _unseal(key, raw, self._directory)
+
+
+@contextmanager
+def _no_nonsense(directory: Path) -> Iterator[None]:
+    """Raises CorruptData where LMDB meets pages that it cannot make sense of."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise CorruptData(f"{directory}: LMDB: {error}", path=str(directory)) from error
 
 
 def _sync_names(directory: Path) -> None:
@@ -200,8 +231,7 @@ def _check_size(path: Path) -> None:
     _, _, _, _, last_page, _ = max(metas, key=lambda meta: meta[5])
     if size < (last_page + 1) * PAGE:
         raise CorruptData(
-            f"{path}: {size} bytes, {(last_page + 1) * PAGE} expected: truncated. "
-            "Remove the state directory to rebuild it from the log",
+            f"{path}: {size} bytes, {(last_page + 1) * PAGE} expected: truncated",
             path=str(path),
         )
 

@@ -13,6 +13,7 @@ from chaos.sim.disk import Image, SimDisk
 from logboom.errors import CorruptData
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
+from raftlog.lacks import Lack
 from raftlog.repair import Repair, Wanted
 from tests.storage.flips import Recovered, Store, recovered, stored
 from tests.storage.partition_world import raw
@@ -134,6 +135,58 @@ def test_a_peer_whose_copy_is_damaged_too_does_not_send_it() -> None:
         mend(start, peer)
     route = start.missing[0]
     assert not start.log.holds(route.last_index, route.digest)
+
+
+def test_a_committed_batch_that_nobody_has_is_told_and_looked_for_until_somebody_has_it() -> None:
+    store = stored([*SIZES, 3000, *SIZES], segment_bytes=4096)
+    disk, other = fresh(store), fresh(store)
+    start, peer, third = (recovered(store, each) for each in (disk, other, fresh(store)))
+    for each in (disk, other):
+        each.flip(store.file(".log"), offset_of(store, 4), 1)
+    route = store.routes[4]
+    assert start.payloads.lose(route)
+    wire = Wire()
+    ours, others = wire.add("a", "b", start), wire.add("b", "a", peer)
+    ours.damaged(Wanted(route, None))
+    ours.work()
+    wire.deliver()
+    assert not ours.work()
+    assert ours.lost() == [(route, Lack.DAMAGED)]
+    assert not others.active
+    assert peer.payloads.receive(memoryview(third.payloads.read(route))) is None  # it does not know yet
+    assert peer.payloads.lose(route)
+    peer.payloads.receive(memoryview(third.payloads.read(route)))
+    peer.group.flush()
+    wire.now += 1
+    ours.work()
+    wire.deliver()
+    start.group.flush()
+    assert ours.work()
+    assert ours.lost() == []
+
+
+def test_many_that_nobody_has_do_not_keep_others_from_coming_back() -> None:
+    store = stored([20] * 60, segment_bytes=1 << 16)
+    disk, other = fresh(store), fresh(store)
+    start, peer = recovered(store, disk), recovered(store, other)
+    gone, rest = store.routes[:40], store.routes[40:]
+    for number in range(40):
+        other.flip(store.file(".log"), offset_of(store, number), 1)
+    wire = Wire()
+    ours = wire.add("a", "b", start)
+    wire.add("b", "a", peer)
+    for route in store.routes:
+        start.log.commit(last_index=route.last_index, digest=route.digest, global_index=route.last_index, term=1)
+        assert start.payloads.lose(route)
+        ours.damaged(Wanted(route, None))
+    for _ in range(30):
+        ours.work()
+        wire.deliver()
+        start.group.flush()
+        wire.now += 1
+    assert [start.payloads.holds(route) for route in store.routes] == [False] * 40 + [True] * 20
+    assert {route.digest for route, _ in ours.lost()} == {route.digest for route in gone}
+    assert all(bytes(start.payloads.read(route)) for route in rest)
 
 
 def test_damage_found_by_a_reader_is_mended_and_stays_so() -> None:

@@ -106,6 +106,6 @@ MUTANTS: Final = (
         "stable-on-one",
         "Write-behind: a batch counts as stable once any node has synced it.",
         ("AppliedStable",),
-        (Edit("dispatcher.stability:Stability.__init__", "self._position = len(members) // 2", "self._position = 0"),),
+        (Edit("dispatcher.stability:Stability._count", "held[self._position]", "held[0]"),),
     ),
 )

@@ -49,7 +49,7 @@ MUTANTS: Final = (
         (
             Edit(
                 ENGINE + "_SyncObj__onMessageReceived",
-                "if term >= self.term and not self._leader_is_alive():",
+                'if term >= self.term and (message.get("force") or not self._leader_is_alive()):',
                 'if term >= self.term and not self._leader_is_alive() and not self._set("votedForNodeId", None):',
             ),
         ),
@@ -76,7 +76,7 @@ MUTANTS: Final = (
         "elected-alone",
         "A candidate leads as soon as it stands (OneLeaderPerTerm).",
         ("OneLeaderPerTerm", "LeaderComplete"),
-        (Edit(ENGINE + "_campaign_if_due", "if not self._peers:", "if True:"),),
+        (Edit(ENGINE + "_campaign_if_due", "if not self._voters:", "if True:"),),
     ),
     Mutant(
         "leader-counts-itself",

@@ -24,12 +24,14 @@ from chaos.fuzz.target import quiet
 from chaos.fuzz.targets import TARGETS
 from dispatcher.requests import SubmitReply
 from logboom import wire
+from logboom.client.operations import LogPiece
 from logboom.errors import BY_CODE, LogboomError
 from logboom.state_machine import Entry, Space
 from logboom.wire import Frame
 from partitions.batch import Batch, parse_header
 from raftlog.entry import ROUTE, Route
 from raftlog.journal_base import BEGINNING
+from server.offline.batches import BatchFile, decode
 from snapshots.states import ENTRY
 
 MUTATIONS = 3000
@@ -112,6 +114,15 @@ def _frame_less_a_byte(raw: memoryview, whole: Callable[[memoryview], Frame] = w
     return frame._replace(body=frame.body[:-1])
 
 
+def _piece_unchecked(frame: Frame) -> LogPiece:
+    return LogPiece([(row[0], frame.body[: row[1]]) for row in frame.header["rows"]], frame.header["first"], b"")
+
+
+def _file_less_a_batch(raw: bytes, *, path: Path) -> BatchFile:
+    whole = decode(raw, path=path)
+    return whole._replace(batches=whole.batches[:-1])
+
+
 def _entries_cut_short(body: bytes, path: str, offset: int) -> Iterator[Entry]:
     at = 0
     while at + ENTRY.size <= len(body):
@@ -144,6 +155,9 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),
+    "batch_file": ("chaos.fuzz.backups.decode", _file_less_a_batch),
+    "backup_list": ("server.offline.backup_dir.msgspec.convert", lambda raw, _: raw),
+    "log_piece": ("chaos.fuzz.backups.log_piece_of", _piece_unchecked),
     "snapshot_set": ("snapshots.meta._wrong", lambda _: None),
     "snapshot_states": ("snapshots.states._entries", _entries_cut_short),
     "state_load": ("partitions.machines.kv._check_entry", lambda *_: None),

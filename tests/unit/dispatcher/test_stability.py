@@ -141,3 +141,40 @@ class TestProgress:
         with pytest.raises(ProtocolError) as refused:
             parse_progress({"durable": [[1, 2], row]})
         assert repr(row) in refused.value.message
+
+
+class TestMembers:
+    def test_only_voters_count_and_what_was_stable_stays_so(self) -> None:
+        rule = stability(3)
+        for node in nodes(2):
+            rule.update(node, P, 5)
+        assert rule.stable(P) == 5
+        assert rule.set_members(nodes(5), voters=nodes(3)) == []
+        rule.update(NodeId("n4"), P, 9)
+        rule.update(NodeId("n5"), P, 9)
+        assert rule.stable(P) == 5, "learners were counted"
+        rule.update(NodeId("n3"), P, 7)
+        assert rule.set_members(nodes(5), voters=nodes(5)) == [P]
+        assert rule.stable(P) == 7
+        assert rule.set_members(nodes(2), voters=nodes(2)) == []
+        assert rule.stable(P) == 7
+
+    def test_who_spoke_before_it_was_a_member_is_remembered(self) -> None:
+        """It says everything once per link."""
+        rule = stability(1)
+        rule.forget_told(NodeId("n2"))
+        rule.update(NodeId("n2"), P, 4)
+        rule.update(NodeId("n1"), P, 6)
+        assert rule.stable(P) == 6
+        rule.update(NodeId("n1"), P, 8)
+        rule.set_members(nodes(2), voters=nodes(2))
+        rule.update(NodeId("n2"), P, 9)
+        rule.update(NodeId("n1"), P, 10)
+        assert rule.stable(P) == 9
+
+    def test_new_members_are_told_and_old_ones_not(self) -> None:
+        rule = stability(2)
+        rule.update(NodeId("n1"), P, 3)
+        rule.set_members([NodeId("n1"), NodeId("n3")], voters=[NodeId("n1")])
+        assert rule.untold() == [NodeId("n3")]
+        assert rule.rows(NodeId("n3")) == [(P, 3)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.tail import Tail
-from logboom.errors import IndexCompacted, LogboomError
+from dispatcher.tail import REPAIR_S, Tail
+from logboom.errors import CorruptData, IndexCompacted, LogboomError
 from logboom.wire import Kind
+from partitions.batch import Batch
 from partitions.log import PartitionLog
+from partitions.reading import DamagedBatch
 from tests.unit.partitions.compaction_world import base_at, digests, grown, settle
 
 ROOM = 1 << 20
@@ -137,3 +140,84 @@ def test_it_holds_nothing_once_it_is_closed() -> None:
     through = batches[29].last_index
     assert log.compaction_point(through, 0, now=backend.now) == through + 1
     assert digests(log)
+
+
+class TestDamage:
+    """A damaged batch in the way of a stream."""
+
+    def start(self, number: int) -> tuple[Backend, PartitionLog, list[Batch], list[DamagedBatch]]:
+        disk, log, batches = grown()
+        ref = log.find(batches[number].last_index, batches[number].digest)
+        assert ref is not None
+        disk.flip(log._path(ref.segment), ref.offset + 70, 1)
+        backend, found = Backend(log), list[DamagedBatch]()
+
+        def damaged(_: int, damage: DamagedBatch) -> None:
+            found.append(damage)
+            log.lose(damage.last_index, damage.digest)
+
+        backend.damaged = damaged  # type: ignore[attr-defined]
+        backend.is_lost = lambda _: False  # type: ignore[attr-defined]
+        return backend, log, batches, found
+
+    def mend(self, log: PartitionLog, batch: Batch) -> None:
+        assert log.append(batch)
+        job = log.take()
+        assert job is not None
+        job.run()
+        job.done()
+
+    async def until(self, backend: Backend, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not holds():
+                backend.work()
+                await asyncio.sleep(0.001)
+
+    def test_it_waits_for_the_repair_and_goes_on(self) -> None:
+        async def play() -> None:
+            backend, log, batches, found = self.start(5)
+            reader = Reader(backend, start=1)
+            await self.until(backend, lambda: len(found) >= 2)
+            assert reader.indexes == list(range(1, batches[4].last_index + 1))
+            assert not reader.end
+            self.mend(log, batches[5])
+            await self.until(backend, lambda: bool(reader.end))
+            assert reader.end == [None]
+            assert reader.indexes == list(range(1, batches[-1].last_index + 1))
+
+        asyncio.run(play())
+
+    def test_it_ends_where_nobody_has_the_batch(self) -> None:
+        async def play() -> None:
+            backend, _, batches, _ = self.start(5)
+            backend.is_lost = lambda _: True  # type: ignore[attr-defined]
+            reader = Reader(backend, start=1)
+            await self.until(backend, lambda: bool(reader.end))
+            assert isinstance(reader.end[0], CorruptData)
+            assert reader.indexes == list(range(1, batches[4].last_index + 1))
+
+        asyncio.run(play())
+
+    def test_it_does_not_wait_for_ever(self) -> None:
+        async def play() -> None:
+            backend, _, _, found = self.start(0)
+            reader = Reader(backend, start=1)
+            await self.until(backend, lambda: len(found) >= 3)
+            assert not reader.end
+            backend.now += REPAIR_S
+            await self.until(backend, lambda: bool(reader.end))
+            assert isinstance(reader.end[0], CorruptData)
+
+        asyncio.run(play())
+
+    def test_who_closes_it_meanwhile_hears_no_more(self) -> None:
+        async def play() -> None:
+            backend, _, _, found = self.start(0)
+            reader = Reader(backend, start=1)
+            await self.until(backend, lambda: len(found) >= 2)
+            reader.tail.close()
+            backend.work()
+            assert reader.end == []
+            assert backend.subscribed == 0
+
+        asyncio.run(play())

@@ -96,6 +96,31 @@ def test_unreachable_is_3(capsys) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "status", "says"),
+    [
+        (["backup", "/proc/nowhere", "--endpoints", "127.0.0.1:1"], 1, "[io]"),
+        (["verify", "{dir}"], 2, "[wrong_node]"),
+        (["restore", "{dir}", "--config", "{dir}/n1.toml"], 2, "[wrong_node]"),
+        (["inspect", "journal", "{dir}"], 2, "[invalid_request]"),
+        (["inspect", "manifest", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+        (["inspect", "places", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+        (["inspect", "aof", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+        (["inspect", "snapshot", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+        (["inspect", "journal", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+        (["inspect", "batches", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+        (["inspect", "backup", "{dir}/n1.toml"], 4, "[corrupt_data]"),
+    ],
+)
+def test_what_works_on_files_has_its_status(tmp_path: Path, capsys, args: list[str], status: int, says: str) -> None:
+    settings = '[cluster]\nmembers = "n1=a:1@a:2"\n[node]\nid = "n1"\ndata_dir = "d"\n'
+    (tmp_path / "n1.toml").write_text(settings)
+    found, out, err = run(capsys, *(arg.format(dir=tmp_path) for arg in args))
+    assert (found, out) == (status, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("code", "status"),
     [("overloaded", 1), ("no_such_partition", 2), ("deadline_exceeded", 3), ("corrupt_data", 4), ("error", 4)],
 )

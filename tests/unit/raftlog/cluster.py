@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from logboom.errors import LogboomError
-from logboom.settings import Member, RaftSettings
+from logboom.settings import RaftSettings
 from logboom.types import NO_DIGEST, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame
 from ports.net import ConnectionLimits
 from ports.sync import Redo
+from raftlog.configuration import Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
+from raftlog.lacks import Lack
 from raftlog.links import Identity, Links
+from raftlog.membership import Membership
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
-from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload
+from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload, voters
 
 PARTITIONS = (PartitionId(0), PartitionId(1))
 
@@ -77,6 +80,9 @@ class Store:
 
     def holds(self, route: Route) -> bool:
         return (route.partition_id, route.last_index, route.digest) in self.batches
+
+    def lack(self, route: Route) -> Lack:
+        return Lack.ABSENT
 
     def write_again(self, proven: object, doubtful: object) -> None:
         """This disk never drops pages."""
@@ -149,15 +155,14 @@ class SimNode:
         self.proposed: list[tuple[PartitionId, int, bytes]] = []
         self.network = cluster.net.of(f"{node_id}:1")
         clock = VirtualClock(loop)
-        members = {n: Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in cluster.ids}
+        begins = self.parent.members or cluster.begins(node_id)
         self.raft = RaftLog(
-            node_id=node_id,
-            peers=[n for n in cluster.ids if n != node_id],
+            membership=Membership(node_id=node_id, journal=self.journal, begins=begins),
             journal=self.journal,
             payloads=self.store,
             links_of=lambda events: Links(
                 identity=Identity(node_id, "sim", b"same"),
-                members=members,
+                members={},
                 network=self.network,  # type: ignore[arg-type]
                 clock=clock,
                 rng=rng,
@@ -208,7 +213,10 @@ class SimNode:
             self.cuts.append(Base(raft_index, term, self.parent.encode()))
 
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
-        self.parent.control(raft_index)
+        self.parent.control(raft_index, term, fields)
+
+    def members_changed(self, members: Configuration) -> None:
+        """Nobody minds."""
 
     def foretold(self, routes: Sequence[Route], through: int) -> None:
         pass
@@ -286,6 +294,9 @@ class Cluster:
         self.too_far: set[NodeId] = set()
         """Nodes that need a snapshot, as leaders say."""
 
+    def begins(self, node_id: NodeId) -> Configuration:  # while its log says nothing
+        return voters(*self.ids)
+
     def open_journal(self, node_id: NodeId) -> Journal:
         return Journal.open(
             disk=self.disks[node_id],
@@ -308,7 +319,7 @@ class Cluster:
         node = self.nodes.pop(node_id)
         node.offload.dead = True
         node.raft._closed = True
-        for task in node.raft.links._tasks:
+        for task in [*node.raft.links._tasks, *node.raft.links._dialling.values()]:
             task.cancel()
         self.net.kill(f"{node_id}:1")
         self.crashes += 1

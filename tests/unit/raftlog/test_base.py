@@ -20,6 +20,7 @@ from raftlog.journal import Journal, cluster_hash
 from raftlog.journal_base import Base, BaseRecord, HardState
 from server.disk_os import OsDisk
 from tests.unit.raftlog.test_livelocks import append_entries
+from tests.unit.raftlog.world import membership_of
 
 OURS, PEER, OTHER = NodeId("n1"), NodeId("n2"), NodeId("n3")
 
@@ -205,8 +206,7 @@ class Node:
         self.applied: list[int] = []
         self.far: list[NodeId] = []
         self.engine = Engine(
-            node_id=OURS,
-            peers=[PEER, OTHER],
+            membership=membership_of(self.journal, OURS, PEER, OTHER),
             journal=self.journal,
             settings=RaftSettings(),
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]

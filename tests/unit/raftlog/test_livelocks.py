@@ -14,8 +14,9 @@ from raftlog import gate
 from raftlog.engine import Engine
 from raftlog.entry import Route, pack_routes
 from raftlog.journal import Journal
+from raftlog.lacks import Lack
 from raftlog.repair import Repair, Wanted
-from tests.unit.raftlog.world import MemoryDisk
+from tests.unit.raftlog.world import MemoryDisk, membership_of
 
 OURS, THEIRS = NodeId("n1"), NodeId("n2")
 
@@ -50,7 +51,7 @@ class Wire:
     def __init__(self, journal: Journal, held: set[int]) -> None:
         self.sent: list[tuple[NodeId, Kind]] = []
         self.now = 0.0
-        payloads = SimpleNamespace(holds=lambda each: each.last_index in held)
+        payloads = SimpleNamespace(holds=lambda each: each.last_index in held, lack=lambda _: Lack.ABSENT)
         self.repair = Repair(
             peers=[THEIRS],
             links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]
@@ -95,8 +96,7 @@ class Voter:
         self.now = now
         self.sent: list[dict[str, Any]] = []
         self.engine = Engine(
-            node_id=OURS,
-            peers=[THEIRS, NodeId("n3")],
+            membership=membership_of(journal_of(3), OURS, THEIRS, NodeId("n3")),
             journal=journal_of(3),
             settings=RaftSettings(),
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]

@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from logboom.errors import LogboomError
+from logboom.settings import Member
+from logboom.types import NodeId
 from logboom.wire import Frame, FrameDecoder
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
+from raftlog.configuration import Configuration
+from raftlog.journal import Journal
+from raftlog.membership import Membership
 
 T = TypeVar("T")
 
@@ -101,6 +106,9 @@ class MemoryFile:
 
     def read(self, *, offset: int, length: int) -> bytes:
         return bytes(self.content[offset : offset + length])
+
+    def read_anew(self, *, offset: int, length: int) -> bytes:
+        return self.read(offset=offset, length=length)
 
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         raw = b"".join(bytes(b) for b in buffers)
@@ -234,7 +242,11 @@ class MemoryConnection:
         pass
 
     def close(self) -> None:
-        self.abort()
+        if self.open:
+            self.open = False
+            self.net.loop.call_soon(self.handler.closed, None)
+            if self.other is not None:
+                self.net.loop.call_at(max(self.last, self.net.loop.now) + 1e-7, self.other.abort)
 
     def abort(self) -> None:
         for end in (self, self.other):
@@ -320,3 +332,14 @@ def expect_typed(error: BaseException | None) -> None:
     """Errors in the world must be logboom's own."""
     if error is not None and not isinstance(error, LogboomError | OSError):
         raise error
+
+
+def voters(*ids: NodeId) -> Configuration:
+    """What a cluster of these begins with."""
+    members = [Member(id=n, peer_address=f"{n}:1", client_address=f"{n}:2") for n in ids]
+    return Configuration.of_settings(tuple(members))
+
+
+def membership_of(journal: Journal, own: NodeId, *others: NodeId) -> Membership:
+    """A node of a cluster in which all of these have voted from the beginning."""
+    return Membership(node_id=own, journal=journal, begins=voters(own, *others))

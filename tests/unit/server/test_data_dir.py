@@ -149,11 +149,13 @@ class TestRefused:
         assert tree(ours) == before
 
     @pytest.mark.parametrize("members", ["n1", "n1 n2", "n1 n2 n4", "n1 n2 n3 n4 n5"])
-    def test_other_members(self, ours: Path, members: str) -> None:
-        before = tree(ours)
-        error = refused(ours, ConfigError, "n1, n2, n3", wanted=ours_is(members=members))
-        assert error.path == "cluster.members"
-        assert tree(ours) == before
+    def test_other_members_where_the_log_says_nothing_of_them(self, members: str) -> None:
+        with pytest.raises(ConfigError, match="n1, n2, n3") as caught:
+            OURS.check_members(ours_is(members=members), "here")
+        assert caught.value.path == "cluster.members"
+
+    def test_whoever_joins_begins_with_no_members(self) -> None:
+        ours_is(members="").check_members(OURS, "here")
 
     def test_a_newer_format(self, ours: Path) -> None:
         (ours / FILE).write_bytes(sealed({"format": 3, "node_id": "n1", "cluster_id": "c1"}))

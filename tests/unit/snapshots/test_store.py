@@ -294,3 +294,39 @@ def test_a_large_state_goes_through_in_bounded_pieces(disk: SimDisk, store: Snap
     store.complete(writer, meta)
     assert content(store, meta) == {0: given}
     assert max(sizes) < 2 << 20
+
+
+class TestScrub:
+    def damage(self, store: SnapshotStore, number: int) -> list[CorruptData]:
+        return [piece.damage for piece in store.scrub(index(number)) if piece.damage is not None]
+
+    def test_a_whole_set_is_read_wholly(self, store: SnapshotStore) -> None:
+        meta = make(store, 5)
+        pieces = list(store.scrub(index(5)))
+        assert sum(piece.nbytes for piece in pieces) == meta.states_bytes + len(encode(meta))
+        assert not self.damage(store, 5)
+
+    def test_any_flipped_byte_is_found(self, store: SnapshotStore, disk: SimDisk) -> None:
+        meta = make(store, 5)
+        for kind, size in (("states", meta.states_bytes), ("set", len(encode(meta)))):
+            path = HERE / f"{5:020d}.{kind}"
+            for offset in range(size):
+                disk.flip(path, offset, 1)
+                assert self.damage(store, 5), f"{kind} at {offset}"
+                disk.flip(path, offset, 1)
+        assert not self.damage(store, 5)
+
+    def test_a_file_that_is_cut_or_gone(self, store: SnapshotStore, disk: SimDisk) -> None:
+        meta = make(store, 5)
+        disk.cut(HERE / f"{5:020d}.states", meta.states_bytes - 1)
+        assert self.damage(store, 5)
+        disk.remove(HERE / f"{5:020d}.states")
+        assert self.damage(store, 5)
+
+    def test_a_set_that_is_removed_meanwhile_is_no_damage(self, store: SnapshotStore) -> None:
+        make(store, 5)
+        pieces = store.scrub(index(5))
+        next(pieces)
+        store.remove(index(5))
+        assert not [piece.damage for piece in pieces if piece.damage]
+        assert not self.damage(store, 5)

@@ -1,4 +1,4 @@
-"""Retries of what was applied before: answered from what is remembered, nothing is written."""
+"""Requests that come again: what was applied before is answered from memory, and not ordered once more."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionId
 from partitions.worker import ApplyWorker
 
 
-def applied_before(
+def already_applied(
     request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], commit_index: GlobalLogIndex
 ) -> SubmitReply | None:
-    """The reply, if every part was applied before."""
+    """A retry of something that every part of was applied before: answer from what is remembered."""
     if request.producer == NO_PRODUCER:
         return None
     parts = []
@@ -22,6 +22,14 @@ def applied_before(
         )
         if found is None:
             return None
-        where = part.partition_id, found.first_index, found.last_index, found.global_index
-        parts.append((*where, part.records.count, found.results))
+        parts.append(
+            (
+                part.partition_id,
+                found.first_index,
+                found.last_index,
+                found.global_index,
+                part.records.count,
+                found.results,
+            )
+        )
     return SubmitReply(parts=tuple(parts), commit_index=commit_index)

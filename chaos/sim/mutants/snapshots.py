@@ -1,0 +1,91 @@
+"""Bugs of snapshots, compaction and installs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.edit import Edit, Mutant
+
+WORKER: Final = "partitions.worker:ApplyWorker."
+KV: Final = "partitions.machines.kv:KvMachine."
+COMPACTION: Final = "dispatcher.compaction:Compaction."
+
+MUTANTS: Final = (
+    Mutant(
+        "captured-late",
+        "A worker does not stop at the cut: its state is captured wherever it is by then.",
+        ("SnapshotEquivalence", "InvariantViolated", "I5", "I6", "I8"),
+        (
+            Edit(
+                WORKER + "_start",
+                "limit = cursor.limit if self._cut is None else min(cursor.limit, self._cut.through_index)",
+                "limit = cursor.limit",
+            ),
+            Edit(
+                WORKER + "_start",
+                "self._cut.through_index == self.applied_index",
+                "self._cut.through_index <= self.applied_index",
+            ),
+        ),
+    ),
+    Mutant(
+        "dumped-without-changes",
+        "What is applied and not saved yet is not in the snapshot.",
+        ("SnapshotEquivalence", "I6", "I8"),
+        (Edit(KV + "dump", "state = {**self._saving.state, **self._changes.state}", "state = {}"),),
+    ),
+    Mutant(
+        "dumped-without-producers",
+        "Who has written what is not in the snapshot: whoever is made from it forgets.",
+        ("SnapshotEquivalence", "I5", "I6", "I8"),
+        (Edit(KV + "dump", "meta = {**self._saving.meta, **self._changes.meta}", "meta = {}"),),
+    ),
+    Mutant(
+        "places-not-saved",
+        "The journal begins behind batches of which nobody has written down where they are.",
+        ("NoSelfStop",),
+        (Edit(COMPACTION + "_secure", "await self._offload.run(store.save_places(through_index))", "pass"),),
+    ),
+    Mutant(
+        "base-without-parent",
+        "The journal's base does not say what the entries before it did.",
+        ("PrefixAgreement", "InvariantViolated", "NoSelfStop", "I7", "Liveness"),
+        (
+            Edit(
+                COMPACTION + "_compact_to",
+                "Base(target.raft_index, target.raft_term, target.parent)",
+                'Base(target.raft_index, target.raft_term, b"")',
+            ),
+        ),
+    ),
+    Mutant(
+        "removed-too-much",
+        "Segments go that hold what was committed behind the cut.",
+        ("InvariantViolated", "NoSelfStop", "Liveness", "I2", "AcknowledgedKept", "AckDurable", "NothingUnhandled"),
+        (
+            Edit(
+                "partitions.log:PartitionLog.compact",
+                "self._committed.newest_in(s) < keep_from_index",
+                "True",
+            ),
+        ),
+    ),
+    Mutant(
+        "installed-without-state",
+        "A node that is made from a snapshot takes its logs and leaves its state as it was.",
+        ("I6", "I5", "I8", "NoSelfStop", "InvariantViolated", "BarrierSound", "Liveness", "NothingUnhandled"),
+        (Edit("server.install:restore_state", "machine.load(read_section(file, section), position)", "pass"),),
+    ),
+    Mutant(
+        "fetched-unchecked",
+        "A log that was filled from another node begins anywhere: what it lacks in front is not asked for.",
+        ("NoSelfStop", "PrefixAgreement", "InvariantViolated", "NoPhantom", "Liveness"),
+        (
+            Edit(
+                "partitions.log:PartitionLog.save_fetched",
+                "columns = with_fetched(self._committed.columns, rows, followed=self._followed, find=self.find)",
+                "columns = with_fetched(self._committed.columns, rows[1:], followed=self._followed, find=self.find)",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,74 @@
+"""``backup`` and ``restore``: a cluster's data, out of it and into new nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from logboom import config
+from logboom.cli.common import Target, cluster_options, output_option, print_one
+from logboom.cli.node import server_module
+from logboom.cli.offline import progress_bar
+
+DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command(epilog="Example:  logboom backup /backups/shop")
+@click.argument("directory", type=DIRECTORY)
+@click.option("--node", help="Copy from this node (id or address); else from a follower.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted backup's snapshot, if it is still there.")
+@click.option(
+    "--bytes-per-s", default=64 << 20, show_default=True, type=click.IntRange(1), help="Not faster than that."
+)
+@output_option
+@cluster_options
+def backup(target: Target, directory: Path, node: str | None, resume: bool, bytes_per_s: int, output: str) -> None:
+    """Take a snapshot of a running cluster, copy it to DIRECTORY, and what `log` partitions have since the last backup.
+
+    A directory holds any number of backups of one cluster. What an interrupted one has copied of logs is not copied
+    again.
+    """
+    with progress_bar("backup") as progress, target.connect() as client:
+        done = server_module("server.offline.backup").backup(
+            client,
+            directory,
+            node=node,
+            resume=resume,
+            timeout=target.timeout,
+            bytes_per_s=bytes_per_s,
+            progress=progress,
+        )
+    print_one({"directory": str(directory), **done._asdict()}, output)
+
+
+@click.command(epilog="Example:  logboom restore /backups/shop --config n1.toml")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--config", "file", type=click.Path(), help="Of the node: TOML; LOGBOOM_<SECTION>__<KEY> overrides it.")
+@click.option("--id", "node_id", help="The node's id among cluster.members.")
+@click.option("--data-dir", help="Where the node keeps its data: empty, or not there yet.")
+@click.option("-g", "--global-index", type=click.IntRange(0), help="Which set; else the newest.")
+@click.option("--as-cluster", is_flag=True, help="Into a cluster with another id.")
+@output_option
+def restore(
+    directory: Path,
+    file: str | None,
+    node_id: str | None,
+    data_dir: str | None,
+    global_index: int | None,
+    as_cluster: bool,
+    output: str,
+) -> None:
+    """Make a node's data directory from a backup, on its machine, before it is started.
+
+    Every node of the cluster is restored from the same set, then all are started. Their number, ids and addresses may
+    be others than before; the partitions may not.
+    """
+    settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
+    config.check_node(settings)
+    with progress_bar("restore") as progress:
+        done = server_module("server.offline.restore").restore(
+            directory, settings, global_index=global_index, as_cluster=as_cluster, progress=progress
+        )
+    print_one({"directory": str(directory), **done._asdict()}, output)

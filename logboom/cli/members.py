@@ -1,0 +1,118 @@
+"""``members``: who is in the cluster, and changing that while it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import click
+
+from logboom.cli.common import Target, cluster_options, output_option, print_rows, talk
+from logboom.errors import InvalidRequest
+from logboom.sync_client import SyncClient
+
+POLL_S: Final = 0.2
+
+
+@click.group(epilog="Example:  logboom members list")
+def members() -> None:
+    """List the members of the cluster, add and remove them, choose who leads; while it runs.
+
+    A lost disk: remove the node, empty its directory, and add it again with another id.
+    """
+
+
+@members.command("list", epilog="Example:  logboom members list -o json")
+@click.option("--node", help="As this node (id or address) knows it; else as the leader does.")
+@output_option
+@cluster_options
+def list_(target: Target, node: str | None, output: str) -> None:
+    """Every member, its role, and how many Raft entries it lacks."""
+    with target.connect() as client:
+        _print(client.member_list(node=node), output)
+
+
+@members.command(epilog="Example:  logboom members add n4=10.0.0.4:7801@10.0.0.4:7701")
+@click.argument("member", metavar="ID=PEER_HOST:PORT@CLIENT_HOST:PORT")
+@click.option("--learner", is_flag=True, help="Keep it one that does not vote until `promote`.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it votes.")
+@output_option
+@cluster_options
+def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) -> None:
+    """Take in a node that was started with `node.join`; ends when it votes (or, as a learner, is known to all).
+
+    It is given what it lacks first, and votes when it has caught up.
+    """
+    name, _, rest = member.partition("=")
+    peer, _, client_address = rest.partition("@")
+    if not (name and peer and client_address):
+        raise InvalidRequest(f"{member!r} is not id=peer_host:port@client_host:port")
+    with target.connect() as client:
+        found = client.add_member(name, peer_address=peer, client_address=client_address, learner=learner)
+        if not learner and not no_wait:
+            found = _wait_for(client, name, target.timeout)
+        _print(found, output)
+
+
+@members.command(epilog="Example:  logboom members promote n4")
+@click.argument("node")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it votes.")
+@output_option
+@cluster_options
+def promote(target: Target, node: str, no_wait: bool, output: str) -> None:
+    """Make a learner a voter, as soon as it has caught up."""
+    with target.connect() as client:
+        found = client.promote_member(node)
+        _print(found if no_wait else _wait_for(client, node, target.timeout), output)
+
+
+@members.command(epilog="Example:  logboom members remove n2")
+@click.argument("node")
+@output_option
+@cluster_options
+def remove(target: Target, node: str, output: str) -> None:
+    """Remove a member for good: its id is never used again. If it leads, another takes over first."""
+    with target.connect() as client:
+        _print(client.remove_member(node), output)
+
+
+@members.command(epilog="Example:  logboom members transfer n3")
+@click.argument("to", required=False)
+@output_option
+@cluster_options
+def transfer(target: Target, to: str | None, output: str) -> None:
+    """Have another node lead: TO, or whichever is nearest."""
+    with target.connect() as client:
+        _print(client.transfer(to), output)
+
+
+def _wait_for(client: SyncClient, node: str, seconds: float) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while True:
+        found = client.member_list()
+        role = next((each["role"] for each in found["members"] if each["id"] == node), None)
+        if role in ("voter", None):
+            return found
+        if time.monotonic() >= deadline:
+            talk(f"logboom: {node} is taken in and has not caught up yet; it votes as soon as it has")
+            return found
+        time.sleep(POLL_S)
+
+
+def _print(found: dict[str, Any], output: str) -> None:
+    last = found["raft_index"]
+    rows = [
+        {
+            "node": each["id"],
+            "role": each["role"],
+            "leads": each["id"] == found["leader"],
+            "connected": each["connected"],
+            "lacks": None if each["raft_index"] is None else max(0, last - each["raft_index"]),
+            "peer_address": each["peer_address"],
+            "client_address": each["client_address"],
+        }
+        for each in found["members"]
+    ]
+    print_rows(rows, output)
+    if found["removed"] and output == "table":
+        talk(f"logboom: removed, their ids are not used again: {', '.join(found['removed'])}")

@@ -1,0 +1,291 @@
+"""``logboom backup``: a snapshot of a running cluster, and what its logs have beside it, into a directory.
+
+Everything is asked of one node, piece by piece, and written so that a backup that was interrupted is gone on with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from logboom.client.operations import LogPiece
+from logboom.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    IndexCompacted,
+    InvalidRequest,
+    LogboomError,
+    ProtocolError,
+    Unavailable,
+    UnknownOutcome,
+    WrongNode,
+)
+from logboom.sync_client import SyncClient
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.batch import Batch, parse_batch
+from ports.disk import File
+from server.disk_os import OsDisk
+from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, log_tails
+from server.offline.findings import Progress, silent
+from server.offline.locking import locked
+from snapshots.meta import SetMeta, decode
+from snapshots.store import NAME
+
+T = TypeVar("T")
+
+META_BYTES_MAX: Final = 64 << 20
+SYNC_BYTES: Final = 8 << 20
+PIECE_S: Final = 10.0
+"""Of one request; then another node is asked."""
+FAILURES_MAX: Final = 10
+"""In a row, before the backup is given up."""
+PAUSE_S: Final = 0.5
+BYTES_PER_S: Final = 64 << 20
+
+
+class Done(NamedTuple):
+    """What a backup has done."""
+
+    global_index: int
+    node: str
+    """Whom it was copied from last."""
+    bytes: int
+    """Of states that were copied now."""
+    batches: int
+    """Of logs that were copied now."""
+    log_bytes: int
+    sets: int
+    """Complete ones in the directory."""
+
+
+def backup(
+    client: SyncClient,
+    directory: Path,
+    *,
+    node: str | None = None,
+    resume: bool = False,
+    timeout: float = 30.0,
+    bytes_per_s: int = BYTES_PER_S,
+    progress: Progress = silent,
+) -> Done:
+    """Copy everything that is committed when this is called, or, with ``resume``, what an earlier call had begun with.
+
+    ``node``: from there, else from a follower. ``bytes_per_s``: not faster than that.
+
+    Raises WrongNode for the directory of another cluster or another history, ConfigError when somebody else writes to
+    it, and the client's errors; what was copied stays.
+    """
+    disk, directory = OsDisk(), directory.absolute()
+    disk.make_directory(directory)
+    with locked(disk, directory):
+        target = BackupDir(disk, directory)
+        target.claim(str(client.status(timeout=timeout)["cluster"]))
+        source = _Source(client, node, timeout, bytes_per_s)
+        begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
+        global_index = source.find(begun)
+        if global_index is None:
+            global_index = GlobalLogIndex(client.create_snapshot(timeout=timeout)["global_index"])
+            if source.find([global_index], patience=timeout) is None:
+                raise Unavailable(f"no node that may be asked has the snapshot at {global_index}")
+        return _Copy(target, source, global_index, progress).run()
+
+
+def _begun(disk: OsDisk, directory: Path) -> list[GlobalLogIndex]:
+    names = filter(None, map(NAME.fullmatch, disk.list(directory)))
+    return [GlobalLogIndex(int(found[1])) for found in names if found[2] in ("states.fetch", "set")]
+
+
+class _Source:
+    """The node that is asked; another one when it is lost."""
+
+    def __init__(self, client: SyncClient, node: str | None, timeout: float, bytes_per_s: int) -> None:
+        self._client = client
+        self._bytes_per_s = bytes_per_s
+        self._due = time.monotonic()
+        """When the next piece may be asked for."""
+        self._wanted = node
+        self._timeout = timeout
+        self.node = node or ""
+
+    def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
+        """The newest of these sets that a node has, which is asked from now on."""
+        deadline = time.monotonic() + patience
+        while sets:
+            for node in self._candidates():
+                try:
+                    there = {row["global_index"] for row in self._client.snapshots(node=node, timeout=2.0)["sets"]}
+                except LogboomError:
+                    continue
+                if found := there & set(sets):
+                    self.node = node
+                    return GlobalLogIndex(max(found))
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.1)
+        return None
+
+    def _candidates(self) -> list[str]:
+        """Followers first: the leader has enough to do."""
+        if self._wanted is not None:
+            return [self._wanted]
+        leader = self._client.status(timeout=self._timeout)["leader"]
+        return sorted(self._client.members(), key=lambda node: (node == leader, node))
+
+    def ask(self, global_index: GlobalLogIndex, call: Callable[[str], T]) -> T:
+        """``call`` with a node that has the set; again, perhaps with another, after what may pass."""
+        failures = 0
+        while True:
+            try:
+                return call(self.node)
+            except (Unavailable, UnknownOutcome, DeadlineExceeded, CorruptData, IndexCompacted) as error:
+                failures += 1
+                if failures == FAILURES_MAX:
+                    raise
+                time.sleep(PAUSE_S)
+                if self.find([global_index]) is None and isinstance(error, IndexCompacted):
+                    raise
+
+    def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> tuple[int, memoryview]:
+        """Of a set's file."""
+        read = self._client.read_snapshot
+        total, piece = self.ask(
+            global_index,
+            lambda node: read(global_index, name, offset, node=node, timeout=PIECE_S),  # type: ignore[arg-type]
+        )
+        self._keep_pace(len(piece))
+        return total, piece
+
+    def log(self, global_index: GlobalLogIndex, partition: PartitionId, after: int, through: int) -> LogPiece:
+        """Of a partition's log."""
+        read = self._client.read_log
+        piece = self.ask(
+            global_index,
+            lambda node: read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S),
+        )
+        self._keep_pace(sum(len(raw) for _, raw in piece.batches))
+        return piece
+
+    def _keep_pace(self, nbytes: int) -> None:
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + nbytes / self._bytes_per_s
+        if self._due > now:
+            time.sleep(self._due - now)
+
+
+class _Copy:
+    """Of one set."""
+
+    def __init__(self, target: BackupDir, source: _Source, global_index: GlobalLogIndex, progress: Progress) -> None:
+        self._target = target
+        self._source = source
+        self._global_index = global_index
+        self._progress = progress
+        self._bytes = self._batches = self._log_bytes = 0
+
+    def run(self) -> Done:
+        meta = self._set()
+        for partition, (last_index, digest) in log_tails(meta).items():
+            archive = self._target.log(partition)
+            for gap in archive.gaps(last_index):
+                self._log(archive, *gap)
+            try:
+                archive.run_to(last_index, digest)
+            except CorruptData as error:
+                raise WrongNode(
+                    f"{archive.directory} is of another history, or damaged: `logboom verify {self._target.path}` "
+                    f"tells; a cluster that was restored needs a new directory ({error})"
+                ) from error
+        self._target.complete(meta)
+        sets = len(self._target.contents.sets) if self._target.contents is not None else 0
+        return Done(self._global_index, self._source.node, self._bytes, self._batches, self._log_bytes, sets)
+
+    # -- the set
+
+    def _set(self) -> SetMeta:
+        store = self._target.store
+        raw = self._meta()
+        meta = decode(raw, path=f"snapshot {self._global_index} of {self._source.node}")
+        contents = self._target.contents
+        if contents is None or meta.cluster != contents.cluster or meta.global_index != self._global_index:
+            raise ProtocolError(f"asked for the snapshot at {self._global_index}, got another")
+        for known in store.sets():
+            if known.global_index == self._global_index:
+                if known.states_digest != meta.states_digest:
+                    raise WrongNode(f"{self._target.path} has another set {known.global_index}: of another history")
+                return known
+        file, offset = store.fetch(self._global_index)
+        try:
+            self._states(meta, file, offset)
+        finally:
+            file.close()
+        return store.adopt_fetched(raw, self._global_index)
+
+    def _meta(self) -> bytes:
+        node, raw = self._source.node, bytearray()
+        while True:
+            total, piece = self._source.piece(self._global_index, "meta", len(raw))
+            if node != self._source.node:  # nodes write their own times into it
+                node, raw = self._source.node, bytearray()
+                continue
+            raw += piece
+            if total > META_BYTES_MAX or (not piece and len(raw) < total):
+                raise ProtocolError(f"a snapshot's description of {total} bytes, of which {len(raw)} came")
+            if len(raw) >= total:
+                return bytes(raw)
+
+    def _states(self, meta: SetMeta, file: File, offset: int) -> None:
+        unsynced = 0
+        while offset < meta.states_bytes:
+            _, piece = self._source.piece(self._global_index, "states", offset)
+            if not piece or offset + len(piece) > meta.states_bytes:
+                raise ProtocolError(f"{len(piece)} bytes of a snapshot at {offset} of {meta.states_bytes}")
+            offset += file.write([piece], offset=offset)
+            self._bytes += len(piece)
+            unsynced += len(piece)
+            if unsynced >= SYNC_BYTES:
+                file.sync()
+                unsynced = 0
+            self._progress("states", offset, meta.states_bytes)
+
+    # -- logs
+
+    def _log(self, archive: LogArchive, after: int, through: int, digest: bytes | None) -> None:
+        """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here."""
+        rows: list[tuple[GlobalLogIndex, Batch]] = []
+        nbytes = 0
+        while after < through:
+            piece = self._source.log(self._global_index, archive.partition_id, after, through)
+            if not piece.batches:
+                if piece.first <= after + 1:
+                    raise InvalidRequest(
+                        f"{self._source.node} gives nothing of partition {archive.partition_id} behind {after}"
+                    )
+                self._keep(archive, rows)
+                after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0
+                continue
+            for global_index, raw in piece.batches:
+                batch = parse_batch(raw)
+                header = batch.header
+                if (header.partition_id, header.first_index) != (archive.partition_id, after + 1):
+                    raise ProtocolError(f"a batch of partition {header.partition_id} that was not asked for")
+                if digest not in (None, header.previous_digest):
+                    raise WrongNode(
+                        f"{archive.directory}: what the cluster has behind {after} does not follow: it is of another "
+                        "history. A cluster that was restored needs a new directory"
+                    )
+                rows.append((global_index, batch))
+                nbytes += batch.nbytes
+                after, digest = header.last_index, header.digest
+            self._progress(f"log of partition {archive.partition_id}", self._log_bytes + nbytes, 0)
+            if nbytes >= FILE_BYTES:
+                self._keep(archive, rows)
+                rows, nbytes = [], 0
+        self._keep(archive, rows)
+
+    def _keep(self, archive: LogArchive, rows: Sequence[tuple[GlobalLogIndex, Batch]]) -> None:
+        if rows and self._target.contents is not None:
+            archive.add(rows, self._target.contents.cluster)
+            self._batches += len(rows)
+            self._log_bytes += sum(batch.nbytes for _, batch in rows)

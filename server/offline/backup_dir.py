@@ -1,0 +1,228 @@
+"""A backup directory: snapshot sets, the logs of partitions that are nothing else, and which sets are complete.
+
+::
+
+    backup.json                                whose it is, and the complete sets; written last
+    lock                                       held while it is written to or read
+    <global index, 20 digits>.set, .states     as in a node's directory
+    logs/<partition>/<first index, 20 digits>.batches
+
+Whatever backup.json does not name is under way or left over: the next backup goes on from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.batch import Batch
+from ports.disk import Disk
+from raftlog.journal import cluster_hash
+from raftlog.parent_state import ParentState
+from server.manifest import sealed
+from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of
+from snapshots.meta import SetMeta
+from snapshots.store import NAME, SnapshotStore
+
+FORMAT: Final = 1
+INDEX: Final = "backup.json"
+LOGS: Final = "logs"
+LOCK: Final = "lock"
+FILE_BYTES: Final = 32 << 20
+"""Of batches in one file, about."""
+OURS: Final = re.compile(rf"{INDEX}(\.new)?|{LOGS}|{LOCK}")
+KEPT_IN_LOGS: Final = "log"
+"""State machine whose records are in its log and nowhere else."""
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A complete set."""
+
+    global_index: int
+    raft_index: int
+    created_ms: int
+    bytes: int
+    """Of its states."""
+    digest: str
+    """BLAKE3-128 of its states, in hexadecimal."""
+
+    @staticmethod
+    def of(meta: SetMeta) -> Kept:
+        """As in the list."""
+        return Kept(meta.global_index, meta.raft_index, meta.created_ms, meta.states_bytes, meta.states_digest.hex())
+
+
+class Contents(NamedTuple):
+    """What backup.json says."""
+
+    cluster: str
+    sets: tuple[Kept, ...]
+    """Ascending by global index."""
+
+
+def encode_contents(contents: Contents) -> bytes:
+    """The file."""
+    rows = [msgspec.to_builtins(each) for each in contents.sets]
+    return sealed({"format": FORMAT, "cluster": contents.cluster, "sets": rows})
+
+
+def decode_contents(raw: bytes, *, path: str) -> Contents:
+    """Raises CorruptData or IncompatibleVersion, naming ``path``."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+        version = fields["format"]
+        del fields["checksum"]
+        whole = sealed(fields) == raw
+    except (msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
+        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
+    if not whole:
+        raise CorruptData(f"{path} does not match its checksum", path=path)
+    if version != FORMAT:
+        raise IncompatibleVersion(
+            f"{path} has format {version}; this release reads {FORMAT}. Nothing was changed",
+            found=version,
+            supported=FORMAT,
+        )
+    try:
+        cluster = msgspec.convert(fields.get("cluster"), str)
+        sets = msgspec.convert(fields.get("sets"), tuple[Kept, ...])
+    except msgspec.ValidationError as error:
+        raise CorruptData(f"{path} is no list of a backup: {error}", path=path) from error
+    if sorted({each.global_index for each in sets}) != [each.global_index for each in sets]:
+        raise CorruptData(f"{path}: its sets are not in order", path=path)
+    return Contents(cluster, sets)
+
+
+class BackupDir:
+    """One directory; the caller holds its lock."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """Raises CorruptData, IncompatibleVersion, or WrongNode for a directory that holds something else."""
+        self.path = path
+        self._disk = disk
+        index = path / INDEX
+        self.contents: Contents | None = None
+        """None: nothing is in it yet."""
+        if disk.exists(index):
+            self.contents = decode_contents(disk.read_file(index), path=str(index))
+        else:
+            others = [name for name in disk.list(path) if not (OURS.fullmatch(name) or NAME.fullmatch(name))]
+            if others:
+                raise WrongNode(f"{path} is not empty and has no {INDEX}: not a backup directory")
+        self.store = SnapshotStore(disk, path)
+
+    def claim(self, cluster: str) -> None:
+        """It is of this cluster from now on. Raises WrongNode if it is another's."""
+        if self.contents is None:
+            self._write(Contents(cluster, ()))
+        elif self.contents.cluster != cluster:
+            raise WrongNode(f"{self.path} is a backup of cluster {self.contents.cluster!r}, not of {cluster!r}")
+
+    def complete(self, meta: SetMeta) -> None:
+        """All of a set, and of the logs up to it, is here. What was removed by hand is listed no more."""
+        if self.contents is None:
+            raise WrongNode(f"{self.path} belongs to no cluster yet")
+        there = {each.global_index for each in self.store.sets()} | {each.global_index for each in self.store.damaged}
+        listed = [each for each in self.contents.sets if each.global_index in there]
+        sets = {each.global_index: each for each in (*listed, Kept.of(meta))}
+        self._write(Contents(self.contents.cluster, tuple(sets[index] for index in sorted(sets))))
+
+    def is_complete(self, global_index: GlobalLogIndex) -> bool:
+        """Such a set is listed."""
+        return self.contents is not None and any(each.global_index == global_index for each in self.contents.sets)
+
+    def log(self, partition_id: PartitionId) -> LogArchive:
+        """What there is of a partition's log."""
+        return LogArchive(self._disk, self.path / LOGS / str(partition_id), partition_id)
+
+    def _write(self, contents: Contents) -> None:
+        self._disk.replace_file(self.path / INDEX, encode_contents(contents))
+        self.contents = contents
+
+
+class LogArchive:
+    """One partition's ``.batches`` files."""
+
+    def __init__(self, disk: Disk, directory: Path, partition_id: PartitionId) -> None:
+        self.directory = directory
+        self.partition_id = partition_id
+        self._disk = disk
+
+    def paths(self) -> list[Path]:
+        """In the order of the log."""
+        if not self._disk.exists(self.directory):
+            return []
+        return [self.directory / name for name in self._disk.list(self.directory) if name.endswith(SUFFIX)]
+
+    def spans(self) -> list[Span]:
+        """What the files' headers say, unchecked. Raises CorruptData for one that cannot be."""
+        return [self.span(path) for path in self.paths()]
+
+    def span(self, path: Path) -> Span:
+        """What the file's header says, unchecked, but for whose it is. Raises CorruptData."""
+        file = self._disk.open(path, readonly=True)
+        try:
+            span = span_of(file.read(offset=0, length=ROWS_AT), path=path)
+        finally:
+            file.close()
+        if span.partition_id != self.partition_id or path.name != name_of(span.first_index):
+            raise CorruptData(f"{path}: of partition {span.partition_id}, from {span.first_index} on: misplaced",
+                              path=str(path), offset=0)  # fmt: skip
+        return span
+
+    def read(self, first_index: int) -> BatchFile:
+        """The file that begins there. Raises CorruptData."""
+        path = self.directory / name_of(first_index)
+        return decode(self._disk.read_file(path), path=path)
+
+    def add(self, rows: Sequence[tuple[GlobalLogIndex, Batch]], cluster: str) -> None:
+        """A new file, durable on return."""
+        self._disk.make_directory(self.directory)
+        path = self.directory / name_of(rows[0][1].header.first_index)
+        self._disk.replace_file(path, encode(rows, cluster=cluster_hash(cluster)))
+
+    def gaps(self, through_index: int) -> list[tuple[int, int, bytes | None]]:
+        """What is not here of the log up to there: after, through, and the digest of the batch in front, if known."""
+        found: list[tuple[int, int, bytes | None]] = []
+        end, digest = 0, None
+        for span in self.spans():
+            if span.first_index > end + 1 and end < through_index:
+                found.append((end, min(through_index, span.first_index - 1), digest))
+            if span.last_index > end:
+                end, digest = span.last_index, span.last_digest
+        return [*found, (end, through_index, digest)] if end < through_index else found
+
+    def run_to(self, last_index: int, digest: bytes) -> list[Span]:
+        """The files that hold what ends there, from the first one on that the others follow without a gap.
+
+        Raises CorruptData when there is no such batch.
+        """
+        run: list[Span] = []
+        for span in self.spans():
+            if span.first_index > last_index:
+                break
+            follows = run and (run[-1].last_index + 1, run[-1].last_digest) == (span.first_index, span.before_digest)
+            run = [*run, span] if follows else [span]
+        if run and run[-1].last_index >= last_index:
+            last = self.read(run[-1].first_index).batches
+            if any((b.last_index, b.digest) == (last_index, digest) for _, b in last):
+                return run
+        raise CorruptData(
+            f"{self.directory}: does not have the batch at {last_index} that a set ends with", path=str(self.directory)
+        )
+
+
+def log_tails(meta: SetMeta) -> dict[PartitionId, tuple[int, bytes]]:
+    """Where the logs end that a backup of this set has: last index and digest."""
+    tails = ParentState.decode(meta.parent).tails
+    return {
+        each.partition_id: (tails[each.partition_id].last_index, tails[each.partition_id].digest)
+        for each in meta.partitions
+        if each.state_machine == KEPT_IN_LOGS and each.partition_id in tails
+    }

@@ -1,0 +1,26 @@
+"""One process at a time in a directory that no node is running in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from logboom.errors import ConfigError
+from ports.disk import Disk
+from server.data_dir import LOCK
+
+
+@contextmanager
+def locked(disk: Disk, path: Path) -> Iterator[None]:
+    """Nobody else uses the directory meanwhile. Raises ConfigError."""
+    try:
+        lock = disk.lock(path / LOCK)
+    except BlockingIOError:
+        raise ConfigError(f"{path} is in use by another process: stop it first", path=str(path)) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", path=str(path)) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,214 @@
+"""``logboom restore``: an empty data directory becomes a node that its first start makes from a backup's set.
+
+The manifest is written last: without it a start refuses the directory, so an interrupted restore cannot pass for a
+node that has nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from logboom.errors import ConfigError, CorruptData, IndexCompacted, WrongNode
+from logboom.settings import ClusterSettings, LogSettings, Settings
+from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from partitions.log import PartitionLog
+from ports.disk import Disk
+from raftlog.parent_state import ParentState
+from server.data_dir import BEGUN, MANIFEST
+from server.disk_os import OsDisk
+from server.install import Intent
+from server.manifest import Manifest
+from server.manifest import encode as encode_manifest
+from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails
+from server.offline.batches import Span
+from server.offline.findings import Progress, silent
+from server.offline.locking import locked
+from server.shares import log_share
+from snapshots.meta import SetMeta
+from snapshots.meta import encode as encode_set
+from snapshots.store import SnapshotStore
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class Restored(NamedTuple):
+    """What was made."""
+
+    node: str
+    data_dir: str
+    global_index: int
+    bytes: int
+    """Of states."""
+    batches: int
+    """Of logs."""
+
+
+def restore(
+    directory: Path,
+    settings: Settings,
+    *,
+    global_index: int | None = None,
+    as_cluster: bool = False,
+    progress: Progress = silent,
+) -> Restored:
+    """Of the node that ``settings`` describe, from a backup's set (None: the newest).
+
+    Raises WrongNode for the backup of another cluster, unless ``as_cluster``, or a directory that is not empty;
+    ConfigError for partitions that are not the backup's; IndexCompacted if there is no such set; CorruptData.
+    """
+    disk, target = OsDisk(), Path(settings.node.data_dir).absolute()
+    directory = directory.absolute()
+    if not disk.exists(directory / INDEX):
+        raise WrongNode(f"{directory} is no backup directory: it has no {INDEX}")
+    with locked(disk, directory):
+        source = BackupDir(disk, directory)
+        meta = _chosen(source, global_index)
+        _check(meta, settings.cluster, as_cluster=as_cluster)
+        runs = {
+            partition: source.log(partition).run_to(*tail) for partition, tail in sorted(log_tails(meta).items())
+        }  # before anything is written
+        _check_empty(disk, target)
+        disk.make_directory(target)
+        with locked(disk, target):
+            work = _Restore(disk, source, target, settings, meta, progress)
+            work.states()
+            for partition, run in runs.items():
+                work.log(partition, run)
+            work.claim()
+    return Restored(settings.node.id, str(target), meta.global_index, meta.states_bytes, work.batches)
+
+
+def _chosen(source: BackupDir, global_index: int | None) -> SetMeta:
+    complete = [] if source.contents is None else [each.global_index for each in source.contents.sets]
+    if global_index is None and complete:
+        global_index = complete[-1]
+    if global_index is None or global_index not in complete:
+        there = ", ".join(map(str, complete)) or "none"
+        wanted = "" if global_index is None else f" {global_index}"
+        raise IndexCompacted(f"{source.path} has no complete set{wanted}; there are: {there}", first=0)
+    for damaged in source.store.damaged:
+        if damaged.global_index == global_index:
+            raise damaged.error
+    return source.store.get(GlobalLogIndex(global_index))
+
+
+def _check(meta: SetMeta, cluster: ClusterSettings, *, as_cluster: bool) -> None:
+    if meta.cluster != cluster.id and not as_cluster:
+        raise WrongNode(
+            f"the backup is of cluster {meta.cluster!r}, the configuration of {cluster.id!r}; "
+            "--as-cluster makes it that one's"
+        )
+    ids = [each.partition_id for each in meta.partitions]
+    if ids != list(range(cluster.partitions)):
+        raise ConfigError(
+            f"cluster.partitions: {cluster.partitions}, and the backup has {len(ids)}", path="cluster.partitions"
+        )
+    for each in meta.partitions:
+        wanted = cluster.partition(each.partition_id).state_machine
+        if wanted != each.state_machine:
+            path = f'cluster.overrides."{each.partition_id}".state_machine'
+            raise ConfigError(
+                f"{path}: {wanted!r}, and partition {each.partition_id} of the backup is {each.state_machine!r}",
+                path=path,
+            )
+
+
+def _check_empty(disk: Disk, target: Path) -> None:
+    if disk.exists(target) and (found := set(disk.list(target)) - BEGUN):
+        what = "a node's data" if MANIFEST in found else "what an interrupted restore left, or something else"
+        raise WrongNode(f"{target} is not empty: it has {what}. A restore needs an empty directory, or none")
+
+
+class _Restore:
+    """Into one directory, which is empty."""
+
+    def __init__(
+        self, disk: Disk, source: BackupDir, target: Path, settings: Settings, meta: SetMeta, progress: Progress
+    ) -> None:
+        self._disk = disk
+        self._source = source
+        self._target = target
+        self._settings = settings
+        self._meta = meta
+        self._progress = progress
+        self.batches = 0
+
+    def states(self) -> None:
+        """The set: copied, then read again and compared as a whole."""
+        global_index = GlobalLogIndex(self._meta.global_index)
+        meta = msgspec.structs.replace(self._meta, cluster=self._settings.cluster.id, parent=_parent(self._meta))
+        store = SnapshotStore(self._disk, self._target / "snapshots")
+        source, copy = self._source.store.open_states(global_index), store.receive(global_index)
+        try:
+            for offset in range(0, meta.states_bytes, PIECE_BYTES):
+                piece = source.read(offset=offset, length=PIECE_BYTES)
+                copy.write([piece], offset=offset)
+                self._progress("states", offset + len(piece), meta.states_bytes)
+        finally:
+            source.close()
+            copy.close()
+        try:
+            store.adopt(encode_set(meta), store.partial_path(global_index))
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self._source.path}: the states of set {global_index} are damaged, or their copy is: {error}",
+                path=str(self._source.path / f"{global_index:020d}.states"),
+                offset=error.fields.get("offset"),
+            ) from error
+
+    def log(self, partition: PartitionId, run: Sequence[Span]) -> None:
+        """A partition's segments, and the places of its batches."""
+        cluster = self._settings.cluster
+        tail = ParentState.decode(self._meta.parent).tails[partition]
+        log = PartitionLog.open(
+            disk=self._disk,
+            directory=self._target / "partitions" / str(partition),
+            partition_id=partition,
+            settings=_of_one(log_share(self._settings.log, cluster.partitions)),
+            mode=DurabilityMode.WRITE_AHEAD,
+        )
+        try:
+            self._fill(log, self._source.log(partition), run, tail.last_index)
+        finally:
+            log.close()
+
+    def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], through: int) -> None:
+        rows: list[tuple[int, int, bytes]] = []
+        if run[0].before_digest != NO_DIGEST:
+            log.follow(PartitionLogIndex(run[0].first_index - 1), run[0].before_digest)
+        total, done = sum(span.nbytes for span in run), 0
+        for span in run:
+            for global_index, batch in archive.read(span.first_index).batches:
+                if batch.last_index > through:
+                    break
+                log.append(batch)
+                rows.append((batch.last_index, global_index, batch.digest))
+            job = log.take()
+            if job is not None:
+                job.run()
+                job.done()
+            done += span.nbytes
+            self._progress(f"log of partition {archive.partition_id}", done, total)
+        log.save_fetched(rows)()
+        self.batches += len(rows)
+
+    def claim(self) -> None:
+        """The directory is a node's from now on: what its first start does is written down before."""
+        Intent(self._disk, self._target).write(GlobalLogIndex(self._meta.global_index))
+        manifest = Manifest.of(NodeId(self._settings.node.id), self._settings.cluster)
+        self._disk.replace_file(self._target / MANIFEST, encode_manifest(manifest))
+
+
+def _parent(meta: SetMeta) -> bytes:
+    """Where the logs end, and nothing else that the old cluster's log has said: who its nodes were, above all."""
+    found = ParentState.decode(meta.parent)
+    return ParentState(found.global_index, found.raft_index, found.tails).encode()
+
+
+def _of_one(settings: LogSettings) -> LogSettings:
+    """Nothing is kept in memory for whoever applies."""
+    return msgspec.structs.replace(settings, recent_bytes=0)

@@ -1,0 +1,56 @@
+"""Checking snapshot sets: of a node, and of a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from ports.disk import Disk
+from raftlog.parent_state import EMPTY, ParentState
+from server.offline.findings import Report
+from snapshots.meta import SetMeta
+from snapshots.states import verify_states
+from snapshots.store import SnapshotStore
+
+
+def check_sets(disk: Disk, directory: Path, *, cluster: str | None, advice: str, report: Report) -> list[SetMeta]:
+    """Read all of every set; returns those that are sound. ``disk`` must take no changes; ``cluster`` None: any."""
+    try:
+        store = SnapshotStore(disk, directory)
+    except IncompatibleVersion as error:
+        report.error(directory, error, advice)
+        return []
+    for damaged in store.damaged:
+        report.error(directory, damaged.error, advice)
+    return [meta for meta in store.sets() if _is_sound(directory, store, meta, cluster, advice, report)]
+
+
+def _is_sound(
+    directory: Path, store: SnapshotStore, meta: SetMeta, cluster: str | None, advice: str, report: Report
+) -> bool:
+    path = directory / f"{meta.global_index:020d}.set"
+    report.count("sets")
+    try:
+        file = store.open_states(meta.global_index)
+        try:
+            verify_states(file, meta)
+            report.read("snapshots", file.size())
+        finally:
+            file.close()
+        parent = ParentState.decode(meta.parent)
+    except (CorruptData, IncompatibleVersion) as error:
+        report.error(path, error, advice)
+        return False
+    wrong = None
+    if cluster is not None and meta.cluster != cluster:
+        wrong = f"it is of cluster {meta.cluster!r}, not {cluster!r}"
+    elif (parent.global_index, parent.raft_index) != (meta.global_index, meta.raft_index):
+        wrong = f"its parent state is of {parent.global_index}, it of {meta.global_index}"
+    else:
+        for each in meta.partitions:
+            tail = parent.tails.get(each.partition_id, EMPTY)
+            if tail.last_index != each.applied_index:
+                wrong = f"partition {each.partition_id}: a state at {each.applied_index}, the log at {tail.last_index}"
+    if wrong is not None:
+        report.damage(path, wrong, advice)
+    return wrong is None

@@ -1,0 +1,219 @@
+"""``logboom verify``: is all of a stopped node's data directory (or a backup) what it has to be? Changes nothing.
+
+What a start would refuse, and what it would not look at: every batch of every segment, every state, every set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
+from logboom.types import PartitionId
+from ports.disk import Disk
+from ports.invariant import InvariantViolated
+from raftlog.entry import Route, unpack_routes
+from raftlog.journal import Journal
+from raftlog.parent_state import EMPTY, ParentState
+from server.data_dir import MANIFEST
+from server.disk_os import OsDisk
+from server.install import INTENT, Intent
+from server.manifest import Manifest, decode
+from server.offline.backup_dir import INDEX
+from server.offline.findings import REBUILD, Progress, Report, bytes_below, silent
+from server.offline.locking import locked
+from server.offline.logs import check_log
+from server.offline.looking import LookingDisk
+from server.offline.sets import check_sets
+from server.offline.states import DATA, KNOWN, check_states, is_there
+from server.offline.verify_backup import verify_backup
+from snapshots.meta import SetMeta
+
+STATE: Final = "state"
+MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
+
+
+def verify(path: Path, progress: Progress = silent) -> Report:
+    """Look at all of a data directory, or of a backup.
+
+    Raises ConfigError when another process uses it, WrongNode when it is none.
+    """
+    disk, path = OsDisk(), path.absolute()
+    if disk.exists(path / INDEX):
+        return verify_backup(path, progress)
+    if not any(disk.exists(path / name) for name in (MANIFEST, "journal", "partitions")):
+        raise WrongNode(f"{path} is no logboom data directory, nor a backup: it has no {MANIFEST} and no {INDEX}")
+    with locked(disk, path):
+        report = Report(path, "data", progress, total=bytes_below(path))
+        _Node(LookingDisk(disk), path, report).check()
+    return report
+
+
+class _Node:
+    """One data directory."""
+
+    def __init__(self, disk: LookingDisk, path: Path, report: Report) -> None:
+        self._disk = disk
+        self._path = path
+        self._report = report
+
+    def check(self) -> None:
+        """All of it."""
+        manifest = self._manifest()
+        sets = self._sets(manifest)
+        installing = self._intent(sets)
+        journal = self._journal(manifest, installing)
+        firsts = self._logs(journal, installing)
+        self._states(manifest, firsts, sets)
+
+    def _manifest(self) -> Manifest | None:
+        path = self._path / MANIFEST
+        if not self._disk.exists(path):
+            self._report.damage(path, "missing", MANIFEST_ADVICE)
+            return None
+        raw = self._disk.read_file(path)
+        self._report.read("manifest", len(raw))
+        self._report.count("manifests")
+        try:
+            return decode(raw, path=str(path))
+        except (CorruptData, IncompatibleVersion) as error:
+            self._report.error(path, error, MANIFEST_ADVICE)
+            return None
+
+    def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
+        directory = self._path / "snapshots"
+        if not self._disk.exists(directory):
+            return []
+        advice = "start the node: the next snapshot takes its place; until then this node cannot give it to others"
+        return check_sets(
+            self._disk, directory, cluster=manifest.cluster if manifest else None, advice=advice, report=self._report
+        )
+
+    def _intent(self, sets: Collection[SetMeta]) -> SetMeta | None:
+        """The set that the next start makes the node from."""
+        path = self._path / INTENT
+        try:
+            wanted = Intent(self._disk, self._path).read()
+        except CorruptData as error:
+            self._report.error(path, error, REBUILD)
+            return None
+        for meta in sets:
+            if meta.global_index == wanted:
+                return meta
+        if wanted is not None:
+            self._report.damage(path, f"names the snapshot at {wanted}, which is not whole here", REBUILD)
+        return None
+
+    def _journal(self, manifest: Manifest | None, installing: SetMeta | None) -> Journal | None:
+        """None: nothing is known of what is committed."""
+        directory, report = self._path / "journal", self._report
+        if manifest is None:
+            report.note(directory, "not looked at: the manifest does not say whose it is", "mend the manifest first")
+            return None
+        if not self._disk.exists(directory):
+            if self._disk.exists(self._path / "partitions") and installing is None:
+                report.damage(directory, "missing", REBUILD)
+            return None
+        names = [name for name in self._disk.list(directory) if name.endswith(".journal") or name == "base"]
+        try:
+            journal = Journal.open(
+                disk=self._disk, directory=directory, cluster_id=manifest.cluster, random_bytes=bytes
+            )
+        except (CorruptData, IncompatibleVersion, InvariantViolated) as error:
+            report.error(directory, error, REBUILD)
+            return None
+        finally:
+            for name in names:
+                file = self._disk.open(directory / name)
+                report.read("journal", file.size())
+                file.close()
+        journal.close()
+        report.count("journal_files", len(names))
+        report.count("journal_entries", len(journal.entries) - 1)
+        for path in self._disk.replaced:
+            if path.parent == directory:
+                report.note(
+                    path.with_suffix(".journal"), "ends in a torn write", "nothing: the next start puts it aside"
+                )
+        return journal
+
+    def _logs(self, journal: Journal | None, installing: SetMeta | None) -> dict[PartitionId, int]:
+        """First index that each log has."""
+        root = self._path / "partitions"
+        there = {PartitionId(int(n)) for n in self._disk.list(root) if n.isdigit()} if self._disk.exists(root) else ()
+        parent = ParentState()
+        routes: dict[PartitionId, list[Route]] = {}
+        if installing is not None:
+            parent = ParentState.decode(installing.parent)
+        elif journal is not None:
+            try:
+                parent = ParentState.decode(journal.base.state)
+                for command, _, _ in journal.entries[1:]:
+                    for route in unpack_routes(command):
+                        routes.setdefault(PartitionId(route.partition_id), []).append(route)
+            except (CorruptData, IncompatibleVersion) as error:
+                self._report.error(self._path / "journal", error, REBUILD)
+        firsts = {}
+        for partition in sorted(there):
+            self._report.count("partitions")
+            firsts[partition] = check_log(
+                self._disk,
+                root / str(partition),
+                partition,
+                tail=parent.tails.get(partition, EMPTY),
+                routes=routes.get(partition, []),
+                carried=journal.carried if journal is not None else (),
+                report=self._report,
+                installing=installing is not None,
+                journal=journal is not None or installing is not None,
+            )
+        if installing is not None:
+            return firsts
+        for partition in sorted({*parent.tails, *routes} - set(there)):
+            self._report.damage(root / str(partition), "missing, though it has data", REBUILD)
+        return firsts
+
+    def _states(self, manifest: Manifest | None, firsts: dict[PartitionId, int], sets: Collection[SetMeta]) -> None:
+        wanted: list[tuple[PartitionId, str, Path]] = []
+        for partition, first in firsts.items():
+            directory = self._path / "partitions" / str(partition) / STATE
+            name = _machine(self._disk, manifest, partition, directory)
+            if name not in KNOWN:
+                problem = f"not looked at: a state of {name!r}" if name else "not looked at: nobody says whose it is"
+                self._report.note(directory, problem, "nothing")
+            elif is_there(self._disk, directory):
+                wanted.append((partition, name, directory))
+            elif first > 1 and not sets:
+                self._report.damage(directory, f"missing, and the log begins at {first}", REBUILD)
+        for (partition, _, directory), saved in zip(
+            wanted, check_states(self._disk, [(name, directory) for _, name, directory in wanted]), strict=True
+        ):
+            self._report.count("states")
+            self._report.count("state_entries", saved.entries)
+            if saved.error is not None:
+                advice = (
+                    "with the node stopped remove this directory: the next start makes it from a snapshot and the log"
+                )
+                place = saved.error.partition(": ")[0]
+                self._report.damage(directory, saved.error.removeprefix(f"{place}: "), advice)
+            elif saved.position is not None and saved.position.applied_index + 1 < firsts[partition] and not sets:
+                problem = f"ends at {saved.position.applied_index}, and the log begins at {firsts[partition]}"
+                self._report.damage(directory, problem, REBUILD)
+            for name in (DATA, "checkpoint"):
+                if self._disk.exists(directory / name):
+                    file = self._disk.open(directory / name)
+                    self._report.read("states", file.size())
+                    file.close()
+
+
+def _machine(disk: Disk, manifest: Manifest | None, partition: PartitionId, directory: Path) -> str | None:
+    """Name of a partition's state machine; without a manifest, by its files."""
+    if manifest is None:
+        return "kv" if disk.exists(directory / DATA) else "log" if disk.exists(directory / "checkpoint") else None
+    end = 0
+    for kind in manifest.partitions:
+        end += kind.count
+        if partition < end:
+            return kind.state_machine
+    return None

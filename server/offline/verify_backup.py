@@ -1,0 +1,106 @@
+"""``logboom verify`` of a backup directory. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import PartitionId
+from ports.disk import Disk
+from raftlog.journal import cluster_hash
+from server.disk_os import OsDisk
+from server.offline.backup_dir import INDEX, LOGS, Contents, LogArchive, decode_contents, log_tails
+from server.offline.batches import Span
+from server.offline.findings import Progress, Report, bytes_below, silent
+from server.offline.locking import locked
+from server.offline.looking import LookingDisk
+from server.offline.sets import check_sets
+
+End = tuple[int, bytes]
+"""Last index and digest of a batch."""
+AGAIN: Final = "remove it and back up again: what is missing is copied, if the cluster still has it"
+
+
+def verify_backup(path: Path, progress: Progress = silent) -> Report:
+    """Look at all of a backup directory. Raises ConfigError when another process uses it."""
+    disk = OsDisk()
+    with locked(disk, path):
+        report = Report(path, "backup", progress, total=bytes_below(path))
+        _check(LookingDisk(disk), path, report)
+    return report
+
+
+def _check(disk: LookingDisk, path: Path, report: Report) -> None:
+    contents = _contents(disk, path, report)
+    cluster = None if contents is None else contents.cluster
+    sets = {int(m.global_index): m for m in check_sets(disk, path, cluster=cluster, advice=AGAIN, report=report)}
+    needed: dict[PartitionId, dict[End, int]] = {}
+    for kept in () if contents is None else contents.sets:
+        meta = sets.get(kept.global_index)
+        place = path / f"{kept.global_index:020d}.set"
+        if meta is None:
+            if not disk.exists(place):
+                report.damage(place, f"missing, though {INDEX} names it", AGAIN)
+            continue
+        if meta.states_digest.hex() != kept.digest:
+            report.damage(place, f"it is not the set that {INDEX} names", AGAIN)
+        for partition, end in log_tails(meta).items():
+            needed.setdefault(partition, {})[end] = kept.global_index
+    for partition in sorted({*needed, *_partitions(disk, path)}):
+        archive = LogArchive(disk, path / LOGS / str(partition), partition)
+        missing = _log(archive, needed.get(partition, {}), cluster, report)
+        for (last_index, _), global_index in missing.items():
+            problem = f"the batch at {last_index}, with which the set {global_index} ends, is not here"
+            report.damage(archive.directory, problem, AGAIN)
+
+
+def _contents(disk: Disk, path: Path, report: Report) -> Contents | None:
+    index = path / INDEX
+    raw = disk.read_file(index)
+    report.read("list", len(raw))
+    report.count("lists")
+    try:
+        return decode_contents(raw, path=str(index))
+    except (CorruptData, IncompatibleVersion) as error:
+        report.error(index, error, "put it back from a copy, or back up into a new directory")
+        return None
+
+
+def _partitions(disk: Disk, path: Path) -> list[PartitionId]:
+    names = disk.list(path / LOGS) if disk.exists(path / LOGS) else []
+    return [PartitionId(int(name)) for name in sorted(names) if name.isdigit()]
+
+
+def _log(archive: LogArchive, needed: Mapping[End, int], cluster: str | None, report: Report) -> dict[End, int]:
+    """Returns what is missing of ``needed``."""
+    missing = dict(needed)
+    before: Span | None = None
+    for file in archive.paths():
+        report.count("batch_files")
+        try:
+            span = archive.span(file)
+            batches = archive.read(span.first_index).batches
+        except (CorruptData, IncompatibleVersion) as error:
+            report.error(file, error, AGAIN)
+            continue
+        report.read("logs", span.nbytes)
+        report.count("batches", len(batches))
+        if cluster is not None and span.cluster != cluster_hash(cluster):
+            report.damage(file, "it is of another cluster", AGAIN)
+            continue
+        if before is not None:
+            _joint(file, before, span, report)
+        for _, batch in batches:
+            missing.pop((batch.last_index, batch.digest), None)
+        before = span
+    return missing
+
+
+def _joint(file: Path, before: Span, span: Span, report: Report) -> None:
+    if span.first_index > before.last_index + 1:
+        problem = f"nothing is here between {before.last_index} and {span.first_index}"
+        report.note(file, problem, "back up again: it is copied, if the cluster still has it")
+    elif span.first_index <= before.last_index or span.before_digest != before.last_digest:
+        report.damage(file, f"does not follow what ends at {before.last_index}", AGAIN)

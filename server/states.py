@@ -1,0 +1,134 @@
+"""A node's saved states: opened, and made anew when they are damaged or lag behind what the log still has. Blocking.
+
+What is damaged is moved aside, never overwritten: ``state.damaged-<n>``, the newest one is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from dispatcher.rebuilding import Rebuilt
+from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
+from partitions.log import PartitionLog
+from ports.disk import Disk
+from server.install import find_section, restore_state
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+STATE: Final = "state"
+"""Directory of a partition's state machine, in the partition's own."""
+ASIDE: Final = "state.damaged-"
+
+
+class States:
+    """See the module. ``open_machine``: in this directory, which exists. One call at a time."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        sets: SnapshotStore,
+        directory_of: Callable[[int], Path],
+        open_machine: Callable[[PartitionId, Path], Machine],
+    ) -> None:
+        self._disk = disk
+        self._sets = sets
+        self._directory_of = directory_of
+        self._open_machine = open_machine
+        self._retired: list[Machine] = []
+        """Damaged, and open for as long as somebody may look into them; and what was made in their place."""
+
+    def open(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
+        """At start. ``installing``: the node is made from this set, and no state stays behind it."""
+        needed = store.first_available_index - 1
+        section = find_section(installing, partition_id) if installing is not None else None
+        if section is not None:
+            needed = max(needed, section.applied_index)
+        try:
+            machine = self._opened(partition_id)
+        except CorruptData as error:
+            log.error("state_damaged", partition=partition_id, error=str(error))
+            self._set_aside(partition_id)
+            return self._remade(partition_id, self._opened(partition_id), needed, installing)
+        if machine.position().applied_index >= needed:
+            return Rebuilt(machine, None)
+        return self._remade(partition_id, machine, needed, installing)
+
+    def rebuild(self, partition_id: PartitionId, store: PartitionLog, damaged: Machine) -> Rebuilt:
+        """While the node runs: another machine in the place of a damaged one, which stays open until ``close``."""
+        self._retired.append(damaged)
+        self._set_aside(partition_id)
+        rebuilt = self._remade(partition_id, self._opened(partition_id), store.first_available_index - 1, None)
+        self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
+        return rebuilt
+
+    def close(self) -> None:
+        """Of what was damaged nothing is saved that matters."""
+        for machine in self._retired:
+            _give_up(machine)
+        self._retired.clear()
+
+    def _opened(self, partition_id: PartitionId) -> Machine:
+        """Raises CorruptData for all that is read of it before it applies anything."""
+        directory = self._directory_of(partition_id) / STATE
+        self._disk.make_directory(directory)
+        machine = self._open_machine(partition_id, directory)
+        try:
+            for _ in machine.meta():
+                pass
+        except CorruptData:
+            _give_up(machine)
+            raise
+        return machine
+
+    def _remade(self, partition_id: PartitionId, machine: Machine, needed: int, installing: SetMeta | None) -> Rebuilt:
+        for meta in self._candidates(partition_id, needed, installing):
+            try:
+                restore_state(self._sets, meta, partition_id, machine)
+            except IndexCompacted:
+                continue
+            except (CorruptData, IncompatibleVersion) as error:
+                log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
+                _give_up(machine)
+                self._disk.remove_directory(self._directory_of(partition_id) / STATE)
+                machine = self._opened(partition_id)
+                with suppress(IndexCompacted):
+                    self._sets.remove(self._sets.get(meta.global_index).global_index)
+            else:
+                return Rebuilt(machine, None)
+        if needed == 0:
+            log.warning("state_begins_anew", partition=partition_id)
+            return Rebuilt(machine, None)
+        why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
+        return Rebuilt(machine, why)
+
+    def _candidates(self, partition_id: PartitionId, needed: int, first: SetMeta | None) -> Iterator[SetMeta]:
+        """Sets that its log goes on from, the newest first."""
+        for meta in [first] if first is not None else reversed(self._sets.sets()):
+            section = find_section(meta, partition_id)
+            if section is not None and section.applied_index >= needed:
+                yield meta
+
+    def _set_aside(self, partition_id: PartitionId) -> None:
+        directory = self._directory_of(partition_id)
+        before = [name for name in self._disk.list(directory) if name.startswith(ASIDE)]
+        number = 1 + max((int(name[len(ASIDE) :]) for name in before if name[len(ASIDE) :].isdigit()), default=0)
+        target = directory / f"{ASIDE}{number}"
+        self._disk.move_directory(directory / STATE, target)
+        log.warning("state_set_aside", partition=partition_id, path=str(target))
+        for name in before:
+            self._disk.remove_directory(directory / name)
+
+
+def _give_up(machine: Machine) -> None:
+    with suppress(Exception):  # what it saves of what is damaged is worth nothing
+        machine.close()

@@ -1,0 +1,222 @@
+"""Members that change while real processes serve (docs/decisions/0016-membership.md)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner
+
+from logboom import Add, SyncClient
+from logboom.cli import cli
+from logboom.errors import InvalidRequest, LogboomError
+from logboom.testing import LocalCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("members")]
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+class Load:
+    """One writer that never gives up: whatever fails here was a failed write."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.acknowledged = 0
+        self.error: LogboomError | None = None
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with self._cluster.client(timeout=20) as client:
+            while not self._stop.is_set():
+                try:
+                    client.submit(0, Add(b"n", 1), wait="committed")
+                except LogboomError as error:
+                    self.error = error
+                    return
+                self.acknowledged += 1
+
+    def more(self, count: int = 20) -> None:
+        """Until so many more are acknowledged."""
+        end = self.acknowledged + count
+        wait_for(lambda: self.error is not None or self.acknowledged >= end)
+        assert self.error is None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def roles(client: SyncClient) -> dict[str, str]:
+    return {each["id"]: each["role"] for each in client.member_list()["members"]}
+
+
+def grow(cluster: LocalCluster, client: SyncClient) -> str:
+    """One more voter."""
+    node = cluster.add_node()
+    cluster.take_in(node, client)
+    wait_for(lambda: roles(client)[node] == "voter")
+    return node
+
+
+def standing(cluster: LocalCluster, client: SyncClient, node: str) -> str:
+    try:
+        return str(client.member_list(node=cluster.addresses[node], timeout=1.0)["standing"])
+    except LogboomError:
+        return "away"
+
+
+def digests(cluster: LocalCluster, client: SyncClient, nodes: list[str]) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        try:
+            found.add(str(client.status(node=cluster.addresses[node], digests=True)["digests"]))
+        except LogboomError as error:
+            found.add(error.code)
+    return found
+
+
+@contextmanager
+def running(directory: Path, nodes: int = 3, **settings: Any) -> Iterator[tuple[LocalCluster, SyncClient]]:
+    with (
+        LocalCluster(nodes=nodes, partitions=2, directory=directory, settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        yield cluster, client
+
+
+def test_from_one_to_three_to_five_to_three_without_a_failed_write(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=1) as (cluster, client):
+        with Load(cluster) as load:
+            load.more()
+            for _ in range(4):
+                grow(cluster, client)
+                load.more()
+            assert list(roles(client).values()) == ["voter"] * 5
+            for node in ("n1", cluster.leader()):  # the first one, and whoever leads
+                if node in roles(client):
+                    client.remove_member(node)
+                    load.more()
+            while len(roles(client)) > 3:
+                client.remove_member(max(roles(client)))
+                load.more()
+        assert load.error is None
+        left = sorted(roles(client))
+        assert "n1" not in left
+        assert client.get(0, b"n") == (load.acknowledged,)
+        wait_for(lambda: len(digests(cluster, client, left)) == 1)
+        wait_for(lambda: standing(cluster, client, "n1") == "removed")
+
+
+def test_a_removed_node_does_no_harm_and_is_told(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
+        client.submit(0, Add(b"n", 1))
+        away = next(n for n in cluster.nodes if n != cluster.leader())
+        cluster.kill(away)
+        client.remove_member(away)
+        before = client.status(node=cluster.addresses[cluster.leader()])["term"]
+        cluster.start_node(away)  # it was not there to hear of it
+        wait_for(lambda: standing(cluster, client, away) == "removed")
+        assert client.submit(0, Add(b"n", 1)).global_index > 0
+        leader = next(n for n in cluster.nodes if n != away)
+        assert client.status(node=cluster.addresses[leader])["term"] == before
+        with pytest.raises(InvalidRequest, match="not used again"):
+            cluster.take_in(away, client)
+
+
+def test_leadership_moves_and_nobody_notices(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client), Load(cluster) as load:
+        for node in ("n1", "n2", "n3", "n1"):
+            load.more()
+            assert client.transfer(node)["leader"] == node
+        for node in ("n1", "n2", "n3"):  # a rolling restart
+            load.more()
+            cluster.kill(node, signal.SIGTERM)
+            assert cluster.wait_ended(node) == 0
+            cluster.start_node(node)
+            cluster.wait_serving()
+        load.more()
+
+
+def test_the_log_wins_over_the_settings_of_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=1) as (cluster, client):
+        grow(cluster, client)
+        grow(cluster, client)
+        client.submit(0, Add(b"n", 1))
+        for node in cluster.nodes:
+            cluster.kill(node)
+        for node in cluster.nodes:  # n1's file still names it alone; n2 still is to join
+            cluster.start_node(node)
+        cluster.wait_serving()
+        assert roles(client) == dict.fromkeys(("n1", "n2", "n3"), "voter")
+        assert client.submit(0, Add(b"n", 1)).global_index > 0
+        assert client.get(0, b"n") == (2,)
+        assert "cluster_members_of_settings_ignored" in cluster.log("n1").read_text()
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    def logboom(*words: str) -> list[dict[str, Any]]:
+        result = CliRunner().invoke(cli, ["members", *words, "--endpoints", cluster.endpoints, "-o", "json"])
+        assert result.exit_code == 0, result.output
+        rows: list[dict[str, Any]] = json.loads(result.stdout)
+        return rows
+
+    with running(tmp_path, nodes=1) as (cluster, _):
+        node = cluster.add_node()
+        spec = f"{node}={cluster.peer_addresses[node]}@{cluster.addresses[node]}"
+        assert [row["role"] for row in logboom("add", spec, "--timeout", "30s")] == ["voter", "voter"]
+        assert {row["node"]: row["leads"] for row in logboom("transfer", node)} == {"n1": False, node: True}
+        assert [row["node"] for row in logboom("remove", "n1")] == [node]
+        assert [row["connected"] for row in logboom("list")] == [True]
+
+
+def test_a_lost_disk_comes_back_under_another_name(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
+        client.submit(0, Add(b"n", 7))
+        lost = next(n for n in cluster.nodes if n != cluster.leader())
+        cluster.kill(lost)
+        shutil.rmtree(cluster.data_dirs[lost])
+        client.remove_member(lost)
+        cluster.forget(lost)
+        node = cluster.add_node()
+        cluster.take_in(node, client, learner=True)
+        assert roles(client)[node] == "learner"
+        client.promote_member(node)
+        wait_for(lambda: roles(client)[node] == "voter")
+        wait_for(lambda: len(digests(cluster, client, cluster.nodes)) == 1)
+        assert client.get(0, b"n") == (7,)
+
+
+def test_who_joins_is_given_a_snapshot_when_the_log_begins_later(tmp_path: Path) -> None:
+    small = {"raft.journal_segment_bytes": 65536, "snapshot.retain_bytes": 0}
+    with running(tmp_path, **small) as (cluster, client):
+        for _ in range(2):
+            for _ in range(50):
+                client.submit(0, Add(b"n", 1))
+            client.create_snapshot()
+        wait_for(lambda: client.snapshots(node=cluster.addresses[cluster.leader()])["base"] > 1)
+        node = grow(cluster, client)
+        wait_for(lambda: len(digests(cluster, client, cluster.nodes)) == 1)
+        assert client.snapshots(node=cluster.addresses[node])["base"] > 1
+        first = cluster.leader()
+        client.remove_member(first)
+        assert client.submit(0, Add(b"n", 1)).global_index > 0
+        assert client.get(0, b"n") == (101,)

@@ -1,0 +1,271 @@
+"""``logboom verify`` and ``logboom inspect`` on a node's files, and on damaged copies of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from logboom import Add, Put, Record, SyncClient
+from logboom.cli import cli
+from logboom.errors import LogboomError
+from logboom.testing import LocalCluster
+from partitions.batch import HEADER_BYTES
+from partitions.segment import SEGMENT_HEADER_BYTES
+from raftlog.journal_codec import RECORD_HEADER, SEGMENT_HEADER
+from tests.integration.cluster.test_snapshots import KV, LOG, SMALL, compact, fill, wait_for
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(cli, [str(arg) for arg in args], catch_exceptions=True)
+
+
+def verified(path: Path) -> dict:
+    result = run("verify", path, "-o", "json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code == 5) == found["damaged"], result.output
+    return found
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Data of a node that has sealed and unsealed segments, places, a base, two sets, and both kinds of state."""
+    directory = tmp_path_factory.mktemp("verify")
+    with LocalCluster(nodes=1, partitions=2, settings=SMALL, directory=directory) as cluster:
+        with cluster.client() as boom:
+            fill(boom, batches=12)
+            compact(cluster, boom)
+            fill(boom, batches=3)
+            boom.submit(LOG, [Record(b"last %d" % n) for n in range(3)])
+            boom.submit(KV, [Put(b"last", b"value" * 40), Add(b"n", 1)])
+        cluster.kill("n1", signal.SIGTERM)
+        assert cluster.wait_ended("n1") == 0
+        yield cluster.data_dirs["n1"]
+
+
+@pytest.fixture
+def copy(stopped: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+def flip(path: Path, offset: int) -> Path:
+    raw = bytearray(path.read_bytes())
+    raw[offset] ^= 1
+    path.write_bytes(raw)
+    return path
+
+
+def segments(copy: Path, partition: int) -> list[Path]:
+    return sorted((copy / "partitions" / str(partition)).glob("*.log"))
+
+
+def in_sealed(copy: Path) -> Path:
+    return flip(segments(copy, LOG)[0], SEGMENT_HEADER_BYTES + HEADER_BYTES + 1000)
+
+
+def in_last(copy: Path) -> Path:
+    return flip(segments(copy, LOG)[-1], SEGMENT_HEADER_BYTES + HEADER_BYTES + 1000)
+
+
+def in_segment_header(copy: Path) -> Path:
+    return flip(segments(copy, LOG)[0], 9)
+
+
+def in_index(copy: Path) -> Path:
+    return flip(next((copy / "partitions" / str(LOG)).glob("*.idx")), 70)
+
+
+def in_places(copy: Path) -> Path:
+    return flip(copy / "partitions" / str(KV) / "places", 100)
+
+
+def in_journal(copy: Path) -> Path:
+    first = min((copy / "journal").glob("*.journal"))
+    return flip(first, SEGMENT_HEADER.size + RECORD_HEADER.size)
+
+
+def in_base(copy: Path) -> Path:
+    return flip(copy / "journal" / "base", 30)
+
+
+def in_manifest(copy: Path) -> Path:
+    path = copy / "manifest.json"
+    return flip(path, path.read_bytes().index(b"logboom"))
+
+
+def in_set(copy: Path) -> Path:
+    return flip(max((copy / "snapshots").glob("*.set")), 40)
+
+
+def in_states(copy: Path) -> Path:
+    return flip(max((copy / "snapshots").glob("*.states")), 5000)
+
+
+def in_kv_value(copy: Path) -> Path:
+    path = copy / "partitions" / str(KV) / "state" / "data.mdb"
+    flip(path, path.read_bytes().rindex(b"valuevalue"))
+    return path.parent
+
+
+def in_checkpoint(copy: Path) -> Path:
+    path = copy / "partitions" / str(LOG) / "state" / "checkpoint"
+    flip(path, 4)
+    return path.parent
+
+
+def test_nothing_is_found_where_nothing_is_wrong(stopped: Path) -> None:
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    found = verified(stopped)
+    assert found["findings"] == []
+    assert set(found["checked"]) == {
+        "manifests", "sets", "journal_files", "journal_entries", "partitions", "places", "segments", "batches",
+        "indices", "states", "state_entries",
+    }  # fmt: skip
+    assert before == {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        in_sealed, in_last, in_segment_header, in_index, in_places, in_journal, in_base, in_manifest, in_set,
+        in_states, in_kv_value, in_checkpoint,
+    ],
+)  # fmt: skip
+def test_a_flipped_bit_is_found_and_its_file_is_named(copy: Path, damage: Callable[[Path], Path]) -> None:
+    path = damage(copy)
+    findings = [each for each in verified(copy)["findings"] if each["level"] == "damage"]
+    assert str(path) in {each["path"] for each in findings}, findings
+    assert all(each["advice"] for each in findings)
+
+
+def test_wherever_a_bit_flips_it_is_seen_and_the_check_goes_on(copy: Path) -> None:
+    """Zeros behind the end of what was written mean nothing, and LMDB has pages that are free."""
+    chance = random.Random(3)
+    files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.name not in ("lock", "lock.mdb")]
+    for _ in range(60):
+        path = chance.choice(files)
+        raw = path.read_bytes()
+        at = chance.choice([k for k in chance.choices(range(len(raw)), k=100) if raw[k]] or [0])
+        flip(path, at)
+        found = verified(copy)["findings"]
+        assert path.suffix == ".mdb" or {str(path), str(path.parent)} & {each["path"] for each in found}, (path, at)
+        path.write_bytes(raw)
+
+
+def test_what_the_journal_still_has_is_not_missed(copy: Path) -> None:
+    last = segments(copy, LOG)[-1]
+    flip(last, last.read_bytes().index(b"last 1"))
+    found = verified(copy)
+    assert not found["damaged"]
+    assert [(each["level"], each["path"]) for each in found["findings"]] == [("note", str(last))]
+
+
+def test_pages_that_lead_nowhere_do_not_end_the_check(copy: Path) -> None:
+    path = copy / "partitions" / str(KV) / "state" / "data.mdb"
+    raw = bytearray(path.read_bytes())
+    for page in range(2, len(raw) // 4096):
+        struct.pack_into("<HH", raw, page * 4096 + 12, 0xFFF0, 0xFFF0)  # where the page's free space is
+    path.write_bytes(raw)
+    assert str(path.parent) in {each["path"] for each in verified(copy)["findings"]}
+
+
+def test_without_a_journal_the_logs_are_looked_at_all_the_same(copy: Path) -> None:
+    in_journal(copy)
+    path = in_sealed(copy)
+    flip(segments(copy, LOG)[-1], -1000)
+    found = verified(copy)["findings"]
+    assert {each["path"] for each in found if each["level"] == "damage"} >= {str(path)}
+    assert sum(each["path"] == str(path) for each in found) <= 2
+
+
+def test_many_batches_in_a_row_are_one_finding(copy: Path) -> None:
+    path = segments(copy, LOG)[0]
+    path.write_bytes(path.read_bytes()[:SEGMENT_HEADER_BYTES])
+    found = [each for each in verified(copy)["findings"] if each["path"] == str(path)]
+    assert len(found) == 1
+    assert "batches that end at 1 to 5" in found[0]["problem"]
+
+
+def test_a_removed_segment_is_missed(copy: Path) -> None:
+    segments(copy, LOG)[-1].unlink()
+    found = verified(copy)
+    assert found["damaged"]
+    assert any(f"partitions/{LOG}" in each["path"] for each in found["findings"])
+
+
+def test_a_running_node_is_left_alone(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, partitions=1, directory=tmp_path) as cluster:
+        result = run("verify", cluster.data_dirs["n1"])
+        assert "is in use by another process" in str(result.exception)
+        wait_for(lambda: cluster.alive("n1"))
+
+
+def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+    assert "nor a backup" in str(run("verify", tmp_path).exception)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        ("aof", f"partitions/{LOG}/*.log"),
+        ("journal", "journal/*.journal"),
+        ("journal", "journal/base"),
+        ("manifest", "manifest.json"),
+        ("snapshot", "snapshots/*.set"),
+        ("places", f"partitions/{KV}/places"),
+    ],
+)
+def test_every_kind_of_file_can_be_looked_into(stopped: Path, kind: str, pattern: str) -> None:
+    path = max(stopped.glob(pattern))
+    seen = json.loads(run("inspect", kind, path, "-o", "json").stdout)
+    assert seen["path"] == str(path)
+    assert seen["rows"] or kind == "manifest"
+    table = run("inspect", kind, path)
+    assert table.exit_code == 0
+    assert str(path) in table.stdout
+
+
+def test_a_crash_is_no_damage(tmp_path: Path) -> None:
+    """Killed at any moment, snapshots and compaction included: there may be notes, and nothing else."""
+    busy = {**SMALL, "snapshot.entries": 20}
+    chance = random.Random(11)
+    with LocalCluster(nodes=3, partitions=2, settings=busy, directory=tmp_path) as cluster:
+        with cluster.client(timeout=20) as boom:
+            for _ in range(3):
+                futures = [submitting(boom, size) for size in (200, 3_000, 60_000)]
+                time.sleep(chance.uniform(0.2, 0.8))  # anywhere in it
+                for node in cluster.nodes:
+                    cluster.kill(node)
+                for node in cluster.nodes:
+                    found = verified(cluster.data_dirs[node])
+                    assert not found["damaged"], found["findings"]
+                for node in cluster.nodes:
+                    cluster.start_node(node)
+                for thread in futures:
+                    thread.join()
+        cluster.wait_serving()
+
+
+def submitting(boom: SyncClient, size: int) -> threading.Thread:
+    """Of batches of that size, until it fails, or a hundred are there."""
+
+    def run() -> None:
+        with contextlib.suppress(LogboomError):
+            for number in range(100):
+                boom.submit_many({KV: [Put(b"%d" % number, bytes(size))], LOG: [Record(bytes(size))]}, timeout=5)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread

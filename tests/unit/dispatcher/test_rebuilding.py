@@ -1,0 +1,62 @@
+"""States that rot under running nodes, in the simulator: nobody reads them, watermarks never go back, all converge."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaos.sim.parameters import draw
+from chaos.sim.runner import leftovers_unseen
+from chaos.sim.simulation import Simulation
+from chaos.sim.timeline import Timeline
+from logboom.errors import CorruptData
+from logboom.settings import ScrubSettings
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4, 5, 8, 9])
+@pytest.mark.parametrize("faults", [False, True], ids=["quiet", "faults"])
+def test_a_state_that_rots_is_made_anew_while_everything_goes_on(seed: int, faults: bool) -> None:
+    print("seed", seed)
+    with leftovers_unseen():
+        _play(seed, faults=faults)
+
+
+def _play(seed: int, *, faults: bool) -> None:
+    drawn = draw(seed, seconds=15.0)
+    settings = msgspec.structs.replace(drawn.settings, scrub=ScrubSettings(pause_ms=500, bytes_per_s=1 << 24))
+    drawn = replace(drawn, settings=settings, faults=drawn.faults if faults else ())
+    simulation = Simulation(drawn, timeline=Timeline())
+    rng, struck, fenced = random.Random(seed), list[Any](), list[str]()
+
+    def strike() -> None:
+        """One partition of one node at a time."""
+        for host in simulation.hosts:
+            if host.node is None or not host.up:
+                continue
+            for partition in drawn.kv_partitions:
+                key = host.state_files.rot(host.path("partitions", str(partition), "state"), rng)
+                if key is not None:
+                    struck.append((host.node.pipeline, partition))
+                    return
+        simulation.loop.run_as(None, strike, delay=0.1)
+
+    def look() -> None:
+        for backend, partition in struck:
+            try:
+                backend.rebuilding.check(partition)
+            except CorruptData as error:
+                fenced.append(str(error))
+        simulation.loop.run_as(None, look, delay=0.002)
+
+    for at in (5.0, 9.0):
+        simulation.loop.run_as(None, strike, delay=at)
+    simulation.loop.run_as(None, look, delay=5.0)
+    outcome = simulation.play()
+    assert outcome.failure is None
+    assert struck
+    if not faults:
+        assert fenced

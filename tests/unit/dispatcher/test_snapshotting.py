@@ -1,0 +1,317 @@
+"""When a snapshot is due, who is captured, and what becomes of a cut that is in the way of another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from dispatcher.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, Snapshotting
+from logboom.errors import LogboomError, NotLeader, Unavailable
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from raftlog.parent_state import ParentState, Tail
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+from tests.unit.snapshots.states_world import Dump, entries
+
+NEVER = {"log_bytes": 0, "entries": 0, "age_ms": 0}
+
+
+class Worker:
+    """Captures when it is hurried, or has come to where the cut is."""
+
+    def __init__(self, applied: int) -> None:
+        self.applied_index = applied
+        self.asked: tuple[int, Callable[[Any], None]] | None = None
+        self.hurries = 0
+        self.broken = self.useless = False
+        self.dumps: list[Closing] = []
+
+    def cut(self, through_index: int, taken: Callable[[Any], None]) -> None:
+        assert self.asked is None, "two cuts at once"
+        self.asked = through_index, taken
+
+    def drop_cut(self) -> None:
+        self.asked = None
+
+    def hurry(self) -> None:
+        self.hurries += 1
+        self.arrive()
+
+    def arrive(self, *, at: int | None = None) -> None:
+        """Everything up to the cut is applied."""
+        self.applied_index = at if at is not None else self.applied_index
+        if self.asked is None or self.asked[0] != self.applied_index:
+            return
+        (_, taken), self.asked = self.asked, None
+        if self.broken:
+            taken(None)
+            return
+        self.dumps.append(Closing(self.applied_index))
+        taken(self.dumps[-1])
+
+
+class Closing(Dump):
+    def __init__(self, index: int) -> None:
+        super().__init__(entries(3), index)
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Later:
+    """Jobs that are done when somebody says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
+        self.jobs.append((job, done))
+
+    def run(self) -> None:
+        while self.jobs:
+            job, done = self.jobs.pop(0)
+            try:
+                result, error = job(), None
+            except OSError as caught:
+                result, error = None, caught
+            done(result, error)
+
+
+class Bench:
+    """One node's snapshotting, with everything else made of paper."""
+
+    def __init__(self, *, partitions: int = 2, behind: int = 0, **settings: int) -> None:
+        self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
+        self.raft: Any = SimpleNamespace(
+            admits=True, group=SimpleNamespace(bytes=0), propose_control=self.proposed.append
+        )
+        self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
+        self.disk = SimDisk(random.Random(0))
+        self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
+        self.offload = Later()
+        self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
+
+        async def close() -> None: ...
+
+        self.taking = Snapshotting(
+            settings=SnapshotSettings(**{**NEVER, **settings}),
+            cluster=ClusterSettings(id="c", partitions=partitions),
+            store=self.store,
+            compaction=SimpleNamespace(start=lambda: self.compactions.append(1), close=close),  # type: ignore[arg-type]
+            workers=self.workers,  # type: ignore[arg-type]
+            raft=self.raft,
+            clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: 1),  # type: ignore[arg-type]
+            offload=self.offload,  # type: ignore[arg-type]
+            sleep=lambda _: None,
+            global_index=lambda: GlobalLogIndex(self.global_index),
+            completed=self.completed.append,
+            fatal=self.fatal.append,
+        )
+
+    def cut(self, global_index: int, raft_index: int = 5) -> None:
+        tails = {p: Tail(PartitionLogIndex(10), bytes(16), GlobalLogIndex(1)) for p in self.workers}
+        self.global_index = global_index
+        parent = ParentState(GlobalLogIndex(global_index), raft_index, tails)
+        self.taking.cut(raft_index=raft_index, term=1, parent=parent)
+
+    def create(self) -> list[Any]:
+        answers: list[Any] = []
+        self.taking.create(answers.append)
+        return answers
+
+    def sets(self) -> list[int]:
+        return [meta.global_index for meta in self.store.sets()]
+
+
+class TestWhen:
+    @pytest.mark.parametrize(
+        ("setting", "value", "reach"),
+        [
+            ("entries", 7, lambda b: setattr(b, "global_index", 7)),
+            ("log_bytes", 1000, lambda b: setattr(b.raft.group, "bytes", 1000)),
+            ("age_ms", 3000, lambda b: setattr(b, "now", 3.0)),
+        ],
+    )
+    def test_each_trigger(self, setting: str, value: int, reach: Callable[[Bench], None]) -> None:
+        bench = Bench(**{setting: value})
+        bench.global_index = 1
+        bench.taking.tick()
+        assert bench.proposed == []
+        reach(bench)
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+
+    def test_nothing_new_is_never_due(self) -> None:
+        bench = Bench(age_ms=1, log_bytes=1)
+        bench.now, bench.raft.group.bytes = 100.0, 100
+        bench.taking.tick()
+        assert bench.proposed == []
+
+    def test_a_cut_that_does_not_come_is_asked_for_again_later(self) -> None:
+        bench = Bench(entries=1)
+        bench.global_index = 5
+        bench.taking.tick()
+        bench.now = ASK_AGAIN_S / 2
+        bench.taking.tick()
+        assert len(bench.proposed) == 1
+        bench.now = ASK_AGAIN_S
+        bench.taking.tick()
+        assert len(bench.proposed) == 2
+
+    def test_it_counts_from_the_last_cut(self) -> None:
+        bench = Bench(entries=5)
+        bench.cut(15)
+        bench.offload.run()
+        bench.global_index = 19
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.global_index = 20
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+
+    def test_only_a_leader_asks(self) -> None:
+        bench = Bench(entries=1)
+        bench.raft.admits, bench.global_index = False, 5
+        bench.taking.tick()
+        assert bench.proposed == []
+        with pytest.raises(NotLeader):
+            bench.taking.create(lambda _: None)
+
+
+class TestGathering:
+    def test_a_set_is_of_all_partitions_where_the_log_ended(self) -> None:
+        bench = Bench(partitions=3)
+        bench.cut(30)
+        bench.offload.run()
+        assert bench.sets() == [30]
+        assert [each.applied_index for each in bench.completed[0].partitions] == [10, 10, 10]
+        assert bench.compactions == [1]
+        assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+
+    def test_who_is_behind_is_waited_for_and_named(self) -> None:
+        bench = Bench(behind=3)
+        bench.cut(30)
+        bench.offload.run()
+        progress = bench.taking.progress()
+        assert (progress is not None, bench.sets()) == (True, [])
+        assert progress is not None
+        assert (progress.captured, progress.missing) == (1, (PartitionId(0),))
+        bench.workers[PartitionId(0)].arrive(at=10)
+        bench.offload.run()
+        assert bench.sets() == [30]
+        assert bench.taking.progress() is None
+
+    def test_few_idle_partitions_are_asked_at_a_time(self) -> None:
+        bench = Bench(partitions=CAPTURES_MAX + 50)
+        for worker in bench.workers.values():
+            worker.arrive = lambda **_: None  # type: ignore[method-assign]  # its capture is under way
+        bench.cut(30)
+        assert sum(worker.hurries for worker in bench.workers.values()) == CAPTURES_MAX
+
+    def test_a_cut_that_comes_meanwhile_is_passed_over(self) -> None:
+        bench = Bench(behind=1)
+        bench.cut(30)
+        bench.cut(40, raft_index=6)
+        bench.workers[PartitionId(0)].arrive(at=10)
+        bench.offload.run()
+        assert bench.sets() == [30]
+
+    def test_a_cut_of_the_past_is_passed_over(self) -> None:
+        """Replayed after a start: what was applied since cannot be taken back."""
+        bench = Bench()
+        bench.workers[PartitionId(1)].applied_index = 11
+        bench.cut(30)
+        assert all(worker.asked is None for worker in bench.workers.values())
+        assert bench.taking.progress() is None
+
+    def test_a_capture_that_fails_ends_it_and_the_next_one_works(self) -> None:
+        bench = Bench(partitions=3, behind=1)
+        bench.workers[PartitionId(2)].broken = True
+        answers = bench.create()
+        bench.cut(30)
+        assert isinstance(answers[0], Unavailable)
+        assert bench.workers[PartitionId(0)].asked is None
+        assert all(dump.closed for dump in bench.workers[PartitionId(1)].dumps)
+        bench.workers[PartitionId(2)].broken = False
+        bench.cut(40, raft_index=6)
+        bench.workers[PartitionId(0)].arrive(at=10)
+        bench.offload.run()
+        assert bench.sets() == [40]
+
+    def test_a_full_disk_costs_this_snapshot_and_nothing_else(self) -> None:
+        bench = Bench()
+        answers = bench.create()
+        bench.disk.capacity = 10
+        bench.cut(30)
+        bench.offload.run()
+        assert [type(answer) for answer in answers] == [Unavailable]
+        assert (bench.sets(), bench.fatal) == ([], [])
+        assert bench.disk.list(Path("/n/snapshots")) == []
+        bench.disk.capacity = 1 << 40
+        bench.cut(40, raft_index=6)
+        bench.offload.run()
+        assert bench.sets() == [40]
+
+
+class TestAskedFor:
+    def test_it_is_answered_when_it_is_complete_here(self) -> None:
+        bench = Bench()
+        answers = bench.create()
+        assert bench.proposed == [CUT]
+        bench.cut(30)
+        assert answers == []
+        bench.offload.run()
+        assert [meta.global_index for meta in answers] == [30]
+
+    def test_while_another_is_under_way_it_is_a_new_one(self) -> None:
+        """It is to have everything that was committed before it was asked for."""
+        bench = Bench(behind=1)
+        bench.cut(30)
+        answers = bench.create()
+        assert bench.proposed == []
+        bench.workers[PartitionId(0)].arrive(at=10)
+        bench.offload.run()
+        assert answers == []
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+        bench.cut(40, raft_index=6)
+        bench.offload.run()
+        assert [meta.global_index for meta in answers] == [40]
+
+    def test_with_nothing_new_it_is_the_one_there_is(self) -> None:
+        bench = Bench()
+        bench.cut(30)
+        bench.offload.run()
+        answers = bench.create()
+        bench.cut(30, raft_index=9)
+        assert [meta.global_index for meta in answers] == [30]
+
+    def test_who_leads_no_more_says_so(self) -> None:
+        bench = Bench()
+        answers: list[Any] = bench.create()
+        bench.raft.admits = False
+        bench.taking.tick()
+        assert [type(answer) for answer in answers] == [NotLeader]
+
+    async def test_a_node_that_stops_says_so_and_lets_go(self) -> None:
+        bench = Bench(behind=1)
+        answers: list[LogboomError] = bench.create()  # type: ignore[assignment]
+        bench.cut(30)
+        await bench.taking.close()
+        assert [type(answer) for answer in answers] == [Unavailable]
+        assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+        bench.workers[PartitionId(0)].arrive(at=10)
+        bench.offload.run()
+        assert bench.sets() == []
+        assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)

@@ -1,0 +1,173 @@
+"""Which state a node goes on with: its own, a snapshot's, none; and what becomes of a damaged one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from chaos.sim.state_file import StateFiles
+from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
+from logboom.state_machine import Machine, Position, Space
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.machines.kv import KvMachine
+from server.states import States
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+from tests.unit.snapshots.states_world import Dump, set_meta
+
+P = PartitionId(0)
+HERE = Path("/n")
+STATE = HERE / "partitions" / "0" / "state"
+
+
+def position(index: int) -> Position:
+    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
+
+
+class World:
+    def __init__(self) -> None:
+        self.disk = SimDisk(random.Random(1))
+        self.files = StateFiles(random.Random(1))
+        self.disk.moved = self.files.moved
+        self.sets = SnapshotStore(self.disk, HERE / "snapshots")
+        self.broken = 0
+        """So many times a state cannot be opened."""
+        self.states = States(
+            disk=self.disk, sets=self.sets, directory_of=lambda p: HERE / "partitions" / str(p), open_machine=self.open
+        )
+
+    def open(self, _: PartitionId, directory: Path) -> Machine:
+        if self.broken:
+            self.broken -= 1
+            raise CorruptData(f"{directory}: broken")
+        return KvMachine(self.files.open(directory, ApplySettings()))
+
+    def saved(self, index: int) -> None:
+        """A state of before, on the disk."""
+        self.disk.make_directory(STATE)
+        file = self.files.open(STATE, ApplySettings())
+        file.write({b"k": b"b%d" % index}, {}, position(index))
+        file.close()
+
+    def set_at(self, index: int) -> SetMeta:
+        writer = self.sets.begin(GlobalLogIndex(index))
+        writer.add(P, "kv", Dump([(Space.STATE, b"k", b"b%d" % index)], index))
+        meta = set_meta(writer.finish())
+        self.sets.complete(writer, meta)
+        return meta
+
+    def spoil(self, index: int) -> None:
+        path = HERE / "snapshots" / f"{index:020d}.states"
+        self.disk.flip(path, len(self.disk.stable(path)) - 12, 1)
+
+    def aside(self) -> list[str]:
+        return [name for name in self.disk.list(STATE.parent) if name.startswith("state.damaged-")]
+
+
+def log_from(first: int) -> Any:
+    return SimpleNamespace(first_available_index=first)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize(
+    ("saved", "sets", "first", "expected"),
+    [
+        (7, [], 1, 7),
+        (7, [5], 8, 7),
+        (7, [9], 1, 7),
+        (3, [5, 9], 5, 9),
+        (0, [], 1, 0),
+        (0, [5, 9], 6, 9),
+    ],
+)
+def test_whole_states_go_on_unless_the_log_begins_behind_them(
+    world: World, saved: int, sets: list[int], first: int, expected: int
+) -> None:
+    if saved:
+        world.saved(saved)
+    for index in sets:
+        world.set_at(index)
+    machine, lacks = world.states.open(P, log_from(first), None)
+    assert lacks is None
+    assert machine.position() == position(expected)
+    assert machine.get([b"k"])[0] == [b"%d" % expected if expected else None]
+    assert not world.aside()
+
+
+def test_a_damaged_one_is_kept_aside_and_made_anew_from_the_newest_set(world: World) -> None:
+    world.saved(7)
+    world.set_at(5)
+    world.set_at(6)
+    world.broken = 1
+    machine, lacks = world.states.open(P, log_from(3), None)
+    assert (machine.position(), lacks) == (position(6), None)
+    assert world.aside() == ["state.damaged-1"]
+
+
+def test_only_the_newest_is_kept_aside(world: World) -> None:
+    for number in range(1, 4):
+        world.saved(7)
+        world.broken = 1
+        machine, _ = world.states.open(P, log_from(1), None)
+        assert machine.position() == position(0)
+        machine.close()
+        assert world.aside() == [f"state.damaged-{number}"]
+
+
+def test_a_damaged_set_is_removed_and_an_older_one_serves(world: World) -> None:
+    world.saved(7)
+    world.set_at(5)
+    world.set_at(6)
+    world.spoil(6)
+    world.broken = 1
+    machine, lacks = world.states.open(P, log_from(3), None)
+    assert (machine.position(), lacks) == (position(5), None)
+    assert [meta.global_index for meta in world.sets.sets()] == [5]
+
+
+def test_with_no_set_that_the_log_goes_on_from_it_says_what_it_lacks(world: World) -> None:
+    world.saved(7)
+    world.set_at(5)
+    world.broken = 1
+    machine, lacks = world.states.open(P, log_from(8), None)
+    assert machine.position() == position(0)
+    assert lacks is not None
+    assert "begins at 8" in lacks
+
+
+def test_a_node_made_from_a_set_that_has_rotted_since_asks_for_another(world: World) -> None:
+    world.saved(3)
+    meta = world.set_at(9)
+    world.spoil(9)
+    machine, lacks = world.states.open(P, log_from(1), meta)
+    assert machine.position() == position(0)
+    assert lacks is not None
+    assert world.sets.sets() == []
+
+
+def test_a_node_made_from_a_set_keeps_what_is_further(world: World) -> None:
+    world.saved(12)
+    machine, lacks = world.states.open(P, log_from(1), world.set_at(9))
+    assert (machine.position(), lacks) == (position(12), None)
+
+
+def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(world: World) -> None:
+    world.saved(7)
+    world.set_at(6)
+    damaged, _ = world.states.open(P, log_from(1), None)
+    with damaged.dump() as dump:
+        machine, lacks = world.states.rebuild(P, log_from(1), damaged)
+        assert (machine.position(), lacks) == (position(6), None)
+        assert list(dump.entries()) == [(Space.STATE, b"k", b"b7")]
+    assert machine.get([b"k"])[0] == [b"6"]
+    world.states.close()
