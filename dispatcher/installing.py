@@ -205,8 +205,13 @@ class Installing:
         if meta.cluster != self._cluster.id or meta.global_index != global_index:
             raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
         await self._fetch_states(meta)
-        await self._offload.run(lambda: self._store.adopt_fetched(bytes(raw), global_index))
+        await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
         return meta
+
+    def _adopt(self, raw: bytes, global_index: GlobalLogIndex) -> None:
+        """Off the loop, where this node may have taken the very same meanwhile."""
+        if all(known.global_index != global_index for known in self._store.sets()):
+            self._store.adopt_fetched(raw, global_index)
 
     async def _fetch_states(self, meta: SetMeta) -> None:
         global_index = GlobalLogIndex(meta.global_index)

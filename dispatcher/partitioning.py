@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +34,8 @@ from logboom.types import PartitionId
 from partitions.log import PartitionLog
 from partitions.worker import ApplyWorker
 from ports.timers import wait
-from raftlog.lifecycle import Change, Kind, Lifecycle
+from raftlog.entry import unpack_control
+from raftlog.lifecycle import CREATE, Change, Kind, Lifecycle
 
 if TYPE_CHECKING:
     from dispatcher.pipeline import Pipeline
@@ -197,7 +198,25 @@ class Partitioning:
             log.info("partition_created", partition=partition_id, **change.kind._asdict())
             self._open(partition_id, change.kind)
 
+    def foretold(self, partitions: Iterable[PartitionId], through: int) -> None:
+        """The journal, as the leader's up to ``through``, goes on with batches of these.
+
+        So their creation, if it is in there, is committed, although nobody may be able to say so before this node
+        has taken the batches: a new leader commits nothing until its own entry, behind them, is on a majority.
+        """
+        raft = self._pipeline.raft
+        for partition_id in partitions:
+            if partition_id in self._rooms.logs or partition_id in self._opening or self.is_gone(partition_id):
+                continue
+            for command, index, _ in raft.journal.after(raft.engine.applied_index):
+                fields = unpack_control(command) if index <= through else None
+                change = Change.parse(fields) if fields is not None and fields.get("do") == CREATE else None
+                if change is not None and change.kind is not None and change.partition_id == partition_id:
+                    self._open(partition_id, change.kind)
+
     def _open(self, partition_id: PartitionId, kind: Kind) -> None:
+        if partition_id in self._opening:
+            return
         self._opening.add(partition_id)
         job = partial(self._rooms.open, partition_id, kind)
         self._pipeline.offload.submit(job, partial(self._opened, partition_id))
@@ -232,7 +251,11 @@ class Partitioning:
         while self._uses[partition_id] or taking.holds(partition_id):
             await wait(POLL_S)
         del self._uses[partition_id], self._closing[partition_id]
-        await self._pipeline.offload.run(self._rooms.ending[partition_id].close)
+        try:
+            await self._pipeline.offload.run(self._rooms.ending[partition_id].close)
+        except Exception as error:  # noqa: BLE001 - closing saves: as with any other write that failed
+            self._pipeline.raft.fatal(error)
+            return
         del self._rooms.ending[partition_id]
 
     # -- logs that others need

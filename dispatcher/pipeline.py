@@ -377,6 +377,10 @@ class Pipeline:
         else:
             self.forwarding.on_frame(peer, frame)
 
+    def foretold(self, routes: Sequence[Route], through: int) -> None:
+        """See RaftEvents."""
+        self.partitioning.foretold({route.partition_id for route in routes}, through)
+
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         """See RaftEvents."""
         self.snapshots.serving.offer(peer)

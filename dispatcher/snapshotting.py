@@ -238,6 +238,9 @@ class Snapshotting:
     def _write(self, gathering: _Gathering) -> SetMeta:
         """Off the loop."""
         parent = gathering.parent
+        for known in self._store.sets():
+            if known.global_index == parent.global_index:
+                return known  # fetched from another node meanwhile: the same
         writer = self._store.begin(parent.global_index, self._pace())
         try:
             for partition_id in sorted(gathering.dumps):

@@ -43,7 +43,10 @@ class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_field
     members: tuple[Member, ...] = ()
     """All nodes that the cluster begins with; see below. Later changes (`logboom members`) are in the log and win."""
     partitions: int = 8
-    """How many partitions there are, numbered from 0. More can be added later; those that have data stay."""
+    """How many partitions the cluster begins with, numbered from 0; keys are routed over these.
+
+    `logboom partitions create` and `destroy` change which there are; after that this stays as it is.
+    """
     state_machine: str = "kv"
     """`kv`, `log`, or one registered under the entry point group `logboom.state_machines`."""
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD

@@ -419,7 +419,7 @@ class RaftLog:
         return leads and not (self.engine.due or self.reads.under_way or self.feeds.behind or self.repair.active)
 
     def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
-        missing = None
+        missing, whole = None, message
         if message["type"] == "append_entries" and message["term"] >= self.engine.term:
             message, missing = gate.pass_through(message, self.payloads.holds, above=self.journal.base_index)
         self.engine.receive(peer, message)
@@ -427,6 +427,9 @@ class RaftLog:
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
         if missing is not None and missing <= self.journal.last_index + 1:
             self.needs.ask(peer, missing)
+            stopped = gate.stopped_at(whole, missing)
+            if self.engine.term_at(missing - 1) == stopped.term_before:
+                self.events.foretold(stopped.routes, missing - 1)
         # Else entries before it are not here either: the engine has said so, and payload comes before each of them.
 
     def _on_payload(self, frame: Frame) -> None:

@@ -46,6 +46,13 @@ class RaftEvents(Protocol):
         """Its link is gone."""
         ...
 
+    def foretold(self, routes: Sequence[Route], through: int) -> None:
+        """The leader goes on with these behind an entry that is ours, too; of some a batch is not held here.
+
+        Up to ``through`` the two journals are the same. It may take these to commit any of it.
+        """
+        ...
+
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         """Leader only, again and again: it lacks entries that the journal no longer has."""
         ...

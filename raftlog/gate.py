@@ -35,3 +35,18 @@ def pass_through(message: Message, holds: Holds, *, above: int = 0) -> Passed:
             # With nothing left it still asks whether the entry before is held, and keeps us from campaigning.
             return Passed(dict(message, entries=entries[:position]), index)
     return Passed(message, None)
+
+
+class Stopped(NamedTuple):
+    """Where the gate cut a message: what the leader has there, and the term of its entry before."""
+
+    routes: list[Route]
+    term_before: int
+
+
+def stopped_at(message: Message, index: int) -> Stopped:
+    """Of a whole message that was cut before the entry at ``index``."""
+    entries = message["entries"]
+    position = index - entries[0][1]
+    term_before = entries[position - 1][2] if position else message["prevLogTerm"]
+    return Stopped(unpack_routes(entries[position][0]), term_before)

@@ -339,7 +339,7 @@ class Simulation:
             kinds = host.node.pipeline.partitioning
             for partition, machine in host.node.machines.items():
                 kind = kinds.kind(partition).state_machine
-                if kind == "kv":
+                if kind == "kv" and partition not in self.seen.doomed:
                     for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20):
                         state |= {key.decode(): int(value[0]) for key, value in chunk if isinstance(value, tuple)}
                 store = host.node.logs[partition]

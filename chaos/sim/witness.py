@@ -250,8 +250,9 @@ class Witness:
     def _has_compacted(self, host: Host, route: Route) -> bool:
         """Its journal begins behind it: what it did is in the states there, saved and in a snapshot."""
         journal = self._journals.get(host.name)
-        tails = ParentState.decode(journal.base.state).tails if journal is not None else {}
-        return tails.get(route.partition_id, EMPTY).last_index >= route.last_index
+        parent = ParentState.decode(journal.base.state) if journal is not None else ParentState()
+        reached = parent.tails.get(route.partition_id, EMPTY).last_index >= route.last_index
+        return reached or parent.lifecycle.is_gone(route.partition_id)
 
     def _has_batch(self, host: Host, head: _Head) -> bool:
         if host.name in self.damaged:

@@ -218,6 +218,9 @@ class SimNode:
     def members_changed(self, members: Configuration) -> None:
         """Nobody minds."""
 
+    def foretold(self, routes: Sequence[Route], through: int) -> None:
+        pass
+
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         assert peer in self.raft.lagging
         self.cluster.too_far.add(peer)

@@ -1,0 +1,206 @@
+"""A partition that is destroyed: whoever waits for it is told so, once, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dispatcher.partitioning import Partitioning, destroyed
+from dispatcher.recovered import Recovered
+from dispatcher.stability import EARLY_MAX, Stability
+from dispatcher.watermarks import Watermarks
+from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, PartitionFrozen
+from logboom.settings import ClusterSettings
+from logboom.types import DurabilityMode, Level, NodeId, PartitionId, PartitionLogIndex
+from raftlog.engine import Engine
+from raftlog.lifecycle import Change, Kind
+from raftlog.parent_state import ParentState
+from tests.unit.dispatcher import barrier_desk, test_pending
+from tests.unit.dispatcher.test_watermarks import move
+
+A, B = PartitionId(0), PartitionId(1)
+NODES = [NodeId(f"n{k}") for k in (1, 2, 3)]
+KV = Kind("kv", DurabilityMode.WRITE_AHEAD)
+
+
+def gone() -> LogboomError:
+    return destroyed(A)
+
+
+class TestWaiting:
+    def test_requests_are_answered_and_give_their_budget_back(self) -> None:
+        desk = test_pending.Desk()
+        asked = {wait: desk.submit(wait, [A, B]) for wait in test_pending.WAITS}
+        for ends, _ in asked.values():
+            for partition, last in ends:
+                desk.pending.committed(partition, PartitionLogIndex(last), test_pending.GlobalLogIndex(last))
+        desk.pending.ended(A, lambda: destroyed(A, outcome="applied"))
+        assert desk.admission.used(A) == (0, 0)
+        desk.admission.remove(A)
+        assert [type(answers[0]) for _, answers in asked.values()][1:] == [PartitionDestroyed] * 2
+        assert [answers[0].outcome for _, answers in asked.values() if isinstance(answers[0], LogboomError)] == [
+            "applied"
+        ] * 2
+        for ends, _ in asked.values():
+            desk.pending.applied(test_pending.batch(ends[1][1]), B)
+        assert desk.admission.used() == (0, 0)
+        assert all(len(answers) == 1 for _, answers in asked.values())
+        assert len(desk.pending) == 0
+
+    def test_barriers_over_it_and_others_end_and_the_rest_goes_on(self) -> None:
+        desk = barrier_desk.Desk()
+        told = [desk.wait(5, [A, B], level)[1] for level in (Level.APPLIED, Level.DURABLE, Level.ORDERED)]
+        _, others = desk.wait(5, [B])
+        desk.barriers.ended(A, gone)
+        desk.watermarks.remove(A)
+        assert [[type(answer) for answer in answers] for answers in told] == [[PartitionDestroyed]] * 3
+        desk.commit(9)
+        desk.apply(B, 5)
+        assert len(others) == 1
+        assert len(desk.barriers) == 0
+        with pytest.raises(NoSuchPartition):
+            desk.wait(1, [A])
+
+
+class TestComingAndGoing:
+    def test_what_others_said_before_it_was_known_counts(self) -> None:
+        rule = Stability(node_id=NODES[0], members=NODES, partitions=[])
+        for node in NODES[1:]:
+            assert not rule.update(node, A, 7)
+            rule.early(node, A, 7)
+        rule.add(A)
+        assert rule.stable(A) == 7
+        rule.update(NODES[0], A, 9)
+        rule.remove(A)
+        assert rule.stable(A) is None
+        assert not rule.untold()
+        for number in range(2 * EARLY_MAX):
+            rule.early(NODES[1], PartitionId(number), 1)
+        rule.add(A)
+        assert rule.stable(A) == 0  # so much is not kept
+
+    def test_a_snapshot_that_is_known_before_the_partition_shows_once_it_is_applied(self) -> None:
+        marks = Watermarks([B])
+        marks.snapshotted(A, PartitionLogIndex(4))
+        marks.add(A)
+        move(marks, A, 3)
+        assert marks.of(A).snapshot_index == 3
+        move(marks, A, 8)
+        assert marks.of(A).snapshot_index == 4
+        marks.remove(A)
+        assert [mark.partition_id for mark in marks.all()] == [B]
+
+    def test_one_that_is_created_again_by_replay_is_hidden_like_the_others(self) -> None:
+        engine = SimpleNamespace(covering_commit=lambda: None, applied_index=0)
+        replaying = Recovered([B])
+        replaying.add(A)
+        assert not replaying.of([A])
+        marks = Watermarks([A, B])
+        replaying.notice(cast(Engine, engine), test_pending.GlobalLogIndex(0), marks)
+        engine.covering_commit = lambda: 1
+        engine.applied_index = 1
+        replaying.notice(cast(Engine, engine), test_pending.GlobalLogIndex(0), marks)
+        assert replaying.over
+        replaying.add(PartitionId(9))
+        assert replaying.of([9])
+
+
+class Stage:
+    """The leader's part, over a parent log that commits when the test says so."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.proposed: list[dict[str, Any]] = []
+        self.raft = SimpleNamespace(admits=True, propose_control=self.proposed.append)
+        self.jobs: list[Any] = []
+        self.parent = ParentState()
+        self.cluster = ClusterSettings(partitions=partitions)
+        self.workers: dict[PartitionId, Any] = dict.fromkeys(map(PartitionId, range(partitions)))
+        self.offload = SimpleNamespace(submit=lambda job, done: self.jobs.append(lambda: done(job(), None)))
+        opened = SimpleNamespace(log=None, machine=None)
+        self.rooms = SimpleNamespace(logs={}, machines={}, ending={}, check=lambda _: None, open=lambda *_: opened)
+        self.partitioning = Partitioning(cast(Any, self), cast(Any, self.rooms))
+        self.told: list[Any] = []
+
+    def opened(self, partition_id: PartitionId) -> None:
+        self.workers[partition_id] = None
+
+    def create(self, token: int) -> None:
+        self.partitioning.create(KV, token.to_bytes(16, "big"), self.told.append)
+
+    def commit(self, *, count: int = 1) -> None:
+        for _ in range(count):
+            self.partitioning.handed_up(self.proposed.pop(0))
+
+    def work(self) -> Sequence[Any]:
+        while self.jobs:
+            self.jobs.pop(0)()
+        return self.told
+
+
+class TestAsking:
+    def test_ids_are_given_in_order_before_anything_is_committed(self) -> None:
+        stage = Stage()
+        stage.create(1)
+        stage.create(2)
+        assert [fields["partition"] for fields in stage.proposed] == [2, 3]
+        stage.commit(count=2)
+        assert not stage.told  # nobody can write there yet
+        assert isinstance(stage.partitioning.missing(2), LogboomError)
+        assert stage.partitioning.missing(2).retryable
+        assert stage.work() == [2, 3]
+
+    def test_asking_again_with_the_same_token_creates_nothing(self) -> None:
+        stage = Stage()
+        stage.create(1)
+        stage.create(1)
+        stage.commit()
+        stage.create(1)
+        assert stage.work() == [2, 2, 2]
+        stage.create(1)
+        assert stage.told == [2] * 4
+        assert not stage.proposed
+
+    def test_an_entry_that_an_older_leader_left_makes_no_second_one(self) -> None:
+        stage = Stage()
+        stage.create(1)
+        fields = stage.proposed[0]
+        stage.commit()
+        stage.partitioning.handed_up({**fields, "partition": 3})
+        assert stage.parent.lifecycle.ids(2) == [0, 1, 2]
+
+    def test_what_is_about_to_be_destroyed_takes_no_writes_until_that_is_lost(self) -> None:
+        stage = Stage()
+        stage.partitioning.check_writable(A)
+        stage.partitioning.destroy(A, stage.told.append)
+        with pytest.raises(PartitionFrozen):
+            stage.partitioning.check_writable(A)
+        stage.partitioning.lost_leadership()
+        assert [error.outcome for error in stage.told] == ["unknown"]
+        stage.partitioning.check_writable(A)
+
+    def test_the_last_one_stays_whatever_is_under_way(self) -> None:
+        stage = Stage()
+        stage.partitioning.destroy(A, stage.told.append)
+        with pytest.raises(InvalidRequest, match="last"):
+            stage.partitioning.destroy(B, stage.told.append)
+
+    def test_only_a_leader_is_asked(self) -> None:
+        stage = Stage()
+        stage.raft.admits = False
+        with pytest.raises(NotLeader):
+            stage.create(1)
+        with pytest.raises(NotLeader):
+            stage.partitioning.destroy(A, stage.told.append)
+
+    def test_one_that_never_was_is_told_from_one_that_is_gone(self) -> None:
+        stage = Stage()
+        stage.workers.pop(A)  # its files are not this test's concern
+        stage.parent.change(Change(A, 2))
+        assert isinstance(stage.partitioning.missing(0), PartitionDestroyed)
+        assert type(stage.partitioning.missing(7)) is NoSuchPartition
+        stage.partitioning.destroy(A, stage.told.append)
+        assert stage.told == [A]
+        assert not stage.proposed

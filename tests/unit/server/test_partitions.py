@@ -1,0 +1,84 @@
+"""What a start does about the directories of partitions that were destroyed."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from logboom.errors import InvalidRequest
+from logboom.settings import Settings
+from logboom.types import PartitionId
+from raftlog.lifecycle import Change
+from raftlog.parent_state import ParentState
+from server.partitions import PartitionRooms
+
+ROOT = Path("/data/partitions")
+
+
+class Killed(Exception):
+    pass
+
+
+def made(disk: SimDisk) -> PartitionRooms:
+    data_dir = SimpleNamespace(
+        partition=lambda p: ROOT / str(p), partition_directories=lambda d: d.list(ROOT) if d.exists(ROOT) else []
+    )
+    world = SimpleNamespace(disk=disk)
+    return PartitionRooms(
+        settings=Settings(),
+        world=cast(Any, world),
+        data_dir=cast(Any, data_dir),
+        sets=cast(Any, None),
+        fatal=lambda _: None,
+    )
+
+
+def filled(disk: SimDisk, *names: str) -> None:
+    for name in names:
+        disk.make_directory(ROOT / name / "state")
+        for path in (ROOT / name / "a.log", ROOT / name / "state" / "b"):
+            file = disk.open(path, create=True)
+            file.write([b"x"], offset=0)
+            file.sync()
+            disk.sync_directory(path.parent)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_what_a_crash_left_of_a_removal_goes_at_the_next_start(calls: int, power: bool) -> None:
+    for seed in range(10):
+        disk = SimDisk(random.Random(seed))
+        filled(disk, "0", "1", "2", "stranger")
+        state = ParentState()
+        state.change(Change(PartitionId(1), 2))
+        left = calls
+
+        def die(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+
+        disk.hook = die
+        with suppress(Killed):
+            made(disk).remove_gone(state)
+        disk.hook = None
+        disk.power_loss() if power else disk.kill()
+        for _ in range(2):
+            made(disk).remove_gone(state)
+            assert disk.list(ROOT) == ["0", "2", "stranger"]
+            disk.power_loss()  # it may come back once more, if it was gone and nobody had synced that
+        assert all(disk.exists(ROOT / name / "state" / "b") for name in ("0", "2", "stranger"))
+
+
+def test_a_state_machine_that_nobody_has_is_refused_before_it_is_proposed() -> None:
+    rooms = made(SimDisk(random.Random(0)))
+    rooms.check("kv")
+    with pytest.raises(InvalidRequest, match="not known"):
+        rooms.check("nobody-has-this")
