@@ -323,6 +323,7 @@ class Pipeline:
         self.admission.remove(partition_id)
         self.recovery.remove(partition_id)
         self.stability.remove(partition_id)
+        self.rebuilding.ended(partition_id)
         self._lagging.discard(partition_id)
         self._tails.pop(partition_id, None)
         if self.logs[partition_id].request_sync():  # whoever is fed from it may have it

@@ -124,11 +124,16 @@ class Rebuilding:
     async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
         fence = self._fences[partition_id]
         await worker.close()
+        damaged = self._machines.get(partition_id)
+        if damaged is None:
+            return  # destroyed
         try:
-            found = await self._offload.run(lambda: self._rebuild(partition_id, self._machines[partition_id]))
+            found = await self._offload.run(lambda: self._rebuild(partition_id, damaged))
         except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
             self._fatal(error)
             return
+        if partition_id not in self._workers:
+            return  # destroyed meanwhile; whoever made the machine closes it
         self._machines[partition_id] = found.machine
         fresh = self._workers[partition_id] = self._worker_of(partition_id)
         worker.hand_over(fresh)
@@ -140,6 +145,10 @@ class Rebuilding:
             fresh.useless = True
             fresh.drop_cut()
         self._changed(partition_id)
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """The partition is destroyed."""
+        self._fences.pop(partition_id, None)
 
     def tick(self, now: float, stuck: str | None) -> None:
         """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, LogboomError
 from logboom.settings import ScrubSettings
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, PartitionId
@@ -43,6 +45,10 @@ class Target(NamedTuple):
     pieces: Callable[[], Pieces]
     found: Callable[[CorruptData], Repaired]
     """On the loop: see to it. What it returns says later whether the damage is gone."""
+    holding: Callable[[], AbstractContextManager[object]] = nullcontext
+    """While it is read: what must not be closed. Raises a LogboomError if there is nothing to read any more."""
+    there: Callable[[], bool] = lambda: True
+    """It still is: what was destroyed meanwhile is not damaged."""
     state: bool = False
     """It is a saved state."""
 
@@ -92,6 +98,7 @@ class Scrubbing:
         settings: ScrubSettings,
         logs: Mapping[PartitionId, PartitionLog],
         machines: Mapping[PartitionId, Machine],
+        using: Callable[[PartitionId], AbstractContextManager[Machine]],
         store: SnapshotStore,
         journal: Journal,
         clock: Clock,
@@ -100,10 +107,14 @@ class Scrubbing:
         damaged_state: Callable[[PartitionId, CorruptData], Repaired],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``offload`` takes jobs that may wait; it alone changes ``store``. The callbacks see to what is found."""
+        """``offload`` takes jobs that may wait; it alone changes ``store``. The callbacks see to what is found.
+
+        ``using`` a partition's machine keeps it from being closed.
+        """
         self._settings = settings
         self._logs = logs
         self._machines = machines
+        self._using = using
         self._store = store
         self._journal = journal
         self._clock = clock
@@ -141,6 +152,8 @@ class Scrubbing:
             except InvariantViolated as error:
                 self._fatal(error)
                 return
+            except Exception as error:  # nobody waits for this task: it must not end unseen
+                log.exception("scrub_failed", error=repr(error))
             await wait(self._settings.pause_ms / 1000)
 
     async def _pass(self) -> None:
@@ -150,10 +163,13 @@ class Scrubbing:
         states_bytes = 0
         for target in self._targets():
             try:
-                nbytes = await self._read(target)
+                with target.holding():
+                    nbytes = await self._read(target)
                 states_bytes += nbytes if target.state else 0
             except InvariantViolated:
                 raise
+            except LogboomError as error:
+                log.debug("scrub_passed_over", target=target.name, error=error.message)
             except Exception as error:  # reading failed, which is no damage: the next pass tries again
                 log.exception("scrub_failed", target=target.name, error=repr(error))
         self._states_bytes = states_bytes
@@ -175,13 +191,13 @@ class Scrubbing:
 
     def _found(self, target: Target, damage: CorruptData) -> None:
         story = f"{target.name}: {damage}"
-        if story in self.progress.open:
+        if story in self.progress.open or not target.there():
             return
         log.error("scrub_found_damage", target=target.name, error=str(damage))
         self.progress.found(story, target.found(damage))
 
     def _total(self) -> int:
-        logs = sum(store.committed_bytes for store in self._logs.values())
+        logs = sum(store.committed_bytes for store in list(self._logs.values()))
         sets = sum(meta.states_bytes for meta in self._store.sets())
         return logs + sets + self._states_bytes + self._journal.sealed_bytes
 
@@ -190,15 +206,24 @@ class Scrubbing:
     def _targets(self) -> Iterator[Target]:
         """As of when they are reached."""
         yield Target("journal", self._journal.scrub, lambda _: _never)
-        for partition_id, store in self._logs.items():
-            yield Target(f"log of partition {partition_id}", store.scrub, self._batch_of(partition_id, store))
-            machine = self._machines[partition_id]
+        for partition_id, store in list(self._logs.items()):  # more may come, and some may go
+            yield Target(
+                f"log of partition {partition_id}",
+                store.scrub,
+                self._batch_of(partition_id, store),
+                there=partial(self._is_there, partition_id, store),
+            )
+            machine = self._machines.get(partition_id)
             scrub = getattr(machine, "scrub", None)
-            if scrub is not None:
+            if machine is not None and scrub is not None:
                 found = self._state_of(partition_id, machine)
-                yield Target(f"state of partition {partition_id}", scrub, found, state=True)
+                using = partial(self._using, partition_id)
+                yield Target(f"state of partition {partition_id}", scrub, found, using, state=True)
         for meta in self._store.sets():
             yield self._set(meta.global_index)
+
+    def _is_there(self, partition_id: PartitionId, store: PartitionLog) -> bool:
+        return self._logs.get(partition_id) is store
 
     def _batch_of(self, partition_id: PartitionId, store: PartitionLog) -> Callable[[CorruptData], Repaired]:
         def found(damage: CorruptData) -> Repaired:
@@ -212,7 +237,7 @@ class Scrubbing:
 
     def _state_of(self, partition_id: PartitionId, machine: Machine) -> Callable[[CorruptData], Repaired]:
         def found(damage: CorruptData) -> Repaired:
-            if self._machines[partition_id] is not machine:
+            if self._machines.get(partition_id) is not machine:
                 return lambda: True  # another has taken its place since
             return self._damaged_state(partition_id, damage)
 

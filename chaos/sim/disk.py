@@ -217,11 +217,8 @@ class SimDisk:
         # Each loss is of its own kind: everything gone, everything there, or anything in between.
         keep, tear = rng.choice(((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random())))
         for parent, path, gone in reversed(self._removed):  # who holds others was removed after them
-            if (
-                rng.random() >= keep
-                and parent in self._directories
-                and self._directories.setdefault(path, gone) is gone
-            ):
+            back = rng.random() >= keep and parent in self._directories
+            if back and self._directories.setdefault(path, gone) is gone:
                 self._directories[parent].directories[path.rpartition("/")[2]] = None
         self._removed.clear()
         for _, directory in sorted(self._directories.items()):
