@@ -17,9 +17,10 @@ import structlog
 from dispatcher.admission import Admission
 from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
-from dispatcher.partitioning import Partitioning, destroyed
+from dispatcher.partitioning import Partitioning
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
+from dispatcher.presence import Presence
 from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
 from dispatcher.requests import SubmitRequest, check_parts
@@ -36,12 +37,11 @@ from logboom.errors import (
     Unavailable,
 )
 from logboom.settings import Settings
-from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
 from partitions.batch import build_batch
 from partitions.log import ChainBroken, PartitionLog
-from partitions.reading import DamagedBatch
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
@@ -52,7 +52,6 @@ from raftlog.entry import Route
 from raftlog.lacks import Lack
 from raftlog.lifecycle import CHANGES
 from raftlog.parent_state import EMPTY, ParentState, Tail
-from snapshots.meta import SetMeta
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +60,7 @@ SETTLE_LINGER_S = 0.001
 """What nobody waits for is settled this much later, in one go."""
 
 
-class Pipeline:
+class Pipeline(Presence):
     """One node's dispatcher: the client service's backend, the parent log's audience."""
 
     def __init__(
@@ -251,7 +250,8 @@ class Pipeline:
 
     def _sync_behind(self) -> None:
         self._linger_due = False
-        for partition_id in self.stability.partitions:
+        unserved = sorted(self.logs.keys() - self.workers.keys())  # they are fetched, or others are fed from them
+        for partition_id in (*self.stability.partitions, *unserved):
             if self.logs[partition_id].request_sync():
                 self.raft.group.dirty(self.logs[partition_id])
         self.raft.poke()
@@ -299,41 +299,6 @@ class Pipeline:
         if self._touched and self._expiry is not None:
             self._settle_soon()
 
-    def opened(self, partition_id: PartitionId) -> None:
-        """A partition that was created is open in its room: from now on it is served."""
-        if self.logs[partition_id].mode is DurabilityMode.WRITE_BEHIND:
-            self.stability.add(partition_id)
-        self.watermarks.add(partition_id)
-        self.admission.add(partition_id)
-        self.recovery.add(partition_id)
-        self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id))
-        self._publish(partition_id)
-        self._touched.add(partition_id)
-        self._settle_soon()
-
-    def ended(self, partition_id: PartitionId) -> None:
-        """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
-        del self.workers[partition_id]
-        self.snapshots.taking.ended(partition_id)
-        self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
-        self.barriers.ended(partition_id, lambda: destroyed(partition_id))
-        for callback in list(self._commit_callbacks.pop(partition_id, ())):
-            callback(destroyed(partition_id))
-        self.watermarks.remove(partition_id)
-        self.admission.remove(partition_id)
-        self.recovery.remove(partition_id)
-        self.stability.remove(partition_id)
-        self.rebuilding.ended(partition_id)
-        self._lagging.discard(partition_id)
-        self._tails.pop(partition_id, None)
-        if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
-            self.raft.group.dirty(self.logs[partition_id])
-
-    def snapshot_completed(self, meta: SetMeta) -> None:
-        """A set is complete on this node: its partitions' watermarks say so."""
-        for each in meta.partitions:
-            self.watermarks.snapshotted(PartitionId(each.partition_id), PartitionLogIndex(each.applied_index))
-
     def look(self) -> None:
         """Somebody is about to look at watermarks: bring them up to what is committed."""
         if self._settle_later is not None:
@@ -377,10 +342,6 @@ class Pipeline:
             self.snapshots.installing.on_frame(peer, frame)
         else:
             self.forwarding.on_frame(peer, frame)
-
-    def foretold(self, routes: Sequence[Route], through: int) -> None:
-        """See RaftEvents."""
-        self.partitioning.foretold({route.partition_id for route in routes}, through)
 
     def peer_needs_snapshot(self, peer: NodeId) -> None:
         """See RaftEvents."""
@@ -456,10 +417,6 @@ class Pipeline:
                 self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
 
         return progressed
-
-    def damaged(self, partition_id: PartitionId, damage: DamagedBatch) -> None:
-        """A batch could not be read: have it fetched from a peer; the worker goes on when it is back."""
-        self.raft.damaged(Route(partition_id, Term(0), damage.last_index, damage.digest))
 
     def repaired(self) -> None:
         """See RaftEvents."""

@@ -108,9 +108,7 @@ class RaftLog:
         self._leading_term: int | None = None
         self._admitting = False
         self._proposals = Proposals(entry_bytes_max=settings.entry_bytes_max)
-        self._scheduled = False
-        self._waited = False
-        self._lone = False
+        self._scheduled = self._waited = self._lone = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -427,9 +425,7 @@ class RaftLog:
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
         if missing is not None and missing <= self.journal.last_index + 1:
             self.needs.ask(peer, missing)
-            stopped = gate.stopped_at(whole, missing)
-            if self.engine.term_at(missing - 1) == stopped.term_before:
-                self.events.foretold(stopped.routes, missing - 1)
+            self.events.foretold(gate.foretold(whole, missing, self.engine.term_at(missing - 1)), missing - 1)
         # Else entries before it are not here either: the engine has said so, and payload comes before each of them.
 
     def _on_payload(self, frame: Frame) -> None:

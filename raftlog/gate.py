@@ -37,16 +37,12 @@ def pass_through(message: Message, holds: Holds, *, above: int = 0) -> Passed:
     return Passed(message, None)
 
 
-class Stopped(NamedTuple):
-    """Where the gate cut a message: what the leader has there, and the term of its entry before."""
+def foretold(message: Message, index: int, term_before: int | None) -> list[Route]:
+    """Of a whole message that was cut before the entry at ``index``: what it routes there.
 
-    routes: list[Route]
-    term_before: int
-
-
-def stopped_at(message: Message, index: int) -> Stopped:
-    """Of a whole message that was cut before the entry at ``index``."""
+    Nothing if the journals differ before: the entry there is not of the term ``term_before`` in the leader's.
+    """
     entries = message["entries"]
     position = index - entries[0][1]
-    term_before = entries[position - 1][2] if position else message["prevLogTerm"]
-    return Stopped(unpack_routes(entries[position][0]), term_before)
+    term = entries[position - 1][2] if position else message["prevLogTerm"]
+    return unpack_routes(entries[position][0]) if term == term_before else []

@@ -33,7 +33,6 @@ MODULE_LINES_MAX = 450
 LONGER = {
     # module: why it is still one thing
     "raftlog/engine.py": "one class that overrides one class: splitting it would hide which holes are closed",
-    "dispatcher/pipeline.py": "the whole write flow in order; what comes and goes beside it is to find another room",
 }
 EXECUTES_ON_READ = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 NOT_FROM_PORTS = {"asyncio.sleep", "os.urandom"}
