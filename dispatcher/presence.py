@@ -9,6 +9,7 @@ from dispatcher.admission import Admission
 from dispatcher.barriers import Barriers
 from dispatcher.partitioning import Partitioning, destroyed
 from dispatcher.pending import Pending
+from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
 from dispatcher.rooms import Progressed
 from dispatcher.snapshots import Snapshots
@@ -34,6 +35,7 @@ class Presence(ABC):
     partitioning: Partitioning
     pending: Pending
     raft: RaftLog
+    rebuilding: Rebuilding
     recovery: Recovered
     snapshots: Snapshots
     stability: Stability
