@@ -124,10 +124,17 @@ class Rebuilding:
     async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
         fence = self._fences[partition_id]
         await worker.close()
+        if self._workers.get(partition_id) is not worker:
+            del self._fences[partition_id]  # destroyed meanwhile
+            return
         try:
             found = await self._offload.run(lambda: self._rebuild(partition_id, self._machines[partition_id]))
         except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
             self._fatal(error)
+            return
+        if self._workers.get(partition_id) is not worker:
+            del self._fences[partition_id]
+            found.machine.close()
             return
         self._machines[partition_id] = found.machine
         fresh = self._workers[partition_id] = self._worker_of(partition_id)

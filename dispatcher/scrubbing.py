@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -92,6 +93,7 @@ class Scrubbing:
         settings: ScrubSettings,
         logs: Mapping[PartitionId, PartitionLog],
         machines: Mapping[PartitionId, Machine],
+        using: Callable[[PartitionId], AbstractContextManager[Machine]],
         store: SnapshotStore,
         journal: Journal,
         clock: Clock,
@@ -100,10 +102,14 @@ class Scrubbing:
         damaged_state: Callable[[PartitionId, CorruptData], Repaired],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``offload`` takes jobs that may wait; it alone changes ``store``. The callbacks see to what is found."""
+        """``using``: a machine that is not closed meanwhile.
+
+        ``offload`` takes jobs that may wait; it alone changes ``store``. The callbacks see to what is found.
+        """
         self._settings = settings
         self._logs = logs
         self._machines = machines
+        self._using = using
         self._store = store
         self._journal = journal
         self._clock = clock
@@ -190,13 +196,18 @@ class Scrubbing:
     def _targets(self) -> Iterator[Target]:
         """As of when they are reached."""
         yield Target("journal", self._journal.scrub, lambda _: _never)
-        for partition_id, store in self._logs.items():
+        for partition_id in list(self._logs):
+            store = self._logs.get(partition_id)
+            if store is None:
+                continue  # removed since
             yield Target(f"log of partition {partition_id}", store.scrub, self._batch_of(partition_id, store))
-            machine = self._machines[partition_id]
-            scrub = getattr(machine, "scrub", None)
-            if scrub is not None:
-                found = self._state_of(partition_id, machine)
-                yield Target(f"state of partition {partition_id}", scrub, found, state=True)
+            if partition_id not in self._machines:
+                continue
+            with self._using(partition_id) as machine:
+                scrub = getattr(machine, "scrub", None)
+                if scrub is not None:
+                    found = self._state_of(partition_id, machine)
+                    yield Target(f"state of partition {partition_id}", scrub, found, state=True)
         for meta in self._store.sets():
             yield self._set(meta.global_index)
 
@@ -212,7 +223,7 @@ class Scrubbing:
 
     def _state_of(self, partition_id: PartitionId, machine: Machine) -> Callable[[CorruptData], Repaired]:
         def found(damage: CorruptData) -> Repaired:
-            if self._machines[partition_id] is not machine:
+            if self._machines.get(partition_id) is not machine:
                 return lambda: True  # another has taken its place since
             return self._damaged_state(partition_id, damage)
 

@@ -293,6 +293,7 @@ class Node:
             settings=self.settings.scrub,
             logs=self.logs,
             machines=self.machines,
+            using=backend.partitioning.using,
             store=self.sets,
             journal=self.journal,
             clock=self.clock,
