@@ -250,11 +250,7 @@ class SimNode:
     def peer_up(self, peer: NodeId) -> None:
         pass
 
-    def peer_drained(self, peer: NodeId) -> None:
-        pass
-
-    def peer_down(self, peer: NodeId) -> None:
-        pass
+    peer_drained = peer_down = peer_up
 
     def repaired(self) -> None:
         """Nobody waits for it here."""
