@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from chaos.history import History, of_kind
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
 from logboom import Client, LogboomError
 from logboom.testing import LocalCluster
+from logboom.types import KIB
 
 CLIENTS = 4
 CONCURRENCY = 3
@@ -31,6 +32,15 @@ PARTITIONS = KV_PARTITIONS + len(LOG_PARTITIONS)
 GAP_MAX_S = 10.0
 RESUME_GOAL_S = 2.0
 ALL_AT_ONCE_BEFORE_END_S = 8.0
+SNAPSHOTS = {
+    "snapshot.age_ms": 2000,
+    "snapshot.retain_bytes": 0,
+    "log.segment_bytes": 1024 * KIB,
+    "log.batch_bytes_max": 512 * KIB,
+    "raft.journal_segment_bytes": 64 * KIB,
+    "scrub.pause_ms": 3000,
+}
+"""Often, and of small files: who is away for a while is given one."""
 
 
 @dataclass
@@ -42,7 +52,8 @@ class Observed:
     faults: Counter[str] = field(default_factory=Counter)
     leader_deaths_ns: list[int] = field(default_factory=list)
     states: dict[str, dict[str, int]] = field(default_factory=dict)
-    logs: dict[str, list[tuple[int, int, bytes]]] = field(default_factory=dict)
+    logs: dict[int, dict[str, list[tuple[int, int, bytes]]]] = field(default_factory=dict)
+    """By partition and node: what it still has, from the oldest batch on."""
     records: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     digests: dict[str, dict[int, bytes]] = field(default_factory=dict)
     barriers: list[str] = field(default_factory=list)
@@ -130,14 +141,14 @@ async def collect(cluster: LocalCluster, seen: Observed) -> None:
                     if isinstance(value, tuple):
                         state[key.decode()] = int(value[0])
             seen.states[node] = state
-            rows: list[tuple[int, int, bytes]] = []
             for partition in range(PARTITIONS):
+                rows: list[tuple[int, int, bytes]] = []
                 async for batch in client.tail(partition, node=address):
                     rows.append((batch.first_index, batch.global_index, bytes(batch.records.data)))
                     if partition in LOG_PARTITIONS and node == cluster.nodes[0]:
                         payloads = enumerate(batch.records.payloads(), batch.first_index)
                         seen.records.setdefault(partition, []).extend((i, p.decode()) for i, p in payloads)
-            seen.logs[node] = rows
+                seen.logs.setdefault(partition, {})[node] = rows
 
 
 def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
@@ -158,13 +169,19 @@ def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
         results.append((f"log {partition}", exactly_once.appends(mine, records, -1)))
         results.append((f"log {partition}: receipts", exactly_once.receipts(mine, records)))
     results += [
-        ("same logs, same order", exactly_once.agreement(seen.logs)),
+        *[(f"same log {partition}", _agree(logs)) for partition, logs in seen.logs.items()],
         ("same state", watermarks.digests_equal(seen.digests)),
         ("watermarks never go back", watermarks.monotonic(seen.samples)),
         ("barriers keep their word", seen.barriers),
         ("registers linearizable", linearizable.registers(of_kind(operations, "get", "put", "cas"))),
     ]
     return results
+
+
+def _agree(logs: Mapping[str, Sequence[tuple[int, int, bytes]]]) -> list[str]:
+    """From where all of them still have something."""
+    begin = max((rows[0][0] for rows in logs.values() if rows), default=0)
+    return exactly_once.agreement({node: [row for row in rows if row[0] >= begin] for node, rows in logs.items()})
 
 
 async def play(cluster: LocalCluster, *, seed: int, seconds: float) -> Observed:
@@ -234,7 +251,8 @@ def main() -> int:
     shutil.rmtree(directory, ignore_errors=True)
     say(f"chaos: seed {seed}, {args.seconds:.0f} s, data in {directory}")
     overrides = {str(p): {"state_machine": "log"} for p in LOG_PARTITIONS}
-    cluster = LocalCluster(partitions=PARTITIONS, directory=directory, settings={"cluster.overrides": overrides})
+    settings = {"cluster.overrides": overrides, **SNAPSHOTS}
+    cluster = LocalCluster(partitions=PARTITIONS, directory=directory, settings=settings)
     started = time.monotonic()
     well = False
     try:
@@ -242,6 +260,9 @@ def main() -> int:
         seen = asyncio.run(play(cluster, seed=seed, seconds=args.seconds))
         elapsed = time.monotonic() - started
         seen.history.write(directory / "history.jsonl")
+        words = ("snapshot_complete", "compacted", "starting_anew")
+        told = {word: sum(cluster.log(n).read_text().count(f'"{word}"') for n in cluster.nodes) for word in words}
+        say(", ".join(f"{word} {count}" for word, count in told.items()))
         well = report(seen, check(seen, elapsed), seed=seed, seconds=elapsed)
     finally:
         cluster.stop()

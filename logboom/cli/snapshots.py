@@ -44,6 +44,13 @@ def list_(target: Target, node: str | None, output: str) -> None:
             f"logboom: {found['node']} takes one at {under_way['global_index']}: {under_way['captured']} of "
             f"{under_way['partitions']} partitions captured" + (f", waits for {missing}" if missing else "")
         )
+    fetching = found["fetching"]
+    if fetching is not None:
+        what = "states" if fetching["partition"] is None else f"log of partition {fetching['partition']}"
+        talk(
+            f"logboom: {found['node']} is being given the one at {fetching['global_index']}: {what}, "
+            f"{fetching['bytes']} of {fetching['total']}"
+        )
 
 
 def _row(meta: dict[str, Any]) -> dict[str, Any]:
