@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Final, Self
 
 MIB: Final = 1 << 20
-CUTS: Final = 3
-"""From the older of the two kept sets to now: up to the newer one, up to the next, and while that is being written."""
+CUTS: Final = 4
+"""From the older of the two kept sets to now: up to the newer one, up to the next, while that is being written, and one
+that was passed over meanwhile."""
 SETS: Final = 3
 """Two, and the one that is being written."""
-PER_KEY: Final = 64
+PER_KEY: Final = 96
 """Bytes of a key's entry beside its value: the key itself, lengths, a B-tree's part."""
-STATE_COPIES: Final = 2
-"""A state file replaces pages by new ones and never shrinks: so many times what is in it."""
+STATE_COPIES: Final = 5
+"""A state file replaces pages by new ones and never shrinks. With keys drawn at random every checkpoint touches most
+pages: the newest two count, one is being written, a snapshot holds on to one, and what is free lies in between."""
 JOURNAL_SHARE: Final = 1 / 8
 """Bytes of parent log per byte of payload: 32 and a record's head to a batch, and small batches that travel in it."""
 SMALL: Final = MIB

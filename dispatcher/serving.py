@@ -98,10 +98,10 @@ class SnapshotServing:
         """SNAPSHOT_READ, LOG_READ of a client. Raises InvalidRequest, IndexCompacted, CorruptData."""
         try:
             job = self._job(frame)
-            if frame.kind is Kind.LOG_READ and number(frame.header, "partition") not in self._logs:
-                raise ProtocolError(f"there is no partition {frame.header['partition']} here")
         except ProtocolError as error:
             raise InvalidRequest(error.message) from None
+        if frame.kind is Kind.LOG_READ and frame.header["partition"] not in self._logs:
+            raise InvalidRequest(f"there is no partition {frame.header['partition']} here")
         try:
             return await self._offload.run(job)
         except DamagedBatch as error:

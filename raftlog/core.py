@@ -366,7 +366,7 @@ class RaftLog:
         self.members.roster.link_up(peer)
         self.engine.connected(peer, up=True)
         if self._leading_term is not None:
-            self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
+            self.feeds.begin(peer, held=self.engine.acknowledged_by(peer))
         self.needs.forget()
         self.events.peer_up(peer)
         self.poke()

@@ -311,9 +311,10 @@ class Engine(SyncObj):  # type: ignore[misc]
             return
         (self._SyncObj__connectedNodes.add if up else self._SyncObj__connectedNodes.discard)(node)
         if up and self.is_leader:
-            # Whatever was in flight is gone; start from what the peer has acknowledged, or, as all that can be
-            # known to be there, the base: should it not be, the answer tells.
-            self._SyncObj__raftNextIndex[node] = max(self.journal.base_index, self._SyncObj__raftMatchIndex[node]) + 1
+            # Whatever was in flight is gone; start from what the peer has acknowledged. Of whom nothing is known we
+            # believe that it has everything, as of all when we began to lead: its answer tells how far back to go.
+            known = self._SyncObj__raftMatchIndex[node] or self.journal.last_index
+            self._SyncObj__raftNextIndex[node] = max(self.journal.base_index, known) + 1
             self._probed.pop(peer, None)
             self._need_append = True
 

@@ -92,6 +92,10 @@ class Feeds:
         feed = self._feeds[peer]
         feed.cursor, feed.reading, feed.epoch = held, False, feed.epoch + 1
 
+    def begin(self, peer: NodeId, *, held: int) -> None:
+        """Over a new link, what was under way is gone. ``held`` 1: nothing is known, so believe that it holds all."""
+        self.rewind(peer, held=held if held > 1 else LIVE)
+
     def broadcast(self, *, term: int, partition_id: int, buffers: list[Buffer]) -> None:
         """Put a new batch on every live link."""
         frame = encode(Kind.PAYLOAD, {"term": term}, buffers)

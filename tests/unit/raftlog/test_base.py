@@ -288,7 +288,7 @@ class TestLeader:
         assert (message["prevLogIdx"], message["entries"][0][1]) == (11, 12)
         assert not node.engine.lagging
 
-    def test_after_a_snapshot_it_is_asked_for_the_base(self, tmp_path: Path) -> None:
+    def test_after_a_snapshot_it_comes_down_to_the_base(self, tmp_path: Path) -> None:
         node = Node(tmp_path)
         node.lead()
         node.answers(5, reset=True)
@@ -296,7 +296,10 @@ class TestLeader:
         node.engine.connected(PEER, up=True)
         node.sent.clear()
         node.engine.tick()
-        assert [message["prevLogIdx"] for message in node.told()] == [11]
+        assert [message["prevLogIdx"] for message in node.told()] == [17]
+        node.now += 1
+        node.answers(12, reset=True)
+        assert [message["prevLogIdx"] for message in node.told()][-1] == 11
         node.answers(12, success=True)
         assert not node.engine.lagging
         assert node.engine.acknowledged_by(PEER) >= 11
