@@ -102,9 +102,9 @@ class Retention:
         rest = self.kv * self.retain_bytes + self.log * self.retain_log_bytes
         state = self.kv * self.keys * (self.value_bytes + PER_KEY)
         return Use(
-            # Only whole files go: one more than is needed, and one that is open, of each log.
+            # Only whole files go: one more than is needed, one that is open, and one on its way out, of each log.
             journal=int(written * JOURNAL_SHARE) + 3 * self.journal_segment_bytes,
-            logs=written + rest + 2 * (self.kv + self.log) * self.segment_bytes,
+            logs=written + rest + 3 * (self.kv + self.log) * self.segment_bytes,
             state=STATE_COPIES * state + SMALL,
             snapshots=SETS * state + SMALL,
             other=SMALL,
