@@ -89,6 +89,11 @@ class Compaction:
             return
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def go_on(self) -> None:
+        """After ``close``: what it was closed for has come to nothing."""
+        self._closed = False
+        self.start()
+
     async def _run(self) -> None:
         try:
             while True:

@@ -90,6 +90,7 @@ class Installing:
         raft_index: Callable[[], int],
         base_index: Callable[[], int],
         stop_compaction: Callable[[], Awaitable[None]],
+        resume_compaction: Callable[[], None],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
@@ -111,6 +112,7 @@ class Installing:
         self._raft_index = raft_index
         self._base_index = base_index
         self._stop_compaction = stop_compaction
+        self._resume_compaction = resume_compaction
         self._ready = ready
         self._fatal = fatal
         self._wanted = False
@@ -177,8 +179,9 @@ class Installing:
             for job in jobs:
                 await self._offload.run(job)
             await self._offload.run(lambda: self._ready(global_index))
-        except (SetGone, CorruptData, ProtocolError, Unavailable) as error:
+        except LogboomError as error:
             log.warning("snapshot_fetch_failed", global_index=global_index, error=str(error))
+            self._resume_compaction()
             return
         except (OSError, InvariantViolated) as error:
             self._fatal(error)

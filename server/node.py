@@ -283,6 +283,7 @@ class Node:
             raft_index=lambda: raft.engine.applied_index,
             base_index=lambda: raft.journal.base.index,
             stop_compaction=compaction.close,
+            resume_compaction=compaction.go_on,
             ready=Intent(self.disk, self.data_dir.path).write,
             fatal=self.fatal,
         )

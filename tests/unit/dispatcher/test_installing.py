@@ -15,6 +15,7 @@ from chaos.sim.disk import SimDisk
 from dispatcher import installing
 from dispatcher.installing import InstallDue, Installing
 from dispatcher.serving import LEASE_S, OFFER_AGAIN_S, SnapshotServing
+from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, RaftIndex, Term
 from logboom.wire import Frame, FrameDecoder, Kind, encode
@@ -126,6 +127,8 @@ class Target:
         append(self.log, chain(COUNT)[:has])
         commit(self.log, chain(COUNT)[:has])
         self.ready, self.fatal = list[int](), list[BaseException]()
+        self.compaction = list[str]()
+        self.take: Callable[[int], None] = self.ready.append
         self.installing = Installing(
             settings=SnapshotSettings(bytes_per_s=1 << 40),
             cluster=ClusterSettings(id="c", partitions=2),
@@ -139,13 +142,18 @@ class Target:
             poke=lambda: flush(self.log),
             raft_index=lambda: 5,
             base_index=lambda: 1,
-            stop_compaction=self._nothing,
-            ready=self.ready.append,
+            stop_compaction=self._stop,
+            resume_compaction=lambda: self.compaction.append("goes on"),
+            ready=self._take,
             fatal=self.fatal.append,
         )
         wire.nodes["t"] = lambda peer, frame: self.installing.on_frame(NodeId(peer), frame)
 
-    async def _nothing(self) -> None: ...
+    def _take(self, global_index: int) -> None:
+        self.take(global_index)
+
+    async def _stop(self) -> None:
+        self.compaction.append("stops")
 
     async def _log_of(self, partition_id: PartitionId, kind: Any) -> PartitionLog:
         return self.log
@@ -277,6 +285,22 @@ async def test_a_byte_that_was_changed_on_the_way_is_noticed_and_nothing_is_kept
     await target.ended()
     assert (target.ready, target.fatal, target.store.sets()) == ([], [], [])
     assert [name for name in target.disk.list(Path("/t/snapshots")) if "fetch" in name or "partial" in name] == []
+
+
+async def test_what_fails_at_the_very_end_leaves_a_node_that_compacts_on() -> None:
+    """Found by reading: compaction had been stopped for it, and stayed so."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+
+    def fail(_: int) -> None:
+        raise CorruptData("what was fetched is not there")
+
+    target.take = fail
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    await target.ended()
+    assert target.compaction == ["stops", "goes on"]
+    assert target.fatal == []
 
 
 async def test_a_set_that_nobody_has_any_more_is_given_up() -> None:
