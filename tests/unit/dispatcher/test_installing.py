@@ -80,7 +80,9 @@ class Wire:
 class Source:
     """A node with a set, and a log of which the first records may be gone."""
 
-    def __init__(self, name: str, wire: Wire, *, big: int = 3000) -> None:
+    def __init__(self, name: str, wire: Wire, *, big: int = 3000, cluster: str = "c", digest: bytes = b"") -> None:
+        """``digest``: what the set says that the log ends with, should it lie."""
+        self.cluster = cluster
         self.now = 0.0
         self.disk, self.batches = SimDisk(random.Random(1)), chain(COUNT)
         self.log = open_log(self.disk)
@@ -88,7 +90,7 @@ class Source:
         commit(self.log, self.batches)
         self.store = SnapshotStore(self.disk, Path("/s/snapshots"))
         tail = self.batches[-1]
-        self.parent = ParentState(G, 77, {LOG: Tail(tail.last_index, tail.digest, G)})
+        self.parent = ParentState(G, 77, {LOG: Tail(tail.last_index, digest or tail.digest, G)})
         writer = self.store.begin(G)
         writer.add(LOG, "log", Dump(entries(3), tail.last_index))
         writer.add(PartitionId(P + 1), "kv", Dump(entries(big, value=bytes(range(256)) * 4), 1))
@@ -105,7 +107,7 @@ class Source:
 
     def meta_of(self, written: Any) -> SetMeta:
         return SetMeta(
-            cluster="c",
+            cluster=self.cluster,
             global_index=G,
             raft_index=RaftIndex(77),
             raft_term=Term(2),
@@ -301,6 +303,16 @@ async def test_what_fails_at_the_very_end_leaves_a_node_that_compacts_on() -> No
     await target.ended()
     assert target.compaction == ["stops", "goes on"]
     assert target.fatal == []
+
+
+@pytest.mark.parametrize("lie", [{"cluster": "another"}, {"digest": b"x" * 16}])
+async def test_a_set_of_others_or_of_another_log_is_refused(lie: dict[str, Any]) -> None:
+    wire = Wire()
+    source, target = Source("a", wire, big=10, **lie), Target(wire)
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    await target.ended()
+    assert (target.ready, target.fatal) == ([], [])
 
 
 async def test_a_set_that_nobody_has_any_more_is_given_up() -> None:

@@ -100,6 +100,7 @@ class Bench:
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
+        self.slept = list[float]()
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
 
         async def close() -> None: ...
@@ -113,7 +114,7 @@ class Bench:
             raft=self.raft,
             clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: 1),  # type: ignore[arg-type]
             offload=self.offload,  # type: ignore[arg-type]
-            sleep=lambda _: None,
+            sleep=self.slept.append,
             global_index=lambda: GlobalLogIndex(self.global_index),
             completed=self.completed.append,
             fatal=self.fatal.append,
@@ -234,6 +235,22 @@ class TestGathering:
         bench.cut(30)
         assert all(worker.asked is None for worker in bench.workers.values())
         assert bench.taking.progress() is None
+
+    def test_a_cut_needs_the_state_of_every_partition(self) -> None:
+        bench = Bench()
+        answers = bench.create()
+        bench.workers[PartitionId(1)].useless = True
+        bench.cut(30)
+        assert [type(answer) for answer in answers] == [Unavailable]
+        assert all(worker.asked is None for worker in bench.workers.values())
+
+    def test_it_is_written_no_faster_than_the_settings_say(self) -> None:
+        slow, fast = Bench(bytes_per_s=10), Bench(bytes_per_s=1 << 40)
+        for bench in (slow, fast):
+            bench.cut(30)
+            bench.offload.run()
+        assert sum(slow.slept) >= slow.completed[0].states_bytes / 10
+        assert sum(fast.slept) < 0.001
 
     def test_a_capture_that_fails_ends_it_and_the_next_one_works(self) -> None:
         bench = Bench(partitions=3, behind=1)

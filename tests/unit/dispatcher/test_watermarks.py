@@ -27,6 +27,25 @@ def move(marks: Watermarks, partition: PartitionId, applied: int, **more: Any) -
     )
 
 
+class TestSnapshots:
+    def test_one_that_is_known_before_the_log_is_replayed_shows_as_far_as_it_is(self) -> None:
+        """After a start the newest set is known at once (I1)."""
+        marks = Watermarks(PARTITIONS)
+        marks.snapshotted(A, PartitionLogIndex(5))
+        assert marks.of(A).snapshot_index == 0
+        move(marks, A, 3)
+        assert marks.of(A).snapshot_index == 3
+        move(marks, A, 9)
+        assert marks.of(A).snapshot_index == 5
+
+    def test_an_older_one_changes_nothing(self) -> None:
+        marks = Watermarks(PARTITIONS)
+        move(marks, A, 9)
+        marks.snapshotted(A, PartitionLogIndex(5))
+        marks.snapshotted(A, PartitionLogIndex(4))
+        assert marks.of(A).snapshot_index == 5
+
+
 class TestMoving:
     def test_everything_begins_at_nothing_and_running(self) -> None:
         marks = Watermarks(PARTITIONS)
