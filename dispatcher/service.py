@@ -87,6 +87,7 @@ class Session:
         self._tails: dict[int, Tail] = {}
         self._submits = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
+        self._one_piece = asyncio.Lock()
 
     @property
     def connection(self) -> Connection:
@@ -397,10 +398,11 @@ class Session:
         self.reply(frame.request_id, Kind.ADMIN_REPLY, answer)
 
     async def _piece(self, frame: Frame) -> None:
-        await self._uncongested()
-        piece = await self._backend.snapshots.serving.read(frame)
-        kind = Kind.SNAPSHOT_PIECE if frame.kind is Kind.SNAPSHOT_READ else Kind.LOG_PIECE
-        self.reply(frame.request_id, kind, piece.header, piece.body)
+        async with self._one_piece:  # of a megabyte each, however many are asked for at once
+            await self._uncongested()
+            piece = await self._backend.snapshots.serving.read(frame)
+            kind = Kind.SNAPSHOT_PIECE if frame.kind is Kind.SNAPSHOT_READ else Kind.LOG_PIECE
+            self.reply(frame.request_id, kind, piece.header, piece.body)
 
     def _tail(self, frame: Frame) -> None:
         if frame.request_id in self._tails or len(self._tails) >= REQUESTS_MAX:

@@ -78,3 +78,27 @@ async def test_tails_that_end_once_there_is_room_do_not_trip_each_other() -> Non
     connection.congested = False
     session.drained()
     assert connection.sent == 2
+
+
+async def test_pieces_of_a_backup_are_read_one_at_a_time() -> None:
+    """Found by reading: four thousand requests of one connection would have been four gigabytes of answers."""
+    connection = Congested()
+    connection.congested = False
+    session = opened(connection)
+    session._introduced = True
+    under_way, most = 0, 0
+
+    async def read(frame: Frame) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return SimpleNamespace(header={}, body=[])
+
+    session._backend.snapshots = SimpleNamespace(serving=SimpleNamespace(read=read))  # type: ignore[assignment]
+    for request_id in range(1, 9):
+        session.frame(Frame(Kind.SNAPSHOT_READ, request_id, {}))
+    async with asyncio.timeout(1):
+        await asyncio.gather(*session._tasks.values())
+    assert (connection.sent, most) == (8, 1)
