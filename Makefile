@@ -16,8 +16,9 @@ FIRST_SEED ?= 1
 SIM_SECONDS ?= 28800
 FUZZ_SECONDS ?= 20
 TARGET ?=
+FROM ?= HEAD
 
-.PHONY: help setup fmt lint type unit test demo bench bench-check sim sim-long mutants chaos chaos-long powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test demo bench bench-check sim sim-long mutants chaos chaos-long rolling-upgrade powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +62,7 @@ bench-check: setup ## goals and floors by the figures of the last make bench; AR
 	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/bench.txt
 	@touch $@
 
-.PHONY: bench-curves bench-reads bench-restart bench-endless bench-spark bench-picture
+.PHONY: bench-curves bench-reads bench-feeds bench-scan bench-restart bench-endless bench-spark bench-storm bench-backlog bench-cut bench-picture
 
 bench-curves: setup ## how cost grows: partitions, nodes, clients, sizes, log length
 	@$(IN) python -m bench.curves $(ARGS)
@@ -69,11 +70,26 @@ bench-curves: setup ## how cost grows: partitions, nodes, clients, sizes, log le
 bench-reads: setup ## what a read and a barrier cost, idle and under load
 	@$(IN) python -m bench.reads $(ARGS)
 
+bench-feeds: .venv/.bench ## what comes out of the log, and what it costs, beside NATS, Redis, PostgreSQL; ARGS=--quick for a look
+	@$(IN) python -m bench.feeds $(ARGS)
+
+bench-scan: setup ## 10 GB of 1,000 partitions in global order, in 256 MB; ARGS='--gb 1'
+	@$(IN) python -m bench.scan $(ARGS)
+
 bench-restart: setup ## from exec to serving, beside etcd; ARGS=--quick for a look
 	@$(IN) python -m bench.restart $(ARGS)
 
 bench-endless: setup ## disk and memory while twenty times of what is kept is written
 	@$(IN) python -m bench.endless $(ARGS)
+
+bench-storm: setup ## ten times what can be done, for a minute: goodput, memory, fairness; ARGS=--throttled
+	@$(IN) python -m bench.storm $(ARGS)
+
+bench-backlog: setup ## memory while ten million committed records are not applied
+	@$(IN) python -m bench.backlog $(ARGS)
+
+bench-cut: setup ## how long a partition of a gigabyte stands still for a snapshot
+	@$(IN) python -m bench.cut $(ARGS)
 
 bench-spark: setup ## a million rows from Spark, until durable and until applied
 	@$(IN) python -m bench.spark $(ARGS)
@@ -100,6 +116,9 @@ sim-long: setup ## fresh seeds for SIM_SECONDS (8 hours); the summary goes to .c
 
 chaos-long: setup ## an hour of the same, a new seed every five minutes
 	@$(IN) for run in $$(seq 12); do python -m chaos.nemesis --seconds 300 $(ARGS); done
+
+rolling-upgrade: setup ## FROM=commit: a live cluster of that release becomes this one, node by node, under load
+	@$(IN) python -m chaos.upgrade --from $(FROM)
 
 powerloss: setup ## power loss on all nodes right after 10,000 acknowledgements (root: loop devices)
 	@$(IN) python -m chaos.powerloss $(ARGS)

@@ -18,7 +18,7 @@ from bench import results
 from bench.report import Check
 from bench.works import FIGURES, FIRST_WRITE, KILLED, goals_of, works
 
-OTHERS: Final = ("curves.json", "reads.json", "spark.json")
+OTHERS: Final = ("curves.json", "reads.json", "spark.json", "storm.json", "backlog.json")
 
 
 def rows_of(table: Sequence[results.Row]) -> Iterator[results.Row]:

@@ -15,8 +15,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,12 +33,17 @@ PARTITIONS: Final = 8
 """Of either state machine: ``kv`` from 0 on, then ``log``."""
 KEYS: Final = 1_000
 VALUE: Final = b"v" * 256
+CROWD: Final = 10_000
+FAR: Final = 100_000
+CONNECTIONS: Final = 10
 SETTLE_S: Final = 0.002
 """For barriers to arrive at the node before the command is sent."""
 GUESSES: Final = {"idle": 1, "bulk": 16}
 """Barriers per trial: how many indices others may take meanwhile, and one."""
 READ_MS_MAX: Final = 0.5
 WAKE_MS_MAX: Final = 1.0
+BESIDE: Final = f"barrier, wake-up beside {CROWD:,} waiters"
+WAKE_P99_MS_MAX: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,54 @@ async def wake_ups(cluster: LocalCluster, leader: str, *, guesses: int, count: i
     return found
 
 
+@asynccontextmanager
+async def parked(cluster: LocalCluster, leader: str, count: int) -> AsyncIterator[None]:
+    """Meanwhile ``count`` barriers wait at the leader, each for another index that does not come."""
+    node = cluster.addresses[leader]
+    async with AsyncExitStack() as stack:
+        waiters = [await stack.enter_async_context(Client(node, timeout=600.0)) for _ in range(CONNECTIONS)]
+        far = (await waiters[0].status(node=node))["commit_index"] + FAR
+        tasks = [
+            asyncio.create_task(waiters[n % CONNECTIONS].barrier(far + n, partitions=[0], node=node))
+            for n in range(count)
+        ]
+        while (await waiters[0].status(node=node))["waiters"] < count:  # noqa: ASYNC110 - the node counts
+            await asyncio.sleep(SETTLE_S)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def crowd(cluster: LocalCluster, leader: str, *, count: int, trials: int) -> list[float]:
+    """Seconds from an applied receipt to the return of each of ``count`` barriers that waited for the same command.
+
+    Over CONNECTIONS connections. All are in one client process, which has to read every answer: its share is in it.
+    """
+    node = cluster.addresses[leader]
+    found: list[float] = []
+    async with AsyncExitStack() as stack:
+        writer = await stack.enter_async_context(Client(node))
+        waiters = [await stack.enter_async_context(Client(node)) for _ in range(CONNECTIONS)]
+
+        async def wait(number: int, target: int) -> float:
+            await waiters[number % CONNECTIONS].barrier(target, partitions=[0], node=node)
+            return time.perf_counter()
+
+        for trial in range(trials):
+            status = await writer.status(node=node)
+            target = status["commit_index"] + 1
+            waiting = [asyncio.create_task(wait(number, target)) for number in range(count)]
+            while (await writer.status(node=node))["waiters"] < count:  # noqa: ASYNC110 - the node counts
+                await asyncio.sleep(SETTLE_S)
+            await writer.submit(0, Put(b"crowd%d" % trial, VALUE), wait="applied")
+            applied = time.perf_counter()
+            found += [at - applied for at in await asyncio.gather(*waiting)]
+    return found
+
+
 async def table(cluster: LocalCluster, load: str, count: int) -> list[Row]:
     """Everything under one load."""
     leader = await asyncio.to_thread(cluster.leader)
@@ -117,6 +170,12 @@ async def table(cluster: LocalCluster, load: str, count: int) -> list[Row]:
         )
         add("submit, wait=applied", await times(lambda n: client.submit(0, Put(keys[n % KEYS], VALUE)), count // 4))
     add("barrier, wake-up", await wake_ups(cluster, leader, guesses=GUESSES[load], count=count // 4))
+    if load == "idle":  # else somebody else's command may be the one that is waited for
+        trials = max(1, count // 500)
+        async with parked(cluster, leader, CROWD):
+            beside = await wake_ups(cluster, leader, guesses=GUESSES[load], count=count // 4)
+        add(BESIDE, beside)
+        add(f"barrier, wake-up of {CROWD:,} at once", await crowd(cluster, leader, count=CROWD, trials=trials))
     return rows
 
 
@@ -126,9 +185,13 @@ def judge(rows: Sequence[Row]) -> list[Check]:
     def p50(what: str) -> float:
         return next(row.p50_ms for row in rows if row.load == "idle" and row.what.startswith(what))
 
+    def p99(what: str) -> float:
+        return next(row.p99_ms for row in rows if row.load == "idle" and row.what == what)
+
     return [
         Check("ms of a linearizable get, idle, p50", p50("get, linearizable"), at_most=READ_MS_MAX),
         Check("ms of a barrier's wake-up, idle, p50", p50("barrier, wake-up"), at_most=WAKE_MS_MAX),
+        Check(f"ms of a {BESIDE}, p99", p99(BESIDE), at_most=WAKE_P99_MS_MAX),
     ]
 
 

@@ -88,7 +88,10 @@ def main() -> int:
         volume.mkdir()
         _run("mount", "-t", "tmpfs", "-o", f"size={FULL_AT}", "tmpfs", str(volume))
         try:
-            with LocalCluster(directory=root, partitions=PARTITIONS, data_dirs={"n2": volume / "data"}) as cluster:
+            # What is asked here is what happens to a node that was not careful.
+            careless = {"admission.disk_free_bytes_min": 0}
+            data_dirs = {"n2": volume / "data"}
+            with LocalCluster(directory=root, partitions=PARTITIONS, data_dirs=data_dirs, settings=careless) as cluster:
                 say(f"n2 on {FULL_AT}B; {cluster.leader()} leads")
                 wrong = asyncio.run(fill(cluster, "n2", volume))
         finally:

@@ -1,7 +1,8 @@
 """A fault run on real processes: ``python -m chaos.nemesis --seconds 60 --seed 1``.
 
 Three nodes on loopback, four clients, and a seeded sequence of kill -9 and SIGSTOP on leader
-and followers, two at once, all at once. Then everything that was recorded is checked.
+and followers, two at once, all at once; in between a node is away for long, members are replaced, and
+partitions come and go. Then everything that was recorded is checked.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.checkers import availability, exactly_once, linearizable, watermarks
 from chaos.checkers.watermarks import Sample
 from chaos.history import History, of_kind
+from chaos.turnover import Changed, Turnover
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
 from logboom import Client, LogboomError
 from logboom.testing import LocalCluster
@@ -32,6 +34,12 @@ PARTITIONS = KV_PARTITIONS + len(LOG_PARTITIONS)
 GAP_MAX_S = 10.0
 RESUME_GOAL_S = 2.0
 ALL_AT_ONCE_BEFORE_END_S = 8.0
+TURNOVER_S = 13.0
+"""Something that takes long begins so often,"""
+LAST_TURN_S = 8.0
+"""and not so shortly before the end."""
+TURNS_MIN = 3
+"""With so many each kind was there."""
 SNAPSHOTS = {
     "snapshot.age_ms": 2000,
     "snapshot.retain_bytes": 0,
@@ -57,50 +65,80 @@ class Observed:
     records: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
     digests: dict[str, dict[int, bytes]] = field(default_factory=dict)
     barriers: list[str] = field(default_factory=list)
+    changed: Changed = field(default_factory=Changed)
+    installs: int = 0
+    turns: int = 0
+    """Of what takes long; each kind once before any comes again."""
+
+    def partitions(self, machine: str) -> list[int]:
+        """Of this state machine, that live at the end."""
+        begun = range(KV_PARTITIONS) if machine == "kv" else LOG_PARTITIONS
+        return [*begun, *(p for p, each in self.changed.living() if each == machine)]
 
 
 async def inject(cluster: LocalCluster, rng: random.Random, seen: Observed, until: float) -> None:
     """The fault schedule: one fault after the other, each undone before the next."""
     all_at_once_due = True
-    while time.monotonic() < until:
-        await asyncio.sleep(rng.uniform(0.5, 2.0))
-        fate = rng.random()
-        last_chance = time.monotonic() > until - ALL_AT_ONCE_BEFORE_END_S
-        if all_at_once_due and (fate < 0.3 or last_chance):
-            all_at_once_due = False
-            fault, victims, number = "kill all", list(cluster.nodes), signal.SIGKILL
+    async with Client(cluster.endpoints, timeout=5.0) as client:
+        turnover = Turnover(cluster, client, rng, seen.changed, say)
+        order: list[Callable[[], Awaitable[None]]] = []
+        next_turn = time.monotonic()
+        beside: list[asyncio.Future[None]] = []
+        while time.monotonic() < until:
+            if not order:
+                order = rng.sample([turnover.away, turnover.member, turnover.partitions], 3)
+            if next_turn <= time.monotonic() < until - LAST_TURN_S:
+                next_turn = time.monotonic() + TURNOVER_S
+                act, seen.turns = order.pop(), seen.turns + 1
+                if act == turnover.partitions:  # while others are killed and stopped
+                    beside.append(asyncio.ensure_future(act()))
+                else:
+                    await act()
+                    await asyncio.to_thread(cluster.wait_serving)
+            await asyncio.sleep(rng.uniform(0.5, 2.0))
+            last_chance = time.monotonic() > until - ALL_AT_ONCE_BEFORE_END_S
+            all_at_once = all_at_once_due and (rng.random() < 0.3 or last_chance)
+            all_at_once_due = all_at_once_due and not all_at_once
+            await strike(cluster, rng, seen, all_at_once=all_at_once)
+        await asyncio.gather(*beside)
+
+
+async def strike(cluster: LocalCluster, rng: random.Random, seen: Observed, *, all_at_once: bool) -> None:
+    """Signals to one node, two or all, and undone."""
+    if all_at_once:
+        fault, victims, number = "kill all", list(cluster.nodes), signal.SIGKILL
+    else:
+        leader = await asyncio.to_thread(cluster.leader)
+        followers = [n for n in cluster.nodes if n != leader]
+        fault, victims, number = rng.choice(
+            [
+                ("kill leader", [leader], signal.SIGKILL),
+                ("kill follower", [rng.choice(followers)], signal.SIGKILL),
+                ("kill two", [leader, rng.choice(followers)], signal.SIGKILL),
+                ("stop leader", [leader], signal.SIGSTOP),
+                ("stop follower", [rng.choice(followers)], signal.SIGSTOP),
+            ]
+        )
+    seen.faults[fault] += 1
+    say(f"  {fault}: {', '.join(victims)}")
+    for node in victims:
+        await asyncio.to_thread(cluster.kill, node, number)
+    if fault == "kill leader":
+        seen.leader_deaths_ns.append(seen.history.now_ns())
+    await asyncio.sleep(rng.uniform(0.2, 2.0))
+    for node in victims:
+        if number == signal.SIGSTOP:
+            cluster.kill(node, signal.SIGCONT)
         else:
-            leader = await asyncio.to_thread(cluster.leader)
-            followers = [n for n in cluster.nodes if n != leader]
-            fault, victims, number = rng.choice(
-                [
-                    ("kill leader", [leader], signal.SIGKILL),
-                    ("kill follower", [rng.choice(followers)], signal.SIGKILL),
-                    ("kill two", [leader, rng.choice(followers)], signal.SIGKILL),
-                    ("stop leader", [leader], signal.SIGSTOP),
-                    ("stop follower", [rng.choice(followers)], signal.SIGSTOP),
-                ]
-            )
-        seen.faults[fault] += 1
-        say(f"  {fault}: {', '.join(victims)}")
-        for node in victims:
-            await asyncio.to_thread(cluster.kill, node, number)
-        if fault == "kill leader":
-            seen.leader_deaths_ns.append(seen.history.now_ns())
-        await asyncio.sleep(rng.uniform(0.2, 2.0))
-        for node in victims:
-            if number == signal.SIGSTOP:
-                cluster.kill(node, signal.SIGCONT)
-            else:
-                cluster.restart(node)
-        await asyncio.to_thread(cluster.wait_serving)
+            cluster.restart(node)
+    await asyncio.to_thread(cluster.wait_serving)
 
 
 async def poll_watermarks(cluster: LocalCluster, seen: Observed, stopped: asyncio.Event) -> None:
     """Sample every node's watermarks; check now and then that a barrier kept its word."""
     async with Client(cluster.endpoints, timeout=1.0) as client:
         while not stopped.is_set():
-            for node in cluster.nodes:
+            for node in list(cluster.nodes):
                 try:
                     marks = await client.watermarks(node=cluster.addresses[node], timeout=0.3)
                 except LogboomError:
@@ -129,23 +167,24 @@ async def check_barrier(client: Client, address: str, seen: Observed) -> None:
 
 async def collect(cluster: LocalCluster, seen: Observed) -> None:
     """Everything back up: wait until all nodes are equally far, then read each one."""
-    async with Client(cluster.endpoints, timeout=30.0) as client:
-        commit = max([(await client.status(node=a))["commit_index"] for a in cluster.addresses.values()])
+    nodes = {node: cluster.addresses[node] for node in cluster.nodes}
+    async with Client(list(nodes.values()), timeout=30.0) as client:
+        commit = max([(await client.status(node=a))["commit_index"] for a in nodes.values()])
         await client.barrier(commit, scope="all", timeout=30.0)
-        for node, address in cluster.addresses.items():
+        for node, address in nodes.items():
             status = await client.status(node=address, digests=True)
             seen.digests[node] = {row[0]: row[2] for row in status["digests"]}
             state: dict[str, int] = {}
-            for partition in range(KV_PARTITIONS):
+            for partition in seen.partitions("kv"):
                 async for key, value in client.scan(partition, at_least=commit, node=address):
                     if isinstance(value, tuple):
                         state[key.decode()] = int(value[0])
             seen.states[node] = state
-            for partition in range(PARTITIONS):
+            for partition in [*seen.partitions("kv"), *seen.partitions("log")]:
                 rows: list[tuple[int, int, bytes]] = []
                 async for batch in client.tail(partition, node=address):
                     rows.append((batch.first_index, batch.global_index, bytes(batch.records.data)))
-                    if partition in LOG_PARTITIONS and node == cluster.nodes[0]:
+                    if partition in seen.partitions("log") and node == cluster.nodes[0]:
                         payloads = enumerate(batch.records.payloads(), batch.first_index)
                         seen.records.setdefault(partition, []).extend((i, p.decode()) for i, p in payloads)
                 seen.logs.setdefault(partition, {})[node] = rows
@@ -154,7 +193,7 @@ async def collect(cluster: LocalCluster, seen: Observed) -> None:
 def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
     """Every check by name, with what it found."""
     operations = seen.history.operations
-    adds = of_kind(operations, "add")
+    adds = [op for op in of_kind(operations, "add") if op.partition not in seen.changed.doomed]
     gap = availability.longest_gap_s(operations)
     resumed = availability.resumed_s(operations, seen.leader_deaths_ns)
     results = [
@@ -163,7 +202,7 @@ def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
         ("leader deaths survived", [f"writes resumed after {s:.1f} s" for s in resumed if s > GAP_MAX_S]),
         *[(f"exactly once on {node}", exactly_once.counters(adds, state)) for node, state in seen.states.items()],
     ]
-    for partition in LOG_PARTITIONS:
+    for partition in seen.partitions("log"):
         mine = [op for op in of_kind(operations, "append") if op.partition == partition]
         records = seen.records.get(partition, [])
         results.append((f"log {partition}", exactly_once.appends(mine, records, -1)))
@@ -173,9 +212,17 @@ def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
         ("same state", watermarks.digests_equal(seen.digests)),
         ("watermarks never go back", watermarks.monotonic(seen.samples)),
         ("barriers keep their word", seen.barriers),
+        ("nodes and partitions come and go", [*seen.changed.problems, *_nothing_came(seen)]),
         ("registers linearizable", linearizable.registers(of_kind(operations, "get", "put", "cas"))),
     ]
     return results
+
+
+def _nothing_came(seen: Observed) -> list[str]:
+    """A run that is long enough and did too little proves nothing."""
+    counts = {**seen.changed.counts, "installs": seen.installs}
+    wanted = ("installs", "members added", "partitions destroyed") if seen.turns >= TURNS_MIN else ()
+    return [f"no {each}" for each in wanted if not counts.get(each)]
 
 
 def _agree(logs: Mapping[str, Sequence[tuple[int, int, bytes]]]) -> list[str]:
@@ -189,7 +236,10 @@ async def play(cluster: LocalCluster, *, seed: int, seconds: float) -> Observed:
     rng = random.Random(seed)
     seen = Observed(History(time.monotonic_ns))
     clients = [Client(cluster.endpoints) for _ in range(CLIENTS)]
-    loads = [Workload(c, seen.history, k, random.Random(rng.random())) for k, c in enumerate(clients)]
+    loads = [
+        Workload(c, seen.history, k, random.Random(rng.random()), created=seen.changed.living)
+        for k, c in enumerate(clients)
+    ]
     running = [asyncio.ensure_future(load.run(CONCURRENCY)) for load in loads]
     stopped = asyncio.Event()
     poller = asyncio.ensure_future(poll_watermarks(cluster, seen, stopped))
@@ -226,6 +276,8 @@ def report(seen: Observed, results: list[tuple[str, list[str]]], *, seed: int, s
         f"{outcomes['fail']} refused, {outcomes['info']} unknown; "
         f"longest write gap {availability.longest_gap_s(operations):.2f} s; {len(seen.samples)} watermark samples"
     )
+    counted = ", ".join(f"{each} {count}" for each, count in seen.changed.counts.items()) or "nothing"
+    emit(f"came and went: {counted}; {seen.installs} nodes made anew from a snapshot")
     resumed = availability.resumed_s(operations, seen.leader_deaths_ns)
     slow = sum(each > RESUME_GOAL_S for each in resumed)
     emit(
@@ -261,7 +313,8 @@ def main() -> int:
         elapsed = time.monotonic() - started
         seen.history.write(directory / "history.jsonl")
         words = ("snapshot_complete", "compacted", "starting_anew")
-        told = {word: sum(cluster.log(n).read_text().count(f'"{word}"') for n in cluster.nodes) for word in words}
+        told = {word: sum(cluster.log(n).read_text().count(f'"{word}"') for n in cluster.addresses) for word in words}
+        seen.installs = told["starting_anew"]
         say(", ".join(f"{word} {count}" for word, count in told.items()))
         well = report(seen, check(seen, elapsed), seed=seed, seconds=elapsed)
     finally:

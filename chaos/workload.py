@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chaos.history import History, Operation
@@ -13,17 +14,28 @@ from logboom.errors import LogboomError
 KV_PARTITIONS = 6
 LOG_PARTITIONS = (6, 7)
 REGISTERS = 12
+CREATED_SHARE = 0.25
 TIMEOUT_S = 15.0
 
 
 class Workload:
     """One client's part. Registers live on partitions 0 to 5 by number; appends go to the ``log`` partitions."""
 
-    def __init__(self, client: Client, history: History, process: int, rng: random.Random) -> None:
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        process: int,
+        rng: random.Random,
+        *,
+        created: Callable[[], Sequence[tuple[int, str]]] = lambda: (),
+    ) -> None:
+        """``created``: further partitions to write to, as of now, and their state machines."""
         self._client = client
         self._history = history
         self._process = process
         self._rng = rng
+        self._created = created
         self._count = 0
         self.stopped = False
 
@@ -35,14 +47,21 @@ class Workload:
         while not self.stopped:
             self._count += 1
             name = f"c{self._process}-{self._count}"
-            if self._rng.random() < 0.7:
-                partition = self._rng.randrange(KV_PARTITIONS)
+            partition, machine = self._somewhere()
+            if machine == "kv":
                 op = self._history.invoke(self._process, "add", name, 1, partition)
                 await self._call(op, Add(name.encode(), 1))
             else:
-                partition = self._rng.choice(LOG_PARTITIONS)
                 op = self._history.invoke(self._process, "append", f"log{partition}", name, partition)
                 await self._call(op, Record(name.encode()))
+
+    def _somewhere(self) -> tuple[int, str]:
+        created = self._created()
+        if created and self._rng.random() < CREATED_SHARE:
+            return self._rng.choice(created)
+        if self._rng.random() < 0.7:
+            return self._rng.randrange(KV_PARTITIONS), "kv"
+        return self._rng.choice(LOG_PARTITIONS), "log"
 
     async def _registers(self) -> None:
         while not self.stopped:

@@ -29,6 +29,7 @@ ACTIONS: Final = (
     "partitions",
     "create_partition",
     "destroy_partition",
+    "void_batch",
     *members.ACTIONS,
 )
 
@@ -49,12 +50,16 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
         slow = DeadlineExceeded("the snapshot was not complete in time; it goes on", outcome="unknown")
         return {"snapshot": _row(await _called(backend, backend.snapshots.taking.create, deadline, slow))}
     if action == "partitions":
+        if header.get("linearizable"):
+            await backend.read_index(deadline)
         return {"partitions": backend.partition_rows(), "key_partitions": backend.key_partitions()}
     if action == "create_partition":
         return {"partition": await _create_partition(backend, header, deadline)}
     if action == "destroy_partition":
         return {"partition": await _destroy_partition(backend, header, deadline)}
     partition = reads.partition_of_header(backend, header)
+    if action == "void_batch":
+        return {"void": await _void_batch(backend, partition, header, deadline)}
     state = getattr(backend, str(action))(partition)
     log.info("admin", action=action, partition=partition, state=state)
     return {"state": state}
@@ -80,6 +85,16 @@ async def _destroy_partition(backend: Backend, header: Mapping[str, Any], deadli
     partition = PartitionId(field_of(header, "partition", int))
     slow = DeadlineExceeded("the partition was not gone in time; ask again", outcome="unknown")
     return await _called(backend, partial(backend.partitioning.destroy, partition), deadline, slow)
+
+
+async def _void_batch(
+    backend: Backend, partition: PartitionId, header: Mapping[str, Any], deadline: float
+) -> dict[str, Any]:
+    index, yes = field_of(header, "index", int), field_of(header, "yes", bool, default=False)
+    try:
+        return await backend.voiding.void(partition, index, yes=yes, deadline=deadline)
+    except NotLeader as error:
+        raise NotLeader(error.message, leader=backend.leader_address()) from None
 
 
 async def _called(backend: Backend, begin: Callable[[Done[T]], None], deadline: float, slow: LogboomError) -> T:

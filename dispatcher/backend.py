@@ -5,34 +5,125 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, Final
 
+from dispatcher.barriers import Barriers
+from dispatcher.exchange import EXCHANGED, Exchange
+from dispatcher.freshness import INDICES, Freshness
+from dispatcher.goals import Reached, Want
+from dispatcher.leadership import Leadership
 from dispatcher.pipeline import Pipeline
+from dispatcher.read_budget import ReadBudget
 from dispatcher.scrubbing import Scrubbing
+from dispatcher.signals import Signals
+from dispatcher.views import Views
+from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
+from logboom.signals import NodeView, PartitionView
 from logboom.state_machine import Machine
-from logboom.types import GlobalLogIndex, Level, PartitionId, Watermark
+from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
+from logboom.wire import Frame
 from partitions.log import PartitionLog
-from raftlog.configuration import Role
+from raftlog.configuration import Configuration, Role
 
 LOST_SHOWN_MAX: Final = 16
+VOIDS_SHOWN_MAX: Final = 16
 
 
 class Backend(Pipeline):
     """A node's pipeline with the view that its clients have of it."""
 
     scrubbing: Scrubbing
-    """Set by whoever made it, before it is started."""
+    signals: Signals
+    """Both set by whoever made it, before it is started."""
+
+    def __init__(self, *, node_id: NodeId, barriers: Barriers, watermarks: Watermarks, **parts: Any) -> None:
+        self.exchange = Exchange(
+            node_id=node_id,
+            barriers=barriers,
+            watermarks=watermarks,
+            links=lambda: self.raft.links,
+            may_show=lambda partition_id: self.recovered([partition_id]),
+            hurry=lambda partition_id: self.hurry([partition_id]),
+        )
+        self.freshness = Freshness(self)
+        self.leadership = Leadership()
+        """Who leads, and how often that changed."""
+        super().__init__(node_id=node_id, barriers=barriers, watermarks=watermarks, **parts)
+
+    @cached_property
+    def read_budget(self) -> ReadBudget:
+        """What all streams of records share."""
+        reads = self.settings.reads
+        return ReadBudget(bytes_max=reads.memory_bytes, segments_max=reads.segments_max)
+
+    @cached_property
+    def views(self) -> Views:
+        """Scans over the state of several partitions at one index."""
+        return Views(self, views_max=self.settings.reads.views_max)
+
+    @cached_property
+    def _applied_callbacks(self) -> dict[PartitionId, list[Callable[..., None]]]:
+        return {}
 
     async def start(self, peer_address: str) -> None:
         """See Pipeline."""
         await super().start(peer_address)
         self.scrubbing.start()
+        self.signals.start()
 
     async def close(self) -> None:
         """See Pipeline."""
+        self.signals.close()
         await self.scrubbing.close()
+        self.exchange.close()
+        await self.freshness.close()
         await super().close()
+
+    # -- what other nodes have to do with it
+
+    def members_changed(self, members: Configuration) -> None:
+        """See RaftEvents."""
+        super().members_changed(members)
+        self.exchange.members_changed(members)
+
+    def leads(self, term: int) -> None:
+        """See RaftEvents."""
+        super().leads(term)
+        self.barriers.leads = True
+
+    def lost_leadership(self) -> None:
+        """See RaftEvents."""
+        super().lost_leadership()
+        self.barriers.lost_leadership(lambda: NotLeader("this node no longer leads", leader=self.leader_address()))
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        """See RaftEvents."""
+        if frame.kind in EXCHANGED:
+            self.exchange.on_frame(peer, frame)
+        elif frame.kind in INDICES:
+            self.freshness.on_frame(peer, frame)
+        else:
+            super().peer_frame(peer, frame)
+
+    def peer_up(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        super().peer_up(peer)
+        self.exchange.peer_up(peer)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        super().peer_down(peer)
+        self.exchange.peer_down(peer)
+        self.freshness.peer_down(peer)
+
+    def _expire(self) -> None:
+        super()._expire()
+        self.exchange.tick()
+        self.leadership.notice(self.raft.engine)
+
+    # -- what clients ask
 
     def partition_ids(self) -> Sequence[PartitionId]:
         """All that are served here, ascending."""
@@ -47,9 +138,13 @@ class Backend(Pipeline):
         return self.parent.lifecycle.begins_with(self.cluster.partitions)
 
     def partition_rows(self) -> list[list[object]]:
-        """Id, state machine and mode of each, for clients."""
-        kinds = {p: self.partitioning.kind(p) for p in self.parent.lifecycle.ids(self.cluster.partitions)}
-        return [[p, kind.state_machine, str(kind.mode)] for p, kind in kinds.items()]
+        """Id, state machine and mode of each, for clients; and what it is for, if it is not for users."""
+        lifecycle = self.parent.lifecycle
+        kinds = {p: self.partitioning.kind(p) for p in lifecycle.ids(self.cluster.partitions)}
+        cursors = lifecycle.with_token(CURSORS_TOKEN)
+        return [
+            [p, kind.state_machine, str(kind.mode), *([CURSORS] if p == cursors else [])] for p, kind in kinds.items()
+        ]
 
     def leader_address(self) -> str | None:
         """Where clients reach the leader, if there is one."""
@@ -99,11 +194,12 @@ class Backend(Pipeline):
         self.look()
         if partition_id not in self.workers:
             raise self.missing(partition_id)
+        self.lagging.check(partition_id)
         if self.watermarks.of(partition_id).applied_global_index >= global_index:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(answer: list[Watermark] | LogboomError) -> None:
+        def done(answer: Reached | LogboomError) -> None:
             if reached.done():
                 return
             if isinstance(answer, LogboomError):
@@ -116,14 +212,12 @@ class Backend(Pipeline):
                 reached.set_result(None)
 
         waiter = self.barriers.add(
+            Want(((partition_id, global_index),)),
             client=self,
-            target=global_index,
-            partitions=[partition_id],
-            level=Level.APPLIED,
             deadline=deadline,
-            wait_blocked=False,
             now=self.clock.monotonic(),
             done=done,
+            own=True,
         )
         self.hurry([partition_id])
         try:
@@ -135,7 +229,8 @@ class Backend(Pipeline):
     def hurry(self, partitions: Iterable[PartitionId]) -> None:
         """Somebody waits for these to be applied."""
         for partition_id in partitions:
-            self.workers[partition_id].hurry()
+            if partition_id in self.workers:
+                self.workers[partition_id].hurry()
 
     def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]:
         """A partition's machine, for reads off the loop within the block.
@@ -143,6 +238,7 @@ class Backend(Pipeline):
         Raises what ``missing`` says, and CorruptData if its state is damaged.
         """
         self.rebuilding.check(partition_id)
+        self.lagging.check(partition_id)
         return self.partitioning.using(partition_id)
 
     def is_lost(self, digest: bytes) -> bool:
@@ -162,13 +258,42 @@ class Backend(Pipeline):
         self.rebuilding.check(partition_id)
         return self._steer(partition_id, self.workers[partition_id].resume)
 
-    def freeze(self, partition_id: PartitionId) -> str:
-        """Admit no writes here."""
-        return self._steer(partition_id, lambda: self.admission.freeze(partition_id))
+    def freeze(self, partition_id: PartitionId, reason: str = "") -> str:
+        """Admit no writes here, and say why."""
+        return self._steer(partition_id, lambda: self.admission.freeze(partition_id, reason))
 
     def thaw(self, partition_id: PartitionId) -> str:
         """Admit writes again."""
         return self._steer(partition_id, lambda: self.admission.thaw(partition_id))
+
+    def view(self, partitions: Sequence[PartitionId]) -> NodeView:
+        """What admission signals are shown."""
+        now, node = self.clock.monotonic(), self.admission.gate()
+        return NodeView(
+            node=self.node_id,
+            data_dir=self.settings.node.data_dir,
+            leads=self.raft.admits,
+            operations=node.operations,
+            nbytes=node.nbytes,
+            batches=node.batches,
+            age_s=node.age(now),
+            waiting=len(self.submitting.waiting),
+            partitions={p: self._partition_view(p, now) for p in partitions},
+        )
+
+    def _partition_view(self, partition_id: PartitionId, now: float) -> PartitionView:
+        gate, worker, store = self.admission.gate(partition_id), self.workers[partition_id], self.logs[partition_id]
+        lag_records = max(0, store.committed_index - worker.applied_index)
+        return PartitionView(
+            partition_id=partition_id,
+            state=worker.state,
+            operations=gate.operations,
+            nbytes=gate.nbytes,
+            batches=gate.batches,
+            age_s=gate.age(now),
+            lag_records=lag_records,
+            lag_global=max(0, self.parent.global_index - worker.applied_global_index) if lag_records else 0,
+        )
 
     def _steer(self, partition_id: PartitionId, act: Callable[[], object]) -> str:
         act()
@@ -184,18 +309,58 @@ class Backend(Pipeline):
         callbacks.append(callback)
         return lambda: callbacks.remove(callback) if callback in callbacks else None
 
+    def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
+        """The same for what is applied."""
+        if not self._applied_callbacks:
+            self.watermarks.listen(self._applied_moved)
+        callbacks = self._applied_callbacks.setdefault(partition_id, [])
+        callbacks.append(callback)
+        gone = self.subscribe_commits(partition_id, callback)  # which is told when the partition is destroyed
+
+        def end() -> None:
+            gone()
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+        return end
+
+    def _applied_moved(self, mark: Watermark) -> None:
+        for callback in list(self._applied_callbacks.get(mark.partition_id, ())):
+            callback()
+
+    def applied_index(self, partition_id: PartitionId) -> int:
+        """Of the last record whose effects show here."""
+        return self.watermarks.of(partition_id).applied_index
+
+    def safe_horizon(self, partitions: Iterable[PartitionId], level: Level) -> GlobalLogIndex:
+        """Nothing more can come of these partitions with this global index or a lower one: all is here, and durable.
+
+        With level ``applied`` its effects show, too.
+        """
+        horizon = self.parent.global_index
+        for partition_id in partitions:
+            waits = self.logs[partition_id].undurable_from
+            if waits is not None:
+                horizon = min(horizon, GlobalLogIndex(waits - 1))
+            if level is Level.APPLIED:
+                horizon = min(horizon, self.watermarks.of(partition_id).applied_global_index)
+        return horizon
+
+    def role(self) -> str:
+        """``leader``, ``candidate``, ``follower``, or what this node is instead of a voter."""
+        engine, standing = self.raft.engine, self.raft.members.roster.standing
+        if engine.is_leader or engine.is_candidate:
+            return "leader" if engine.is_leader else "candidate"
+        return "follower" if standing == Role.VOTER else str(standing)
+
     def status(self) -> dict[str, Any]:
         """Header fields of a STATUS_REPLY that this module knows."""
         engine = self.raft.engine
-        role = "leader" if engine.is_leader else "candidate" if engine.is_candidate else "follower"
-        standing = self.raft.members.roster.standing
-        if role == "follower" and standing != Role.VOTER:
-            role = standing
         leader = engine.leader
         return {
             "node": self.node_id,
             "cluster": self.cluster.id,
-            "role": role,
+            "role": self.role(),
             "term": engine.term,
             "leader": leader,
             "leader_address": self.leader_address(),
@@ -204,10 +369,9 @@ class Backend(Pipeline):
             "raft_index": engine.commit_index,
             "recovered": self.recovery.over,
             "scrub": self.scrubbing.status(),
-            "lost": [
-                [route.partition_id, route.last_index, str(lack)]
-                for route, lack in self.raft.repair.lost()[:LOST_SHOWN_MAX]
-            ],
+            "lag": self.lagging.status(),
+            "lost": self.voiding.rows(LOST_SHOWN_MAX),
+            "voids": [self.parent.voids.count, [list(each) for each in self.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
             "members": [
                 [
                     seat.node,

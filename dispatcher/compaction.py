@@ -79,6 +79,9 @@ class Compaction:
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._closed = False
+        self.runs = 0
+        self.failed = 0
+        self.sets_removed = 0
 
     def start(self) -> None:
         """A set is complete: compact to the one before it."""
@@ -107,6 +110,7 @@ class Compaction:
             self._fatal(error)
         except Exception as error:
             # Nothing is lost by not compacting; the next set brings the next try.
+            self.failed += 1
             log.exception("compaction_failed", error=repr(error))
         finally:
             self._task = None
@@ -118,10 +122,14 @@ class Compaction:
         held = self._held_back()
         target = next((meta for meta in sets if meta.global_index == held), sets[-COMPACTED_TO])
         target = min(target, sets[-COMPACTED_TO], key=lambda meta: meta.global_index)
+        if target.raft_index > self._raft.engine.applied_index:
+            return  # after a start: its own log has not come so far again
         if target.raft_index > self._raft.journal.base.index:
             await self._compact_to(target)
         keep = max(self._settings.keep, len(sets) - sets.index(target))
         removed = await self._offload.run(lambda: self._store.prune(keep))
+        self.runs += 1
+        self.sets_removed += len(removed)
         log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
 
     async def _compact_to(self, target: SetMeta) -> None:

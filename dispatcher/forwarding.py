@@ -16,6 +16,8 @@ from ports.clock import Clock
 from raftlog.links import Links
 
 Done = Callable[[SubmitReply | LogboomError], None]
+Submit = Callable[[SubmitRequest, Done, NodeId], object]
+"""The last: who goes with everything that waits, when the link does."""
 
 
 @dataclass(slots=True)
@@ -34,9 +36,7 @@ class _Answer(NamedTuple):
 class Forwarding:
     """Both sides. Bounded by ``bytes_max`` of requests under way."""
 
-    def __init__(
-        self, *, links: Links, submit: Callable[[SubmitRequest, Done], None], clock: Clock, bytes_max: int
-    ) -> None:
+    def __init__(self, *, links: Links, submit: Submit, clock: Clock, bytes_max: int) -> None:
         self._links = links
         self._submit = submit
         self._clock = clock
@@ -85,7 +85,7 @@ class Forwarding:
             except LogboomError as error:
                 answer(error)
                 return
-            self._submit(request, answer)
+            self._submit(request, answer, peer)
 
     def _answer(self, peer: NodeId, answer: _Answer) -> None:
         owed = self._owed.get(peer)

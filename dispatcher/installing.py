@@ -117,11 +117,15 @@ class Installing:
         self._fatal = fatal
         self._wanted = False
         """One is needed even if it is older than what is handed up here: a state is gone."""
+        self.least = GlobalLogIndex(0)
+        """What is wanted has to reach this far."""
         self._task: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
         self._from: NodeId | None = None
         """Whom to ask next."""
+        self.begun = 0
+        self.failed = 0
         self.progress: Fetched | None = None
         """Of the fetch under way."""
 
@@ -162,12 +166,13 @@ class Installing:
 
     def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
         least = self._base_index() if self._wanted else self._raft_index() + 1
-        if self._task is not None or raft_index < least:
+        if self._task is not None or raft_index < least or (self._wanted and global_index < self.least):
             return
         self._from = peer
         self._task = asyncio.get_running_loop().create_task(self._run(global_index))
 
     async def _run(self, global_index: GlobalLogIndex) -> None:
+        self.begun += 1
         log.info("snapshot_fetch_begins", global_index=global_index, source=self._from)
         try:
             meta = await self._fetch_set(global_index)
@@ -180,6 +185,7 @@ class Installing:
                 await self._offload.run(job)
             await self._offload.run(lambda: self._ready(global_index))
         except LogboomError as error:
+            self.failed += 1
             log.warning("snapshot_fetch_failed", global_index=global_index, error=str(error))
             self._resume_compaction()
             return
@@ -248,15 +254,23 @@ class Installing:
         global_index = GlobalLogIndex(meta.global_index)
         rows: list[tuple[int, int, bytes]] = []
         after: int = store.committed_index
+        voids = {each.first_index: each for each in parent.voids.of(partition_id)}
         while after < tail.last_index:
+            void = voids.get(PartitionLogIndex(after + 1))
+            if void is not None:
+                store.concede(void.last_index, void.digest)
+                rows.append((void.last_index, void.global_index, void.digest))
+                after = void.last_index
+                continue
             began = self._clock.monotonic()
             ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}
             frame = await self._ask(Kind.LOG_FETCH, ask)
             pieces = _batches(frame)
             if not pieces:
                 first, before = number(frame.header, "first"), frame.header.get("before")
-                if store.committed_index or rows or first <= 1 or type(before) is not bytes:
-                    # Part of the history is gone everywhere: this copy begins at the cut.
+                covers = 1 < first <= tail.last_index
+                if store.committed_index or rows or not covers or type(before) is not bytes:
+                    # Part of the history, or all of it, is gone everywhere: this copy begins at the cut.
                     log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
                     return []
                 if len(before) != DIGEST_BYTES:
@@ -280,7 +294,7 @@ class Installing:
             await self._keep_pace(len(frame.body), began)
         if rows[-1][2] != tail.digest:
             raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
-        return [store.save_fetched(rows)]
+        return [store.save_fetched(rows, voids={(void.last_index, void.digest) for void in voids.values()})]
 
     async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
         return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})

@@ -10,7 +10,7 @@ import structlog
 
 from dispatcher.backend import Backend
 from dispatcher.requests import field_of
-from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, Unavailable
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLeader, Unavailable
 from logboom.types import NodeId
 from ports.timers import wait
 from raftlog.changes import Change
@@ -42,6 +42,15 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
 
 
 async def _change(backend: Backend, action: str, header: Mapping[str, Any], deadline: float) -> None:
+    try:
+        await _try_change(backend, action, header, deadline)
+    except InvalidRequest:
+        # Whoever was replaced and has not heard of it goes by old members: that is no reason to refuse for good.
+        await _answer(backend, deadline, "this node could not prove that it leads", backend.raft.read_index)
+        raise
+
+
+async def _try_change(backend: Backend, action: str, header: Mapping[str, Any], deadline: float) -> None:
     node = NodeId(field_of(header, "id", str))
     change: Change
     if action == "member_add":
@@ -52,8 +61,10 @@ async def _change(backend: Backend, action: str, header: Mapping[str, Any], dead
         change = lambda now: now.giving(node, Role.JOINING)  # noqa: E731
     else:
         change = lambda now: now.removing(node)  # noqa: E731
+        if not backend.raft.admits:
+            raise NotLeader("this node does not lead", leader=None)
         change(backend.members)  # whatever would be refused is refused before leadership moves
-        if node == backend.node_id and node in backend.members.voters and backend.raft.admits:
+        if node == backend.node_id and node in backend.members.voters:
             await hand_over(backend, None, deadline)
             raise NotLeader("leadership was handed over: ask the new leader", leader=backend.leader_address())
     await _answer(

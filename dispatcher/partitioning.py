@@ -147,6 +147,7 @@ class Partitioning:
             if left == [partition_id]:
                 raise InvalidRequest(f"partition {partition_id} is the last one")
             self._propose(Change(partition_id, self._begun))
+            self._pipeline.submitting.proposed_end(partition_id)
         self._waiting.setdefault(partition_id, []).append(done)
 
     def _check_leads(self) -> None:
@@ -190,6 +191,8 @@ class Partitioning:
         if self.lifecycle.begun != self._begun:
             self._pipeline.raft.fatal(wrong_begin(self.lifecycle.begun, self._begun))
             return
+        if change.kind is not None:
+            self._pipeline.recovery.add(partition_id)  # now: it may take longer to open than the rest to recover
         if change.kind is None:
             self._end(partition_id)
         elif partition_id in self._pipeline.workers:

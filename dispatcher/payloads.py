@@ -27,8 +27,14 @@ class PartitionPayloads:
         logs: Mapping[PartitionId, PartitionLog],
         appended: Callable[[PartitionLog], None],
         gone: Callable[[PartitionId], bool] = lambda _: False,
+        applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
     ) -> None:
-        """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more."""
+        """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
+
+        ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet.
+        """
+        self._applied = applied
+        self._sealed: set[bytes] = set()
         self._logs = logs
         self._gone = gone
         self._appended = appended
@@ -46,17 +52,37 @@ class PartitionPayloads:
         """See Payloads."""
         store = self._logs.get(route.partition_id)
         if store is None:
-            return Lack.COMPACTED if self._gone(route.partition_id) else Lack.ABSENT
-        if store.is_lost(route.last_index, route.digest):
-            return Lack.DAMAGED
-        return Lack.COMPACTED if route.last_index < store.first_available_index else Lack.ABSENT
+            # One that is being opened may have it on the disk.
+            return Lack.COMPACTED if self._gone(route.partition_id) else Lack.UNKNOWN
+        if route.last_index < store.first_available_index:
+            return Lack.COMPACTED
+        applied = self._applied(route.partition_id, route.last_index)
+        if applied is None:
+            return Lack.UNKNOWN
+        if applied:
+            return Lack.APPLIED
+        return Lack.DAMAGED if store.is_lost(route.last_index, route.digest) else Lack.ABSENT
+
+    def concede(self, route: Route) -> bool:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        return store is not None and store.concede(route.last_index, route.digest)
+
+    def is_hole(self, route: Route) -> bool:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        return store is not None and store.is_hole(route.last_index, route.digest)
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        """See Payloads."""
+        (self._sealed.add if on else self._sealed.discard)(digest)
 
     def receive(self, raw: memoryview) -> Route | None:
         """See Payloads."""
         batch = parse_batch(raw)
         header = batch.header
         store = self._logs.get(header.partition_id)
-        if store is None:
+        if store is None or header.digest in self._sealed:
             return None  # the gate asks again, until the partition is created here
         try:
             if not store.append(batch):

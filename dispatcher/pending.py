@@ -10,12 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from dispatcher.admission import Ticket
 from dispatcher.requests import SubmitReply, SubmitRequest
-from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, UnknownOutcome
+from dispatcher.tracing import Trace
+from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, Outcome, UnknownOutcome
 from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex
 from partitions.apply_core import AppliedBatch
 from ports.invariant import invariant
@@ -49,6 +51,7 @@ class PendingRequest:
     parts: list[Part] = field(default_factory=list)
     owed: int = 0
     committed: bool = False
+    trace: Trace | None = None
 
     def answer(self, reply: SubmitReply | LogboomError) -> None:
         """Once; later calls have nobody to tell."""
@@ -60,7 +63,9 @@ class PendingRequest:
 class Pending:
     """All of a node's. Bounded by admission: every part holds a ticket."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Mapping[PartitionId, str] = MappingProxyType({})) -> None:
+        """``held``: partitions that take fewer writes, or none, for now: whoever has one answered is told."""
+        self._held = held
         self._by_end: dict[tuple[PartitionId, PartitionLogIndex], Part] = {}
         self._uncommitted: dict[int, PendingRequest] = {}
         self._awaiting_durable: dict[PartitionId, deque[Part]] = {}
@@ -94,13 +99,15 @@ class Pending:
         done: Done,
     ) -> None:
         """A request whose batches (partition, first, last index) have just been appended and proposed."""
-        pending = PendingRequest(request.wait, request.deadline, done, ticket, owed=len(ends))
+        pending = PendingRequest(request.wait, request.deadline, done, ticket, owed=len(ends), trace=request.trace)
         for partition_id, first, last in ends:
             part = Part(pending, partition_id, first, last)
             pending.parts.append(part)
             invariant((partition_id, last) not in self._by_end, "two requests for {}/{}", partition_id, last)
             self._by_end[partition_id, last] = part
             self._awaiting_applied[partition_id] += request.wait is Level.APPLIED
+        if pending.trace is not None:
+            pending.trace.stage("append", partitions=len(ends), bytes=request.nbytes)
         self._uncommitted[id(pending)] = pending
         self._unanswered += 1
         if len(self._deadlines) > 2 * self._unanswered + DEADLINES_KEPT:
@@ -120,6 +127,8 @@ class Pending:
         part.global_index = global_index
         if not request.committed:
             request.committed = True
+            if request.trace is not None:
+                request.trace.committed(global_index=global_index)
             self._uncommitted.pop(id(request), None)
         if request.wait in (Level.COMMITTED, Level.ORDERED):
             self._reached(request)
@@ -142,6 +151,14 @@ class Pending:
         self._awaiting_applied[partition_id] -= request.wait is Level.APPLIED
         request.ticket.release(partition_id)
         part.duplicate, part.results = batch.duplicate, batch.results
+        if request.trace is not None:
+            request.trace.applied(
+                partition=partition_id,
+                first_index=part.first_index,
+                last_index=part.last_index,
+                global_index=part.global_index,
+                duplicate=batch.duplicate,
+            )
         if batch.refused is not None:
             part.refused = BY_CODE[batch.refused](
                 f"partition {partition_id}: sequence {batch.sequence} was refused ({batch.refused})",
@@ -152,6 +169,15 @@ class Pending:
             self._answer(request, part.refused)
         if request.wait is Level.APPLIED:
             self._reached(request)
+
+    def voided(
+        self, partition_id: PartitionId, last_index: PartitionLogIndex, error: Callable[[Outcome], LogboomError]
+    ) -> None:
+        """A batch was declared void: whoever waits for it is told; its budget is free when it is stepped over."""
+        part = self._by_end.get((partition_id, last_index))
+        if part is not None:
+            alone = len(part.request.parts) == 1
+            self._answer(part.request, error("not_applied" if alone else "unknown"))  # its other parts may have been
 
     def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
         """The partition is gone; what was ordered for it was committed before, and is applied no more."""
@@ -195,4 +221,9 @@ class Pending:
         parts = tuple(
             (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results) for p in request.parts
         )
-        self._answer(request, SubmitReply(parts=parts, commit_index=last))
+        held: tuple[tuple[PartitionId, str], ...] = ()
+        if self._held:
+            held = tuple(
+                (p.partition_id, self._held[p.partition_id]) for p in request.parts if p.partition_id in self._held
+            )
+        self._answer(request, SubmitReply(parts=parts, commit_index=last, held=held))

@@ -9,7 +9,7 @@ Stages below return facts; only this module sees them all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -17,41 +17,36 @@ import structlog
 from dispatcher.admission import Admission
 from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
+from dispatcher.lagging import Lagging
 from dispatcher.partitioning import Partitioning
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.pending import Done, Pending
 from dispatcher.presence import Presence
 from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovered import Recovered
-from dispatcher.requests import SubmitRequest, check_parts
-from dispatcher.retries import already_applied
+from dispatcher.requests import SubmitRequest
 from dispatcher.rooms import Rooms
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
+from dispatcher.submitting import Submitting
+from dispatcher.voiding import Voiding
+from dispatcher.waiting import Waiting
 from dispatcher.watermarks import Watermarks
-from logboom.errors import (
-    CorruptData,
-    LogboomError,
-    NotLeader,
-    Overloaded,
-    Unavailable,
-)
+from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
-from partitions.batch import build_batch
-from partitions.log import ChainBroken, PartitionLog
+from partitions.log import PartitionLog
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
-from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 from raftlog.configuration import MEMBERS, Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
-from raftlog.lacks import Lack
 from raftlog.lifecycle import CHANGES
-from raftlog.parent_state import EMPTY, ParentState, Tail
+from raftlog.parent_state import ParentState, Tail
+from raftlog.voids import VOID
 
 log = structlog.get_logger(__name__)
 
@@ -93,8 +88,11 @@ class Pipeline(Presence):
         self.admission = admission
         self.parent = parent
         self.partitioning = Partitioning(self, rooms)
-        self.payloads = PartitionPayloads(self.logs, self._appended, self.partitioning.is_gone)
-        self.pending = Pending()
+        self.voiding = Voiding(self)
+        self.payloads = PartitionPayloads(self.logs, self.appended, self.partitioning.is_gone, self._secured)
+        self.lagging = Lagging(self)
+        self.pending = Pending(held=self.lagging.held)
+        self.submitting = Submitting(self, admission)
         behind = [p for p, store in self.logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
         self.stability = Stability(node_id=node_id, members=[], partitions=behind)
         self.raft = raft_of(self)
@@ -106,7 +104,8 @@ class Pipeline(Presence):
             self.workers[partition_id] = self.make_worker(partition_id)
         self.snapshots = snapshots_of(self)
         self.rebuilding = rebuilding_of(self)
-        self._tails: dict[PartitionId, Tail] = {}
+        self.repeated = 0  # requests that had been applied before
+        self.tails: dict[PartitionId, Tail] = {}
         self.recovery = Recovered(self.logs)
         self._touched: set[PartitionId] = set()
         self._lagging: set[PartitionId] = set()
@@ -135,12 +134,15 @@ class Pipeline(Presence):
         self._settle()
         await self.raft.start(peer_address)
         self._expire()
+        self.lagging.start()
 
     async def close(self) -> None:
         """Answer what is open, let applies under way finish, close the files."""
         for timer in (self._expiry, self._settle_later):
             if timer is not None:
                 timer.cancel()
+        self.lagging.close()
+        self.submitting.close()
         self.pending.lost()
         self.forwarding.close()
         await self.snapshots.close()
@@ -153,6 +155,7 @@ class Pipeline(Presence):
     def _expire(self) -> None:
         now = self.clock.monotonic()
         self.pending.expire(now)
+        self.submitting.tick(now)
         self.forwarding.expire(now)
         self.snapshots.taking.tick()
         self.rebuilding.tick(now, self._stuck())
@@ -161,88 +164,26 @@ class Pipeline(Presence):
             self._settle()  # the first commit of a term may be an entry without routes
         self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
 
-    def _stuck(self) -> str | None:
-        """Something that is to be applied is damaged here, and the others have removed it."""
-        for (partition_id, _, last_index, _), lack in self.raft.repair.lost():
-            if lack is Lack.COMPACTED and self.workers[partition_id].applied_index < last_index:
-                return f"partition {partition_id}: the batch that ends at {last_index} is damaged"
-        return None
-
     # -- submit
 
-    def submit(self, request: SubmitRequest, done: Done) -> None:
-        """Admit and propose, or answer at once with why not. ``done`` is called exactly once."""
+    def submit(self, request: SubmitRequest, done: Done, owner: Hashable = None) -> Waiting | None:
+        """Admit and propose, or wait for admission, or answer at once with why not. ``done`` is called exactly once.
+
+        What waits is returned: ``submitting`` can give it up, or everything of its ``owner``.
+        """
         try:
-            self._submit(request, done)
+            return self.submitting.submit(request, done, owner)
         except LogboomError as error:
             done(error)
-
-    def _submit(self, request: SubmitRequest, done: Done) -> None:
-        if not self.raft.admits:
-            self._redirect(request, done)
-            return
-        check_parts(request, writable=self.partitioning.check_writable, bytes_max=self.settings.log.batch_bytes_max)
-        applied = already_applied(request, self.workers, self.parent.global_index)
-        if applied is not None:
-            done(applied)
-            return
-        if self.pending.uncommitted >= self.settings.raft.proposals_max:
-            raise Overloaded(
-                "too many requests wait for their commit",
-                partition_id=None,
-                limit="proposals",
-                maximum=self.settings.raft.proposals_max,
-                used=self.pending.uncommitted,
-                retry_after=self.settings.admission.retry_after_ms / 1000,
-            )
-        ticket = self.admission.admit(
-            [(p.partition_id, p.records.count, p.records.nbytes) for p in request.parts], self.clock.monotonic()
-        )
-        routes: list[Route] = []
-        ends = []
-        for part in request.parts:
-            tail = self._tails.get(part.partition_id, EMPTY)
-            batch = build_batch(
-                partition_id=part.partition_id,
-                first_index=tail.last_index + 1,
-                term=Term(self.raft.engine.term),
-                timestamp_ms=self.clock.wall_ms(),
-                producer=request.producer,
-                epoch=request.epoch,
-                sequence=part.first_sequence,
-                floor=part.floor,
-                dense=request.dense,
-                records=part.records,
-                previous_digest=tail.digest,
-            )
-            store = self.logs[part.partition_id]
-            try:
-                invariant(store.append(batch), "a new batch was already in the log")
-            except ChainBroken as error:
-                raise InvariantViolated(f"I4: a leader lacks what its next batch follows: {error}") from error
-            self._appended(store)
-            self.raft.send_payload(partition_id=part.partition_id, buffers=batch.buffers)
-            self._tails[part.partition_id] = Tail(batch.last_index, batch.digest)
-            routes.append(Route(part.partition_id, Term(self.raft.engine.term), batch.last_index, batch.digest))
-            ends.append((part.partition_id, batch.header.first_index, batch.last_index))
-        self.pending.add(request, ends=ends, ticket=ticket, done=done)
-        self.raft.propose(routes, payload_bytes=request.nbytes)
+            return None
 
     def lone_submit(self) -> None:
         """All that was read has been submitted: with nothing else under way, waiting gathers nothing."""
         if self.pending.uncommitted == 1:
             self.raft.turn_now()
 
-    def _redirect(self, request: SubmitRequest, done: Done) -> None:
-        leader = self.raft.engine.leader
-        if leader is None or leader == self.node_id:
-            raise Unavailable("there is no leader right now; try again", retry_after=0.05)
-        if request.forward and not request.forwarded:
-            self.forwarding.forward(leader, request, done)
-            return
-        raise NotLeader(f"{leader} leads", leader=self.address_of(leader))
-
-    def _appended(self, store: PartitionLog) -> None:
+    def appended(self, store: PartitionLog) -> None:
+        """To be synced."""
         self.raft.group.dirty(store)
         if store.mode is DurabilityMode.WRITE_BEHIND and not self._linger_due:
             self._linger_due = True
@@ -265,9 +206,12 @@ class Pipeline(Presence):
             self.logs[route.partition_id].commit(
                 last_index=route.last_index, digest=route.digest, global_index=global_index, term=Term(term)
             )
+            if self.logs[route.partition_id].is_lost(route.last_index, route.digest):
+                self.voiding.hole_committed(route)
             self.pending.committed(route.partition_id, route.last_index, global_index)
             self._touched.add(route.partition_id)
             global_index = GlobalLogIndex(global_index + 1)
+        self.submitting.committed()
         if self._somebody_waits(routes):
             self._settle_soon()
         elif self._settle_later is None:
@@ -280,6 +224,8 @@ class Pipeline(Presence):
             self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
         elif fields.get("do") in CHANGES:
             self.partitioning.handed_up(fields)
+        elif fields.get("do") == VOID:
+            self.voiding.handed_up(raft_index, fields)
         elif fields.get("do") != MEMBERS:
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
 
@@ -312,13 +258,15 @@ class Pipeline(Presence):
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""
-        self._tails = self.parent.tails_after(self.raft.uncommitted_routes())
+        self.tails = self.parent.tails_after(self.raft.uncommitted_routes())
         log.info("admitting", term=term, global_commit_index=self.parent.global_index)
 
     def lost_leadership(self) -> None:
         """See RaftEvents."""
+        self.submitting.lost_leadership()
         self.pending.lost()
         self.partitioning.lost_leadership()
+        self.voiding.lost_leadership()
 
     def synced(self) -> None:
         """See RaftEvents."""
@@ -329,6 +277,7 @@ class Pipeline(Presence):
     def peer_frame(self, peer: NodeId, frame: Frame) -> None:
         """See RaftEvents."""
         if frame.kind is Kind.PROGRESS:
+            self.lagging.heard(peer, frame.header)
             for partition_id, durable in parse_progress(frame.header):
                 if self.stability.update(peer, partition_id, durable):
                     self._touched.add(partition_id)
@@ -349,7 +298,7 @@ class Pipeline(Presence):
 
     def peer_up(self, peer: NodeId) -> None:
         """See RaftEvents."""
-        self.stability.forget_told(peer)
+        self.stability.link_up(peer)
         self._tell_progress()
 
     def peer_drained(self, peer: NodeId) -> None:
@@ -358,7 +307,9 @@ class Pipeline(Presence):
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
+        self.stability.link_down(peer, member=self.members.seat(peer) is not None)
         self.forwarding.peer_down(peer)
+        self.submitting.gone(peer)
         self.snapshots.installing.peer_down(peer)
 
     # -- after commit
@@ -417,33 +368,3 @@ class Pipeline(Presence):
                 self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
 
         return progressed
-
-    def repaired(self) -> None:
-        """See RaftEvents."""
-        for worker in self.workers.values():
-            if worker.damage is not None:
-                worker.damage = None
-                worker.resume()
-        self._touched.update(self.workers)
-        self._settle_soon()
-
-    def look_again(self, partition_id: PartitionId) -> None:
-        """Something about its worker has changed."""
-        self._publish(partition_id)
-        self._touched.add(partition_id)
-        self._settle_soon()
-
-    def _publish(self, partition_id: PartitionId) -> None:
-        store, worker = self.logs[partition_id], self.workers[partition_id]
-        applied, state = self.rebuilding.shown(partition_id)
-        if state == "running" and self.admission.frozen(partition_id):
-            state = "frozen"
-        self.watermarks.update(
-            partition_id,
-            log_index=store.committed_index,
-            durable_index=store.durable_index,
-            applied_index=applied.applied_index,
-            applied_global_index=applied.applied_global_index,
-            state=state,
-            idle=worker.idle and not self.rebuilding.fenced(partition_id),
-        )

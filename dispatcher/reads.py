@@ -45,8 +45,11 @@ async def make_fresh(backend: Any, header: Mapping[str, Any], partition_id: Part
         target = await backend.read_index(deadline)
     elif mode == "at_least":
         target = GlobalLogIndex(field_of(header, "at_least", int))
+    elif mode == "bounded":
+        target = await backend.freshness.recent(field_of(header, "max_staleness_ms", int) / 1000, deadline)
+        target = max(target, GlobalLogIndex(field_of(header, "at_least", int, 0)))
     else:
-        raise InvalidRequest(f"read must be linearizable, at_least or stale, not {shown(mode)}")
+        raise InvalidRequest(f"read must be linearizable, at_least, bounded or stale, not {shown(mode)}")
     if not backend.recovered([partition_id]):
         raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
     await backend.wait_applied(partition_id, target, deadline)
@@ -104,7 +107,7 @@ async def scan(
                 if step is None:
                     return
                 rows, position = step
-                yield _entries(rows, position)
+                yield entries(rows, position)
                 if partition_id not in backend.partition_ids():
                     raise backend.missing(partition_id)
         except CorruptData as error:
@@ -116,7 +119,8 @@ async def scan(
                 close()
 
 
-def _entries(rows: list[tuple[bytes, Value]], position: Position) -> tuple[dict[str, Any], list[Any]]:
+def entries(rows: list[tuple[bytes, Value]], position: Position) -> tuple[dict[str, Any], list[Any]]:
+    """Header and body of ENTRIES."""
     reply: dict[str, Any] = {"count": len(rows), "global_index": position.applied_global_index}
     if not rows:
         return {**reply, "metadata": 0, "data": 0}, []

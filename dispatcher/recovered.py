@@ -27,8 +27,11 @@ class Recovered:
         """Those that may have shown higher watermarks before this process started."""
 
     def add(self, partition_id: PartitionId) -> None:
-        """A partition that the log creates. While it is replayed: once more, and it may have shown something before."""
-        if self._left:
+        """A partition that the log creates, as it is handed up, and again when it is open here.
+
+        While the log is replayed it does so once more, and the partition may have shown something before.
+        """
+        if self._left or self._target is None:
             self._left.add(partition_id)
 
     def remove(self, partition_id: PartitionId) -> None:
@@ -54,6 +57,6 @@ class Recovered:
                 return
             self._target = global_index
         target = self._target
-        self._left = {p for p in self._left if watermarks.of(p).applied_global_index < target}
+        self._left = {p for p in self._left if not watermarks.has(p) or watermarks.of(p).applied_global_index < target}
         if not self._left:
             log.info("recovered", global_commit_index=target)

@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_MS_MAX: Final = 60_000
 SHOWN_MAX: Final = 8
+AGAIN_S: Final = 10.0
+"""Before what could not be read is read a second time: a path to the disk that fails over has come back by then."""
 
 Repaired = Callable[[], bool]
 
@@ -184,6 +186,9 @@ class Scrubbing:
             nbytes += piece.nbytes
             if piece.damage is not None:
                 self._found(target, piece.damage)
+            if piece.again:
+                log.warning("scrub_could_not_read", target=target.name, again_in_s=AGAIN_S)
+                await wait(AGAIN_S)
             ahead = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
             if ahead > 0:
                 await wait(ahead)
@@ -205,7 +210,7 @@ class Scrubbing:
 
     def _targets(self) -> Iterator[Target]:
         """As of when they are reached."""
-        yield Target("journal", self._journal.scrub, lambda _: _never)
+        yield Target("journal", self._journal.scrub, self._journal.outlives)
         for partition_id, store in list(self._logs.items()):  # more may come, and some may go
             yield Target(
                 f"log of partition {partition_id}",

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from dispatcher.installing import number
-from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable
-from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId
+from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable, Voided
+from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Buffer, Frame, Kind
 from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch
@@ -150,13 +150,17 @@ class SnapshotServing:
             first = store.first_available_index
             try:
                 rows = store.read_raw(after_index=after, through_index=through, max_bytes=CHUNK_BYTES)
-            except IndexCompacted:
+            except (IndexCompacted, Voided):
                 rows = []
+            before = store.before_digest
+            void = store.void_behind(after) if not rows else None
+            if void is not None:
+                first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []
             header = {
                 "partition": partition,
                 "rows": [[row.global_index, len(row.raw)] for row in rows],
                 "first": first,
-                "before": store.before_digest,
+                "before": before,
             }
             return Piece(header, [row.raw for row in rows])
 

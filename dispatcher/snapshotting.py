@@ -22,6 +22,7 @@ from logboom.state_machine import StateDump
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
+from ports.counts import MINUTES, Buckets
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from raftlog.core import RaftLog
@@ -62,6 +63,7 @@ class _Gathering:
     """Those of them that nobody has asked yet."""
     dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
     over: bool = False
+    began: float = 0.0
 
     @property
     def global_index(self) -> GlobalLogIndex:
@@ -120,6 +122,10 @@ class Snapshotting:
         self._last_bytes = 0
         self._last_time = clock.monotonic()
         self._closed = False
+        self.taken = 0
+        self.failed = 0
+        self.seconds = Buckets(MINUTES)
+        """From the cut to the complete set."""
 
     # -- when
 
@@ -188,6 +194,7 @@ class Snapshotting:
             self._fail(Unavailable("the state of a partition is damaged here"))
             return
         gathering = _Gathering(parent, term, len(workers), dict.fromkeys(workers), [])
+        gathering.began = self._clock.monotonic()
         self._gathering = gathering
         for partition_id, worker in workers.items():
             worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
@@ -232,6 +239,7 @@ class Snapshotting:
                 self._workers[partition_id].drop_cut()
         gathering.end()
         self._gathering = None
+        self.failed += 1
         log.error("snapshot_failed", global_index=gathering.global_index, error=why)
         self._fail(Unavailable(f"the snapshot failed: {why}", retry_after=1.0))
 
@@ -287,6 +295,8 @@ class Snapshotting:
             return
         gathering.end()
         self._gathering = None
+        self.taken += 1
+        self.seconds.observe(self._clock.monotonic() - gathering.began)
         log.info("snapshot_complete", global_index=meta.global_index, bytes=meta.states_bytes)
         self._completed(meta)
         done, self._awaiting = self._awaiting, []

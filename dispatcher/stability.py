@@ -24,6 +24,7 @@ class Stability:
         self._durable: dict[PartitionId, dict[NodeId, int]] = {p: {node_id: 0} for p in partitions}
         self._stable: dict[PartitionId, PartitionLogIndex] = dict.fromkeys(self._durable, PartitionLogIndex(0))
         self._untold: dict[NodeId, set[PartitionId]] = {}
+        self._linked: set[NodeId] = set()
         self._early: dict[PartitionId, dict[NodeId, int]] = {}
         """What others have said of partitions that are not known here yet: they say it once."""
         self.set_members(members, voters=members)
@@ -34,8 +35,10 @@ class Stability:
         others = [member for member in members if member != self._node_id]
         for gone in self._untold.keys() - set(others):
             del self._untold[gone]
-            for nodes in self._durable.values():
-                nodes.pop(gone, None)
+            # While its link is up it says nothing twice, and it may be a member again: where the log is replayed, or
+            # its removal is cut off.
+            if gone not in self._linked:
+                self._forget(gone)
         for member in others:
             if member not in self._untold:
                 self.forget_told(member)
@@ -93,8 +96,24 @@ class Stability:
         self._stable[partition_id] = max(stable, self._stable[partition_id])
         return moved
 
+    def _forget(self, node: NodeId) -> None:
+        for nodes in self._durable.values():
+            nodes.pop(node, None)
+
+    def link_up(self, peer: NodeId) -> None:
+        """A new link, which carries all that either knows."""
+        self._linked.add(peer)
+        self.forget_told(peer)
+
+    def link_down(self, peer: NodeId, *, member: bool) -> None:
+        """What a ``member`` has said stays true, and counts."""
+        self._linked.discard(peer)
+        if not member:
+            self._untold.pop(peer, None)
+            self._forget(peer)
+
     def forget_told(self, peer: NodeId) -> None:
-        """A new link to ``peer``: what the last one carried may not have arrived."""
+        """What was on its way to ``peer`` may not have arrived."""
         self._untold[peer] = {p for p, nodes in self._durable.items() if nodes[self._node_id]}
 
     def untold(self) -> list[NodeId]:

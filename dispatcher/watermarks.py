@@ -43,6 +43,10 @@ class Watermarks:
         """Called with every change."""
         self._listeners.append(listener)
 
+    def has(self, partition_id: PartitionId) -> bool:
+        """There is such a partition."""
+        return partition_id in self._marks
+
     def of(self, partition_id: PartitionId) -> Watermark:
         """The current one. KeyError if there is no such partition."""
         mark = self._marks[partition_id]

@@ -1,20 +1,39 @@
 """logboom: commands ordered by one Raft log, stored and applied in many partitions, exactly once."""
 
-from logboom.client import Client
-from logboom.client.reads import LogBatch
-from logboom.commands import Add, Cas, Delete, Put
-from logboom.errors import LogboomError
-from logboom.records import RecordBlock
-from logboom.sync_client import SyncClient
-from logboom.types import BarrierResult, Receipt, Receipts, Record, Status, Watermark
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logboom.client import Client
+    from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
+    from logboom.commands import Add, Cas, Delete, Put
+    from logboom.errors import LogboomError
+    from logboom.records import RecordBlock
+    from logboom.sync_client import SyncClient
+    from logboom.types import (
+        BarrierProgress,
+        BarrierResult,
+        Receipt,
+        Receipts,
+        Record,
+        Status,
+        Token,
+        Watermark,
+        WatermarkUpdate,
+    )
 
 __all__ = [
     "Add",
+    "BarrierProgress",
     "BarrierResult",
     "Cas",
     "Client",
     "Delete",
+    "Descriptor",
     "LogBatch",
+    "LogMetadata",
     "LogboomError",
     "Put",
     "Receipt",
@@ -23,5 +42,43 @@ __all__ = [
     "RecordBlock",
     "Status",
     "SyncClient",
+    "Token",
     "Watermark",
+    "WatermarkUpdate",
 ]
+
+_HOMES = {
+    "Add": "logboom.commands",
+    "BarrierProgress": "logboom.types",
+    "BarrierResult": "logboom.types",
+    "Cas": "logboom.commands",
+    "Client": "logboom.client",
+    "Delete": "logboom.commands",
+    "Descriptor": "logboom.client.log_batches",
+    "LogBatch": "logboom.client.log_batches",
+    "LogMetadata": "logboom.client.log_batches",
+    "LogboomError": "logboom.errors",
+    "Put": "logboom.commands",
+    "Receipt": "logboom.types",
+    "Receipts": "logboom.types",
+    "Record": "logboom.types",
+    "RecordBlock": "logboom.records",
+    "Status": "logboom.types",
+    "SyncClient": "logboom.sync_client",
+    "Token": "logboom.types",
+    "Watermark": "logboom.types",
+    "WatermarkUpdate": "logboom.types",
+}
+"""Loaded when first asked for (PEP 562): a node wants the vocabulary without the client."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -25,6 +25,9 @@ PARTITIONS_MAX: Final = 100_000
 SNAPSHOTS_MIN: Final = 2
 MAY_BE_ZERO: Final = frozenset(
     (
+        "slow_ms",
+        "stalled_ms",
+        "chronic_ms",
         "inline_sync_bytes_max",
         "redo_bytes_max",
         "commit_linger_ms",
@@ -37,6 +40,14 @@ MAY_BE_ZERO: Final = frozenset(
         "retain_bytes",
         "retain_log_bytes",
         "pause_ms",
+        "partition_series_max",
+        "partition_age_ms",
+        "node_age_ms",
+        "refusals_max",
+        "disk_free_bytes_min",
+        "apply_lag_records_max",
+        "apply_lag_global_max",
+        "memory_bytes_max",
     )
 )
 
@@ -59,6 +70,9 @@ def load(
     members = tree.get("cluster", {}).get("members")
     if isinstance(members, str):
         tree["cluster"]["members"] = [_member(row) for row in members.split(",") if row.strip()]
+    signals = tree.get("admission", {}).get("signals")
+    if isinstance(signals, str):
+        tree["admission"]["signals"] = [name.strip() for name in signals.split(",") if name.strip()]
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -146,21 +160,38 @@ def check(settings: Settings) -> None:
         _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
     if net.client_frame_bytes > settings.admission.node_bytes:
         _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
+    if not 1 <= settings.admission.fair_share_percent <= 100:
+        _wrong("admission.fair_share_percent", f"must be 1 to 100, not {settings.admission.fair_share_percent}")
     if settings.snapshot.keep < SNAPSHOTS_MIN:
         _wrong("snapshot.keep", f"must be {SNAPSHOTS_MIN} or more, not {settings.snapshot.keep}")
+    if settings.barrier.waiters_reserved >= settings.barrier.waiters_max:
+        _wrong("barrier.waiters_reserved", f"must be below barrier.waiters_max ({settings.barrier.waiters_max})")
     sections = (settings.apply, settings.snapshot, settings.scrub, settings.admission, settings.barrier)
-    for section in (raft, log, net, *sections):
+    for section in (raft, log, net, *sections, settings.http, settings.trace):
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
             least = 0 if field.name in MAY_BE_ZERO else 1
-            if isinstance(value, int) and value < least:
+            if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 what = "must be positive" if least else "must not be negative"
                 _wrong(f"{type(section).__name__.removesuffix('Settings').lower()}.{field.name}", what)
+    _check_operators(settings)
     _check_members(cluster.members)
     known = set(map(str, range(cluster.partitions))) if cluster.overrides else set()
     for key in cluster.overrides:
         if key not in known:
             _wrong(f"cluster.overrides.{key}", f"is not a partition id below {cluster.partitions}")
+
+
+def _check_operators(settings: Settings) -> None:
+    address, trace = settings.node.http_address, settings.trace
+    if address and not is_address(address):
+        _wrong("node.http_address", f"{address!r} is not host:port")
+    if not 0 <= trace.sample <= 1:
+        _wrong("trace.sample", f"must be 0 to 1, not {trace.sample}")
+    if trace.sample and not (trace.file or trace.endpoint):
+        _wrong("trace.sample", "needs trace.file or trace.endpoint: where should spans go?")
+    if trace.endpoint and not trace.endpoint.startswith(("http://", "https://")):
+        _wrong("trace.endpoint", f"{trace.endpoint!r} is not an http address")
 
 
 def _check_members(members: tuple[Member, ...]) -> None:

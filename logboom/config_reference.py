@@ -45,12 +45,14 @@ In the environment, members are `id=peer_host:port@client_host:port`, separated 
 `LOGBOOM_CLUSTER__MEMBERS="n1=10.0.0.1:7801@10.0.0.1:7701,n2=..."`.
 """
 
+OF_ONE = "`state_machine`, `mode`, `ack` and `linearizable` of one partition.\n"
 CHECKS = """\
 ## Checked together
 
 * `raft.election_min_ms` is over 3 x `raft.heartbeat_ms`, `raft.election_max_ms` over `raft.election_min_ms`.
 * `log.batch_bytes_max` leaves 64 KiB below `net.peer_frame_bytes` and `log.segment_bytes`.
 * `admission.node_bytes` holds at least one request (`net.client_frame_bytes`).
+* `admission.fair_share_percent` is 1 to 100. In the environment `admission.signals` is a list with commas.
 * Member ids are unique and `node.id` is one of them; addresses are `host:port`; partitions are 1 to 100000.
 * Everything in `[cluster]` is equal on all nodes; they compare it when they connect.
 
@@ -81,7 +83,12 @@ def render() -> str:
         f"| `{field.name}` | {_line(docs.get(('Member', field.name), 'as in `node.id`'))} |"
         for field in msgspec.structs.fields(settings.Member)
     ]
-    parts += ["", '### [cluster.overrides."ID"]\n', "`state_machine` and `mode` of one partition.\n", CHECKS]
+    parts += [
+        "",
+        '### [cluster.overrides."ID"]\n',
+        OF_ONE,
+        CHECKS,
+    ]
     return "\n".join(parts)
 
 

@@ -7,17 +7,21 @@
     │   ├── NoSuchPartition
     │   │   └── PartitionDestroyed   there was such a partition
     │   ├── RecordTooLarge
+    │   ├── BarrierFuture         a target absurdly far ahead, or a time beyond the deadline
+    │   ├── LineageMismatch       a token of another cluster
     │   └── ConfigError           a configuration value, named by its path
     ├── Overloaded                admission refused it; nothing was written
     ├── QuotaExceeded
     ├── PartitionFrozen
     ├── PartitionPaused
+    ├── PartitionLost             a committed batch is lost everywhere: an operator declares it void
+    ├── Voided                    it was declared void: it had no effect, and readers go on behind it
     ├── NotLeader                 ask ``leader``
     ├── Unavailable               no leader, starting, or unreachable
     ├── UnknownOutcome            sent, and nobody can say: retry with the same sequence
     ├── DeadlineExceeded
     ├── BarrierTimeout            carries the watermarks reached
-    │   └── BarrierBlocked        a partition is paused or damaged: answered at once
+    │   └── BarrierBlocked        a partition is paused, damaged or lost: answered at once
     ├── OutOfSequence             a dense producer left a gap
     ├── ProducerFenced            a newer epoch of this producer exists
     ├── NonDeterministicReplay    a write that was repeated with other rows
@@ -97,6 +101,18 @@ class RecordTooLarge(InvalidRequest):
     code = "record_too_large"
 
 
+class BarrierFuture(InvalidRequest):
+    """A target too far ahead to wait for: ``target``, ``commit_index``, ``limit``; or ``timestamp_ms``, ``now_ms``."""
+
+    code = "barrier_future"
+
+
+class LineageMismatch(InvalidRequest):
+    """An index of ``cluster`` says nothing about ``expected``."""
+
+    code = "lineage_mismatch"
+
+
 class ConfigError(InvalidRequest):
     """A configuration value; ``path`` names it."""
 
@@ -114,7 +130,7 @@ class Overloaded(LogboomError):
 
 
 class QuotaExceeded(LogboomError):
-    """Too many waiters or bytes for this client: ``limit``, ``used``, ``retry_after``."""
+    """Too many waiters or bytes for this client, or its certificate: ``limit``, ``used``, ``retry_after``."""
 
     code = "quota_exceeded"
     retryable = True
@@ -131,6 +147,26 @@ class PartitionPaused(LogboomError):
     """``partition_id`` does not apply now; an operator resumes it."""
 
     code = "partition_paused"
+    retryable = True
+
+
+class PartitionLost(LogboomError):
+    """No member has the batch from ``first_index`` to ``last_index`` of ``partition_id``, which was committed.
+
+    The partition goes on when it turns up, or when an operator has declared it void.
+    """
+
+    code = "partition_lost"
+    retryable = True
+
+
+class Voided(LogboomError):
+    """The batch from ``first_index`` to ``last_index`` was lost on all nodes, and declared void: it has no effect.
+
+    A write can be sent again, with the same sequence. A reader goes on at ``next``.
+    """
+
+    code = "voided"
     retryable = True
 
 
@@ -164,14 +200,14 @@ class DeadlineExceeded(LogboomError):
 
 
 class BarrierTimeout(LogboomError):
-    """Time ran out: ``watermarks`` where each partition stood, ``target``, ``behind`` the partitions not there."""
+    """Time ran out: ``target``; ``behind``: partitions not there; ``watermarks``, ``frontiers``: where each stood."""
 
     code = "barrier_timeout"
     retryable = True
 
 
 class BarrierBlocked(BarrierTimeout):
-    """``blocked``: partitions that are paused or frozen, with their state; ``watermarks``."""
+    """``blocked``: partitions that are paused, damaged or frozen, with their state; ``watermarks``, ``frontiers``."""
 
     code = "barrier_blocked"
     retryable = True

@@ -126,8 +126,12 @@ class RecordBlock:
         return cls.parse(count, b"".join(sections), data)
 
     @classmethod
-    def parse(cls, count: int, metadata: Buffer, data: Buffer) -> RecordBlock:
-        """Check sections that came from outside. Raises InvalidRequest or RecordTooLarge, naming what is off."""
+    def parse(cls, count: int, metadata: Buffer, data: Buffer, *, data_bytes: int | None = None) -> RecordBlock:
+        """Check sections that came from outside. Raises InvalidRequest or RecordTooLarge, naming what is off.
+
+        ``data_bytes``: the size of a data section that is not here.
+        """
+        data_bytes = len(data) if data_bytes is None else data_bytes
         if not 1 <= count <= RECORDS_MAX:
             raise InvalidRequest(f"a block has 1 to {RECORDS_MAX} records, not {count}")
         block = cls(count, metadata, data)
@@ -136,9 +140,9 @@ class RecordBlock:
         if metadata[0] & ~(FLAG_KEYS | FLAG_HEADERS) or bytes(metadata[1:4]) != bytes(3):
             raise InvalidRequest("metadata section has unknown flags")
         if count == 1:
-            block._check_lone()
+            block._check_lone(data_bytes)
             return block
-        _check_ends(block.payload_ends, len(data), "payload")
+        _check_ends(block.payload_ends, data_bytes, "payload")
         end = 4 + 4 * count
         for flag, name in ((FLAG_KEYS, "key"), (FLAG_HEADERS, "header")):
             if not metadata[0] & flag:
@@ -148,7 +152,7 @@ class RecordBlock:
             ends = np.frombuffer(metadata, "<u4", count, end)
             end += 4 * count
             _check_ends(ends, int(ends[-1]), name)
-            if name == "key":
+            if name == "key" and int(ends[-1]) > KEY_BYTES_MAX:  # one of them may be
                 longest = int(np.diff(ends, prepend=np.uint32(0)).max())
                 if longest > KEY_BYTES_MAX:
                     raise _long_key(longest)
@@ -157,11 +161,11 @@ class RecordBlock:
             raise InvalidRequest(f"metadata section is {len(metadata)} bytes, its content {end}")
         return block
 
-    def _check_lone(self) -> None:
+    def _check_lone(self, data_bytes: int) -> None:
         metadata = self.metadata
         flags, payload = LONE.unpack_from(metadata)
-        if payload != len(self.data):
-            raise InvalidRequest(f"payload offsets do not rise to {len(self.data)}")
+        if payload != data_bytes:
+            raise InvalidRequest(f"payload offsets do not rise to {data_bytes}")
         end = LONE.size
         for flag, name in ((FLAG_KEYS, "key"), (FLAG_HEADERS, "header")):
             if not flags & flag:
@@ -224,10 +228,14 @@ class RecordBlock:
             return [bytes(metadata[LONE.size + END.size : LONE.size + END.size + size])]
         return split(self.key_bytes, self.key_ends)
 
+    def headers(self) -> list[tuple[tuple[str, bytes], ...]]:
+        """One per record."""
+        packed = split(*self.packed_headers()) if self.has_headers else [b""] * self.count
+        return list(map(unpack_headers, packed))
+
     def records(self) -> list[Record]:
         """Row form."""
-        packed = split(*self._headers()) if self.has_headers else [b""] * self.count
-        rows = zip(self.keys(), self.payloads(), map(_unpack_headers, packed), strict=True)
+        rows = zip(self.keys(), self.payloads(), self.headers(), strict=True)
         return [Record(payload, key or None, header) for key, payload, header in rows]
 
     def take(self, start: int, stop: int) -> RecordBlock:
@@ -238,7 +246,7 @@ class RecordBlock:
             raise InvalidRequest(f"no records from {start} to {stop}")
         payload_ends, data = _slice(self.data, self.payload_ends, start, stop)
         key_ends, keys = _slice(self.key_bytes, self.key_ends, start, stop) if self.has_keys else (None, b"")
-        raw, ends = self._headers() if self.has_headers else (b"", None)
+        raw, ends = self.packed_headers() if self.has_headers else (b"", None)
         header_ends, headers = _slice(raw, ends, start, stop) if ends is not None else (None, b"")
         return RecordBlock.from_arrays(
             payload_ends=payload_ends,
@@ -249,7 +257,56 @@ class RecordBlock:
             header_bytes=headers,
         )
 
-    def _headers(self) -> tuple[memoryview, Ends]:
+    def where(self, wanted: npt.NDArray[np.bool_]) -> RecordBlock:
+        """The records that are wanted, one at least, as a block of their own."""
+        if bool(wanted.all()):
+            return self
+        payload_ends, data = _pick(self.data, self.payload_ends, wanted)
+        key_ends, keys = _pick(self.key_bytes, self.key_ends, wanted) if self.has_keys else (None, b"")
+        header_ends, headers = _pick(*self.packed_headers(), wanted) if self.has_headers else (None, b"")
+        return RecordBlock.from_arrays(
+            payload_ends=payload_ends,
+            data=data,
+            key_ends=key_ends,
+            key_bytes=keys,
+            header_ends=header_ends,
+            header_bytes=headers,
+        )
+
+    def keys_begin_with(self, prefix: bytes) -> npt.NDArray[np.bool_]:
+        """Which records have such a key."""
+        ends = self.key_ends.astype(np.int64)
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        found = ends - starts >= len(prefix)
+        keys = np.frombuffer(self.key_bytes, np.uint8) if self.has_keys else np.zeros(0, np.uint8)
+        for place, byte in enumerate(prefix):
+            left = np.flatnonzero(found)
+            found[left] = keys[starts[left] + place] == byte
+        return found
+
+    def headers_have(self, name: str, value: bytes | None) -> npt.NDArray[np.bool_]:
+        """Which records have a header of this name; with this value, unless that is None."""
+        found = np.zeros(self.count, np.bool_)
+        if not self.has_headers:
+            return found
+        raw, ends = self.packed_headers()
+        blob, sought = bytes(raw), name.encode()
+        # Only what has the bytes of the name somewhere is looked at one by one.
+        at = blob.find(sought)
+        while at >= 0:
+            row = int(np.searchsorted(ends, at, side="right"))
+            if row >= self.count:
+                break
+            first = int(ends[row - 1]) if row else 0
+            rows = unpack_headers(blob[first : int(ends[row])])
+            found[row] = any(n == name and (value is None or v == value) for n, v in rows)
+            at = blob.find(sought, int(ends[row]))
+        return found
+
+    def packed_headers(self) -> tuple[memoryview, Ends]:
+        """All records' headers back to back, and where each record's end; all zero without headers."""
+        if not self.has_headers:
+            return memoryview(b""), np.zeros(self.count, np.uint32)
         start = 4 + 4 * self.count + (4 * self.count + int(self.key_ends[-1]) if self.has_keys else 0)
         ends = np.frombuffer(self.metadata, "<u4", self.count, start)
         return memoryview(self.metadata)[start + 4 * self.count :], ends
@@ -267,7 +324,7 @@ def _ends_of(items: Sequence[bytes]) -> Ends:
 
 
 def _check_ends(ends: Ends, total: int, name: str) -> None:
-    if int(ends[-1]) != total or (len(ends) > 1 and bool((ends[1:] < ends[:-1]).any())):
+    if int(ends[-1]) != total or np.count_nonzero(ends[1:] < ends[:-1]):
         raise InvalidRequest(f"{name} offsets do not rise to {total}")
 
 
@@ -285,7 +342,16 @@ def _slice(raw: Buffer, ends: Ends, start: int, stop: int) -> tuple[Ends, memory
     return part - np.uint32(first), memoryview(raw)[first : int(part[-1])]
 
 
-def _unpack_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
+def _pick(raw: Buffer, ends: Ends, wanted: npt.NDArray[np.bool_]) -> tuple[Ends, Buffer]:
+    """The wanted items of a column, with their ends."""
+    lengths = np.diff(ends, prepend=np.uint32(0))
+    column = np.frombuffer(raw, np.uint8, int(ends[-1]))
+    picked = column[np.repeat(wanted, lengths)].tobytes()
+    return np.cumsum(lengths[wanted], dtype=np.uint32), picked
+
+
+def unpack_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
+    """One record's. Raises InvalidRequest."""
     if not raw:
         return ()
     try:

@@ -6,7 +6,7 @@ matters: a bare CRC is linear, and keys that differ in a digit would share a few
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import google_crc32c
 import numpy as np
@@ -24,12 +24,18 @@ def partition_of(key: bytes, partitions: int) -> int:
 def partitions_of(keys: Iterable[bytes], partitions: int) -> npt.NDArray[np.int64]:
     """The same for many keys, vectorised but for the CRC; each distinct key is hashed once."""
     rows = keys if isinstance(keys, list) else list(keys)
-    distinct = {key: position for position, key in enumerate(dict.fromkeys(rows))}
-    mixed = np.fromiter(map(google_crc32c.value, distinct), np.uint32, len(distinct))
+    distinct = dict.fromkeys(rows)
+    picks = partitions_of_each(distinct, partitions)
+    if len(distinct) == len(rows):
+        return picks
+    places = {key: place for place, key in enumerate(distinct)}
+    return picks[np.fromiter(map(places.__getitem__, rows), np.int64, len(rows))]
+
+
+def partitions_of_each(keys: Collection[bytes], partitions: int) -> npt.NDArray[np.int64]:
+    """The same for keys that are known to be distinct."""
+    mixed = np.fromiter(map(google_crc32c.value, keys), np.uint32, len(keys))
     # Multiplication of uint32 arrays wraps round, as it should.
     mixed = (mixed ^ mixed >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    picks = ((mixed ^ mixed >> np.uint32(16)) % np.uint32(partitions)).astype(np.int64)
-    if len(distinct) == len(rows):
-        return picks
-    return picks[np.fromiter(map(distinct.__getitem__, rows), np.int64, len(rows))]
+    return ((mixed ^ mixed >> np.uint32(16)) % np.uint32(partitions)).astype(np.int64)

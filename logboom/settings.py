@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from logboom.types import KIB, MIB, DurabilityMode
+from logboom.types import KIB, MIB, Ack, DurabilityMode
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +33,10 @@ class PartitionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     """`kv`, `log`, or one registered under the entry point group `logboom.state_machines`."""
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD
     """`write_ahead` (synced before it is acknowledged) or `write_behind` (synced within `log.linger_ms`)."""
+    ack: Ack = Ack.APPLIED
+    """What a write's answer waits for, if the request does not say: `committed`, `durable` or `applied`."""
+    linearizable: bool = False
+    """Writes are answered after they are applied, whatever the request says."""
 
 
 class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,12 +55,21 @@ class ClusterSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_field
     """`kv`, `log`, or one registered under the entry point group `logboom.state_machines`."""
     mode: DurabilityMode = DurabilityMode.WRITE_AHEAD
     """`write_ahead` (synced before it is acknowledged) or `write_behind` (synced within `log.linger_ms`)."""
+    ack: Ack = Ack.APPLIED
+    """What a write's answer waits for, if the request does not say: `committed`, `durable` or `applied`.
+
+    Partitions that are created later have these two as well.
+    """
+    linearizable: bool = False
+    """Writes are answered after they are applied, whatever the request says."""
     overrides: dict[str, PartitionSettings] = {}
     """Partition id (as text) to its own settings."""
 
     def partition(self, partition_id: int) -> PartitionSettings:
         """The settings of one partition."""
-        default = PartitionSettings(state_machine=self.state_machine, mode=self.mode)
+        default = PartitionSettings(
+            state_machine=self.state_machine, mode=self.mode, ack=self.ack, linearizable=self.linearizable
+        )
         return self.overrides.get(str(partition_id), default)
 
 
@@ -73,6 +86,8 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """``host:port`` to bind; empty: the member's own."""
     peer_address: str = ""
     """`host:port` to bind for other nodes; empty: the member's own."""
+    http_address: str = ""
+    """`host:port` to bind for operators (metrics, health, status page; see `[http]`), empty: none."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     log_format: str = "auto"
@@ -88,8 +103,11 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Shortest silence of a leader after which a follower stands for election."""
     election_max_ms: int = 300
     """Longest; each follower draws between the two."""
+    election_patience_ms: int = 1_000
+    """Where a leader's signs of life come irregularly, followers wait for up to twice the longest silence of late, and
+    at most this long; up to `election_max_ms`: never longer than that."""
     fallback_ms: int = 500
-    """A leader without a quorum's answers for this long steps down."""
+    """A leader without a quorum's answers for this long steps down; one whose disk hangs for so long falls silent."""
     spare_linger_ms: int = 5
     """With one command under way, followers that its quorum does without get it so much later, with those after it."""
     commit_linger_ms: int = 2
@@ -128,9 +146,26 @@ class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recent_node_bytes: int = 64 * MIB
     """The same for a node: with many partitions each gets its share of this."""
     open_files_max: int = 64
-    """Sealed segments kept open per partition, least recently used closed first."""
+    """Sealed segments kept open per partition, least recently used closed first;"""
+    open_files_node_max: int = 1_024
+    """in a node with many partitions each gets its share of this, one at least."""
     reader_lease_ms: int = 60_000
     """What somebody tails is not removed, unless the reader takes nothing for so long."""
+
+
+class ReadSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Streams of log records: `tail` and `scan_log`."""
+
+    memory_bytes: int = 64 * MIB
+    """What all of a node's streams have read and not yet handed to their connections."""
+    segments_max: int = 512
+    """Segments that are read at the same time, by all of them."""
+    window_bytes: int = 4 * MIB
+    """What a scan over many partitions reads at a time (one batch may be larger),"""
+    window_segments_max: int = 256
+    """of so many segments."""
+    views_max: int = 16
+    """Scans over the state of several partitions at one index, at the same time."""
 
 
 class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,18 +232,69 @@ class ScrubSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Budgets of requests that are admitted and not yet applied."""
+    """Budgets of requests that are admitted and not yet applied, and who waits for them."""
 
     partition_ops: int = 1_000_000
     """Records per partition."""
     partition_bytes: int = 64 * MIB
     """Bytes per partition."""
+    partition_batches: int = 100_000
+    """Batches per partition (a request's share for it is one): each takes about a kilobyte until it is applied."""
     node_ops: int = 4_000_000
     """Records over all partitions."""
     node_bytes: int = 192 * MIB
     """Bytes over all partitions."""
+    node_batches: int = 250_000
+    """Batches over all partitions."""
+    partition_age_ms: int = 0
+    """A partition whose oldest admitted record is not applied after this time takes no more, 0: off."""
+    node_age_ms: int = 0
+    """The same for the node: one partition that stands still holds up all of it. 0: off."""
+    fair_share_percent: int = 80
+    """Most of a budget that one principal, or one partition of the node's, gets alone; with others less. 100: all."""
     retry_after_ms: int = 50
-    """What a refused client is told to wait."""
+    """Least that a refused client is told to wait; longer when what it lacks takes longer to drain,"""
+    retry_after_max_ms: int = 2_000
+    """up to this (but for jitter)."""
+    queue_requests: int = 4_096
+    """Requests that wait for admission (`admission_wait`)."""
+    queue_bytes: int = 32 * MIB
+    """Bytes of them."""
+    queue_bypass_ms: int = 1_000
+    """What has waited so long is passed by nothing that waits for the same."""
+    refusals_max: int = 64
+    """A connection that was refused so often within `retry_after_ms` is not read for as long, 0: always read."""
+    signals: tuple[str, ...] = ("disk_free", "apply_lag", "memory")
+    """`disk_free`, `apply_lag`, `memory`, or registered under the entry point group `logboom.admission_signals`."""
+    signal_ms: int = 250
+    """Between two looks at the signals."""
+    disk_free_bytes_min: int = 64 * MIB
+    """`disk_free`: with less free where the data is, nothing is admitted; from twice as much on, less. 0: off."""
+    apply_lag_records_max: int = 0
+    """`apply_lag`: a partition's committed records that are not applied here; less from half of it on, 0: off."""
+    apply_lag_global_max: int = 0
+    """`apply_lag`: the same in `global_log_index`, for a partition that has something to apply, 0: off."""
+    memory_bytes_max: int = 0
+    """`memory`: resident memory of the process; with more nothing is admitted, from 3/4 on less, 0: off."""
+
+
+class LagSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done when a partition, or a node, applies more slowly than is committed. Each node looks after itself."""
+
+    look_ms: int = 500
+    """Between two looks."""
+    slow_ms: int = 5_000
+    """A partition whose oldest command waits so long to be applied is throttled until half of that, 0: never."""
+    throttle_percent: int = 25
+    """Of its admission budgets that a throttled partition may use."""
+    stalled_ms: int = 15_000
+    """A partition that applies nothing for so long while something waits is frozen until it has caught up, 0: never."""
+    chronic_ms: int = 60_000
+    """After so long a replica that is slow where others are not stops serving the partition, and leading, 0: never."""
+    node_percent: int = 50
+    """Of its partitions that are slow: then the node is."""
+    move_again_ms: int = 300_000
+    """Leadership is handed over for that at most so often."""
 
 
 class BarrierSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -217,7 +303,11 @@ class BarrierSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_field
     waiters_max: int = 65_536
     """Barriers waiting at a node."""
     waiters_per_client: int = 4_096
-    """Of them, per connection."""
+    """Of them, per connection,"""
+    waiters_per_principal: int = 16_384
+    """and over all connections that came with the same certificate."""
+    waiters_reserved: int = 1_024
+    """Of them, kept for reads and other nodes that wait."""
     wait_ms_max: int = 600_000
     """Longest wait; a barrier with a longer timeout is refused."""
     ahead_max: int = 1_000_000
@@ -249,6 +339,38 @@ class NetSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Forwarded requests that wait for the leader's answer, per node."""
 
 
+class HttpSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The operators' port (`node.http_address`). It only reads, and bounds whatever it is asked."""
+
+    partition_series_max: int = 1_024
+    """Partitions with series of their own in `/metrics`, lowest ids first; sums are over all. 0: none."""
+    connections_max: int = 64
+    """Connections; more are answered with 503."""
+    request_ms: int = 5_000
+    """A request must be whole, and its answer taken, by then; so long a connection may also stay idle."""
+    request_bytes: int = 16 * KIB
+    """Largest request: its line and its headers."""
+    headers_max: int = 64
+    """Header lines of a request."""
+    debug: bool = False
+    """Serve `/debug/stacks`: what every thread and task is doing."""
+
+
+class TraceSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Spans of sampled requests: admit, append, replicate, commit, apply, barrier. Needs `file` or `endpoint`."""
+
+    sample: float = 0.0
+    """Share of requests that are traced, 0 to 1; whoever sends a `traceparent` has decided itself. 0: none at all."""
+    file: str = ""
+    """Append spans here, one OTLP JSON object per line, empty: no file."""
+    file_bytes: int = 64 * MIB
+    """The file is renamed to `<file>.1` at this size, and begun anew."""
+    endpoint: str = ""
+    """Send spans to this OTLP/HTTP address (`http://host:4318/v1/traces`), as JSON. Empty: do not."""
+    spans_max: int = 4_096
+    """Spans that wait to be exported; more are dropped, and counted."""
+
+
 class TlsSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Empty directory: no TLS. Else ``ca.pem``, ``client-ca.pem`` (optional), ``<node id>.pem``, ``<node id>.key``."""
 
@@ -263,10 +385,14 @@ class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True)
     node: NodeSettings = NodeSettings()
     raft: RaftSettings = RaftSettings()
     log: LogSettings = LogSettings()
+    reads: ReadSettings = ReadSettings()
     apply: ApplySettings = ApplySettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     scrub: ScrubSettings = ScrubSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    lag: LagSettings = LagSettings()
     barrier: BarrierSettings = BarrierSettings()
     net: NetSettings = NetSettings()
+    http: HttpSettings = HttpSettings()
+    trace: TraceSettings = TraceSettings()
     tls: TlsSettings = TlsSettings()

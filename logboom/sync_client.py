@@ -166,18 +166,35 @@ class SyncClient:
     submit_block = _blocking(Client.submit_block)
     submit_blocks = _blocking(Client.submit_blocks)
     barrier = _blocking(Client.barrier)
+    barrier_watch = _iterating(Client.barrier_watch)
+    watermarks_stream = _iterating(Client.watermarks_stream)
+    index_at = _blocking(Client.index_at)
+    token = _blocking(Client.token)
     get = _blocking(Client.get)
     get_many = _blocking(Client.get_many)
     scan = _iterating(Client.scan)
+    scan_view = _iterating(Client.scan_view)
     scan_blocks = _iterating(Client.scan_blocks)
     tail = _iterating(Client.tail)
+    tail_metadata = _iterating(Client.tail_metadata)
+    fetch = _blocking(Client.fetch)
     scan_log = _iterating(Client.scan_log)
+
+    def cursor(self, name: str, partition_id: int | None = None) -> SyncCursor:
+        """See Client."""
+        return SyncCursor(self, name, partition_id)
+
+    cursor_position = _blocking(Client.cursor_position)
+    commit_cursor = _blocking(Client.commit_cursor)
+    delete_cursor = _blocking(Client.delete_cursor)
+    cursors = _blocking(Client.cursors)
     status = _blocking(Client.status)
     status_all = _blocking(Client.status_all)
     watermarks = _blocking(Client.watermarks)
     admin = _blocking(Client.admin)
     create_partition = _blocking(Client.create_partition)
     destroy_partition = _blocking(Client.destroy_partition)
+    void_batch = _blocking(Client.void_batch)
     create_snapshot = _blocking(Client.create_snapshot)
     snapshots = _blocking(Client.snapshots)
     read_snapshot = _blocking(Client.read_snapshot)
@@ -187,3 +204,24 @@ class SyncClient:
     promote_member = _blocking(Client.promote_member)
     remove_member = _blocking(Client.remove_member)
     transfer = _blocking(Client.transfer)
+
+
+class SyncCursor:
+    """See ``logboom.client.cursors.Cursor``."""
+
+    def __init__(self, client: SyncClient, name: str, partition_id: int | None) -> None:
+        self._client = client
+        self.name = name
+        self.partition_id = partition_id
+
+    def position(self, *, timeout: float | None = None) -> int:
+        """See Cursor."""
+        return self._client.cursor_position(self.name, self.partition_id, timeout=timeout)
+
+    def commit(self, position: int, *, force: bool = False, timeout: float | None = None) -> int:
+        """See Cursor."""
+        return self._client.commit_cursor(self.name, self.partition_id, position, force=force, timeout=timeout)
+
+    def delete(self, *, timeout: float | None = None) -> None:
+        """See Cursor."""
+        self._client.delete_cursor(self.name, self.partition_id, timeout=timeout)

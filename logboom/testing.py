@@ -54,18 +54,25 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         data_dirs: Mapping[str, str | Path] | None = None,
+        http: bool = False,
     ) -> None:
-        """``settings``: dotted paths over the defaults; ``directory``: a temporary one if not given."""
+        """``settings``: dotted paths over the defaults; ``directory``: a temporary one if not given.
+
+        ``http``: with a port for operators on every node, ``http_addresses``; others each time.
+        """
         self._temporary = tempfile.TemporaryDirectory(prefix="logboom-") if directory is None else None
         self.directory = Path(self._temporary.name if self._temporary else str(directory)).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.nodes = [f"n{k + 1}" for k in range(nodes)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = dict(environment or {})
+        self.sources: dict[str, Path] = {}
+        """Nodes that run the code of another checkout, and where that is."""
         self._first, self._added = nodes, 0
         ports = self._ports(nodes)
         self.addresses = {n: f"127.0.0.1:{ports[2 * k]}" for k, n in enumerate(self.nodes)}
         self.peer_addresses = {n: f"127.0.0.1:{ports[2 * k + 1]}" for k, n in enumerate(self.nodes)}
+        self.http_addresses = dict(zip(self.nodes, self._http_addresses(nodes), strict=True)) if http else {}
         self.tls_directory = self.directory / "tls" if tls else None
         if self.tls_directory is not None and not (self.tls_directory / "ca.pem").exists():
             certs.make_test_authority(self.tls_directory, self.nodes)
@@ -83,6 +90,8 @@ class LocalCluster:
         self.nodes.append(node)
         self.addresses[node], self.peer_addresses[node] = f"127.0.0.1:{client}", f"127.0.0.1:{peer}"
         self.data_dirs[node] = self.directory / node / "data"
+        if self.http_addresses:
+            self.http_addresses[node] = self._http_addresses(1)[0]
         self._write_config(node, {**self._flags, "node.join": True})
         self.start_node(node)
         return node
@@ -108,6 +117,10 @@ class LocalCluster:
         known.write_text(" ".join(map(str, ports)))
         return ports
 
+    @staticmethod
+    def _http_addresses(nodes: int) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in free_ports(nodes)]
+
     def _write_config(self, node: str, flags: Mapping[str, Any]) -> None:
         members = ",".join(f"{n}={self.peer_addresses[n]}@{self.addresses[n]}" for n in self.nodes)
         settings = load(
@@ -117,6 +130,7 @@ class LocalCluster:
                 "node.id": node,
                 "node.data_dir": str(self.data_dirs[node]),
                 "node.log_format": "json",
+                "node.http_address": self.http_addresses.get(node),
                 "tls.directory": str(self.tls_directory) if self.tls_directory else None,
                 **flags,
             },
@@ -131,6 +145,11 @@ class LocalCluster:
     def log(self, node: str) -> Path:
         """What the node has logged."""
         return self.directory / node / "node.log"
+
+    def url(self, node: str, path: str = "/") -> str:
+        """Of a node's port for operators."""
+        scheme = "http" if self.tls_directory is None else "https"
+        return f"{scheme}://{self.http_addresses[node]}{path}"
 
     @property
     def endpoints(self) -> str:
@@ -168,7 +187,7 @@ class LocalCluster:
     def start_node(self, node: str) -> None:
         """One node; does not wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOGBOOM_")}
-        root = str(Path(__file__).resolve().parent.parent)
+        root = str(self.sources.get(node, Path(__file__).resolve().parent.parent))
         paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
         environment.update(self._environment, PYTHONPATH=os.pathsep.join(paths))
         with self.log(node).open("ab") as output:

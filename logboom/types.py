@@ -5,7 +5,7 @@ Names are the specification's. Indices start at 1; 0 means "nothing yet".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NewType
 
@@ -29,6 +29,11 @@ NO_DIGEST = bytes(DIGEST_BYTES)
 """Previous digest of a partition's first batch."""
 NO_PRODUCER = ProducerId(bytes(PRODUCER_ID_BYTES))
 
+CURSORS_TOKEN = b"logboom:cursors\0"
+"""The partition that was created with this keeps named cursors, and is none of the users' own."""
+CURSORS = "cursors"
+"""What nodes call it."""
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -38,12 +43,22 @@ class Level(StrEnum):
     """How far a command must have come before a submit or a barrier answers.
 
     ``ordered``: has its place in the parent log (committed). ``durable``: synced on the
-    answering node as well. ``applied``: its effects are visible. A submit's ``committed``
-    is the same level as a barrier's ``ordered``.
+    answering node as well. ``applied``: its effects are visible. ``snapshotted`` (barriers
+    only): in a complete snapshot set. A submit's ``committed`` is the same level as a
+    barrier's ``ordered``.
     """
 
     COMMITTED = "committed"
     ORDERED = "ordered"
+    DURABLE = "durable"
+    APPLIED = "applied"
+    SNAPSHOTTED = "snapshotted"
+
+
+class Ack(StrEnum):
+    """What a write's answer means, if the request itself does not say: see Level."""
+
+    COMMITTED = "committed"
     DURABLE = "durable"
     APPLIED = "applied"
 
@@ -95,6 +110,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     global_index: GlobalLogIndex
     duplicate: int = 0
     results: tuple[Status, ...] | None = None
+    held: str = ""
+    """``throttled`` or ``frozen`` when this was answered: the partition applies too slowly, later writes may wait."""
 
     @property
     def count(self) -> int:
@@ -131,16 +148,51 @@ class Watermark:
     snapshot_index: PartitionLogIndex
     applied_global_index: GlobalLogIndex
     state: str
-    """``running``, ``retrying``, ``paused``, ``frozen`` or ``damaged``."""
+    """``running``, ``retrying``, ``paused``, ``frozen``, ``withdrawn``, ``lost`` or ``damaged``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierResult:
-    """A barrier that was reached: on which node, and where every partition stood then."""
+    """A barrier that was reached: which node said so, and where every partition stood there then."""
 
     global_index: GlobalLogIndex
+    """The highest target."""
     node_id: NodeId
     watermarks: tuple[Watermark, ...]
+    frontiers: dict[PartitionId, GlobalLogIndex] = field(default_factory=dict)
+    """How far each partition was at the level and in the scope asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierProgress:
+    """A barrier that is waited for, or (``done``) reached. Of what moved meanwhile only the last is told."""
+
+    node_id: NodeId
+    """Who says so: another after a node was lost."""
+    frontiers: dict[PartitionId, GlobalLogIndex]
+    reached: int
+    """Partitions that are there,"""
+    needed: int
+    """of so many that have to be."""
+    done: BarrierResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkUpdate:
+    """Where partitions are on a node, all of them; ``minimum``: each has applied up to there."""
+
+    node_id: NodeId
+    commit_index: GlobalLogIndex
+    minimum: GlobalLogIndex
+    watermarks: tuple[Watermark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An index and the cluster whose it is: proves nothing elsewhere."""
+
+    cluster: str
+    global_index: GlobalLogIndex
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

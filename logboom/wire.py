@@ -66,6 +66,18 @@ class Kind(IntEnum):
     SNAPSHOT_PIECE = 41
     LOG_READ = 42
     LOG_PIECE = 43
+    BARRIER_PROGRESS = 44
+    WATCH = 45
+    WATCHED = 46
+    INDEX_AT = 47
+    INDEX_IS = 48
+    BATCHES = 52
+    SKIPPED = 53
+    METADATA = 54
+    DATA_READ = 55
+    DATA = 56
+    LOG_SCAN = 57
+    VIEW_SCAN = 58
 
     PEER_HELLO = 64
     PEER_WELCOME = 65
@@ -83,6 +95,10 @@ class Kind(IntEnum):
     LOG_FETCH = 77
     LOG_CHUNK = 78
     SNAPSHOT_WANTED = 79
+    FRONTIERS_WANTED = 80
+    FRONTIERS = 81
+    INDEX_ASK = 82
+    INDEX_TOLD = 83
 
 
 KINDS: Final = frozenset(int(k) for k in Kind)

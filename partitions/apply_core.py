@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from logboom.errors import Voided
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position, Results, Sealed
-from logboom.types import GlobalLogIndex, PartitionLogIndex, ProducerId
+from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId
 from partitions.dedupe import Decision, Dedupe
 from partitions.log import PartitionLog
 from partitions.reading import CommittedBatch
@@ -104,14 +105,17 @@ class ApplyGroup:
 
     def run(self) -> list[AppliedBatch]:
         """Off the loop. Raises whatever reading or applying raised; then nothing has changed."""
-        batches = self.log.read_committed(
-            after_index=self.after,
-            through_index=self.through,
-            max_bytes=self.settings.batch_bytes,
-            max_batches=self.settings.batches_max,
-            headers_only=not self.machine.needs_records,
-            recent=self.log.recent,
-        )
+        try:
+            batches = self.log.read_committed(
+                after_index=self.after,
+                through_index=self.through,
+                max_bytes=self.settings.batch_bytes,
+                max_batches=self.settings.batches_max,
+                headers_only=not self.machine.needs_records,
+                recent=self.log.recent,
+            )
+        except Voided as gap:
+            return [self._step_over(gap)]
         invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
         invariant(
             batches[0].header.first_index == self.after + 1,
@@ -133,6 +137,15 @@ class ApplyGroup:
 
         self.machine.apply(applied, seal)
         return outcomes
+
+    def _step_over(self, gap: Voided) -> AppliedBatch:
+        """A batch that was declared void takes its indices, and has no effect."""
+        invariant(gap.first_index == self.after + 1, "I5: a void from {} after {}", gap.first_index, self.after)
+        self.dedupe.rollback()
+        first, last = PartitionLogIndex(gap.first_index), PartitionLogIndex(gap.last_index)
+        position = Position(last, GlobalLogIndex(gap.global_index))
+        self.machine.apply([], lambda _: (position, self.dedupe.changes()))
+        return AppliedBatch(first, last, position.applied_global_index, NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
 
     def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[Decision], list[ApplyBatch]]:
         # Decisions depend on the batches before them in the same group: stage each at once.

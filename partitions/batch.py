@@ -13,24 +13,22 @@ metadata ‖ data: a commitment to the whole prefix of the partition's log.
 
 from __future__ import annotations
 
-import struct
 from typing import Final, NamedTuple
 
 import google_crc32c
 from blake3 import blake3
 
+from logboom import batch_layout
+from logboom.batch_layout import CRC, DIGESTS, HEAD, VERSION
 from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
 from logboom.records import RECORDS_MAX, RecordBlock
 from logboom.types import DIGEST_BYTES, PartitionId, PartitionLogIndex, ProducerId, Term
 from logboom.wire import Buffer
 
-MAGIC: Final = b"LBB1"
-VERSION: Final = 1
+MAGIC: Final = batch_layout.MAGIC
+HEADER_BYTES: Final = batch_layout.HEADER_BYTES
+CRC_AT: Final = HEADER_BYTES - CRC.size
 FLAG_DENSE: Final = 1
-HEAD: Final = struct.Struct("<4sHHIIQQQ16sIIQQII")
-DIGESTS: Final = struct.Struct("<16s16s")
-CRC: Final = struct.Struct("<I4x")
-HEADER_BYTES: Final = HEAD.size + DIGESTS.size + CRC.size
 SECTION_BYTES_MAX: Final = 1 << 30
 INDEX_MAX: Final = 1 << 62
 
@@ -155,8 +153,8 @@ def parse_header(raw: Buffer) -> BatchHeader:
     fields = HEAD.unpack_from(raw)
     if fields[0] != MAGIC:
         raise CorruptData("not a batch header")
-    checked = bytes(raw[: HEADER_BYTES - CRC.size])
-    (crc,) = CRC.unpack_from(raw, HEADER_BYTES - CRC.size)
+    checked = bytes(raw[:CRC_AT])
+    (crc,) = CRC.unpack_from(raw, CRC_AT)
     if google_crc32c.value(checked) != crc:
         raise CorruptData("batch header does not match its checksum")
     _, version, flags, partition, count, first, term, stamp, producer, epoch, codec, seq, floor, meta, data = fields
@@ -200,6 +198,18 @@ def parse_batch(raw: Buffer) -> Batch:
     if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:
         raise CorruptData(f"batch at {header.first_index} does not match its digest")
     return Batch(header, [view[:HEADER_BYTES], metadata, data])
+
+
+def is_batch(raw: memoryview, digest: bytes) -> bool:
+    """These bytes are, whole, the batch with this digest: what ``parse_batch`` checks, for who needs no header."""
+    if len(raw) <= HEADER_BYTES:
+        return False
+    previous, own = DIGESTS.unpack_from(raw, HEAD.size)
+    if own != digest or CRC.unpack_from(raw, CRC_AT) != (google_crc32c.value(bytes(raw[:CRC_AT])),):
+        return False
+    hasher = blake3(previous + bytes(raw[: HEAD.size]))
+    hasher.update(raw[HEADER_BYTES:])  # the header, whose lengths are hashed too, says where its sections meet
+    return hasher.digest(DIGEST_BYTES) == digest
 
 
 def _digest(previous: bytes, head: bytes, metadata: Buffer, data: Buffer) -> bytes:

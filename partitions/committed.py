@@ -18,6 +18,8 @@ from partitions.segment import BatchRef
 
 SUMMED = 4096
 """Batches that are added up at a time."""
+NOWHERE_SEGMENT = 0
+"""Of a batch that lies nowhere: it is void, or nobody has it. Segments are numbered from 1."""
 
 
 class Columns:
@@ -97,6 +99,13 @@ class Columns:
         some.digests = self.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
         return some
 
+    def bytes_after(self, index: int) -> int:
+        """Of the batches that end behind ``index``; of many a guess, by the first of them."""
+        row = bisect_left(self.last, index + 1)
+        rows = len(self.last) - row
+        some = sum(self.length[row : row + SUMMED])
+        return some if rows <= SUMMED else some * rows // SUMMED
+
 
 class Committed:
     """See the module."""
@@ -127,25 +136,46 @@ class Committed:
         """At start: what was found. Private to this from now on."""
         self._columns = columns
         self._newest = dict(zip(columns.segment, columns.last, strict=True))  # last indices ascend
+        self._newest.pop(NOWHERE_SEGMENT, None)
 
     def append(self, ref: BatchRef, global_index: int) -> None:
-        """The next one."""
+        """The next one. One that is nowhere is lost."""
         self._columns.append(ref, global_index)
-        self._newest[ref.segment] = ref.last_index
+        if ref.segment == NOWHERE_SEGMENT:
+            self.lose(ref.last_index, ref.digest)
+        else:
+            self._newest[ref.segment] = ref.last_index
 
     # -- finding
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
-        """Where this batch is; None: not committed, damaged, or removed."""
+        """Where this batch is; None: not committed, damaged, void, or removed."""
         if self._lost and (last_index, digest) in self._lost:
             return None
+        columns = self._columns
+        position = self.position(last_index, digest)
+        if position is None or columns.segment[position - columns.start] == NOWHERE_SEGMENT:
+            return None
+        return ref_at(columns, position)
+
+    def position(self, last_index: int, digest: bytes) -> int | None:
+        """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
         columns = self._columns
         row = bisect_left(columns.last, last_index)
         if row < len(columns.last) and columns.last[row] == last_index:
             position = columns.start + row
-            if columns.digest(position) == digest:
-                return _ref(columns, position)
+            return position if columns.digest(position) == digest else None
         return None
+
+    def is_nowhere(self, position: int) -> bool:
+        """The batch there is void, or nobody has it: there are no bytes of it. Raises IndexCompacted."""
+        columns = self._columns
+        return columns.segment[columns.at(position)] == NOWHERE_SEGMENT
+
+    def is_void(self, last_index: int, digest: bytes) -> bool:
+        """It was declared void, and is still within what is here."""
+        position = self.position(last_index, digest)
+        return position is not None and self.is_nowhere(position) and not self.is_lost(last_index, digest)
 
     def is_in_front(self, last_index: int, digest: bytes) -> bool:
         """This is the batch that the first one here follows."""
@@ -163,6 +193,23 @@ class Committed:
         """Of the batch there. Raises IndexCompacted."""
         return self._columns.last_index(position - 1) + 1
 
+    def first_at_global(self, global_index: int) -> int:
+        """Position of the first batch with this global index or a higher one.
+
+        Raises IndexCompacted when one in front of all that are here might have been meant; 0: wherever it begins.
+        """
+        columns = self._columns
+        row = bisect_left(columns.global_index, global_index)
+        if row == 0 and columns.before_index and global_index:  # what was removed had lower ones, and who knows which
+            first = columns.global_index[0] if columns.last else 0
+            if first != global_index:
+                columns.refuse()
+        return columns.start + row
+
+    def last_index(self, position: int) -> PartitionLogIndex:
+        """Of the batch there. Raises IndexCompacted."""
+        return PartitionLogIndex(self._columns.last_index(position))
+
     def global_index(self, position: int) -> GlobalLogIndex:
         """Of the batch there. Raises IndexCompacted."""
         columns = self._columns
@@ -170,7 +217,7 @@ class Committed:
 
     def ref(self, position: int) -> BatchRef:
         """The batch there; its term and order are not kept. Raises IndexCompacted."""
-        return _ref(self._columns, position)
+        return ref_at(self._columns, position)
 
     def digest(self, position: int) -> bytes:
         """Of the batch there. Raises IndexCompacted."""
@@ -245,6 +292,17 @@ class Committed:
         """The bytes of this batch are damaged."""
         self._lost[last_index, digest] = self._columns.through(last_index - 1)
 
+    def void(self, last_index: int, digest: bytes) -> None:
+        """It counts as nothing from now on, wherever it lay; unless it has been removed."""
+        self._lost.pop((last_index, digest), None)
+        position = self.position(last_index, digest)
+        if position is None:
+            return
+        columns = self._columns.part(self._columns.start, self._columns.end)
+        row = columns.at(position)
+        columns.segment[row], columns.offset[row], columns.length[row] = NOWHERE_SEGMENT, 0, 0
+        self._columns = columns
+
     def mend(self, refs: Sequence[BatchRef]) -> None:
         """These are written; what was lost of them is read there from now on."""
         mended = [(self._lost.pop(key), ref) for ref in refs if (key := (ref.last_index, ref.digest)) in self._lost]
@@ -258,7 +316,8 @@ class Committed:
         self._columns = columns
 
 
-def _ref(columns: Columns, position: int) -> BatchRef:
+def ref_at(columns: Columns, position: int) -> BatchRef:
+    """The batch there; its term and order are not kept. Raises IndexCompacted."""
     row = columns.at(position)
     return BatchRef(
         PartitionLogIndex(columns.last_index(position - 1) + 1),

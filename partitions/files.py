@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ports.disk import File
+from ports.disk import Advice, File
 
 
 class OpenFiles:
@@ -42,6 +42,13 @@ class OpenFiles:
                         self._forgotten.discard(segment)
                         self._close(segment)
                 self._shrink()
+
+    @staticmethod
+    def advise(file: File, advice: Advice, *, offset: int, length: int) -> None:
+        """Tell the system, where it listens."""
+        say = getattr(file, "advise", None)
+        if say is not None:
+            say(advice, offset=offset, length=length)
 
     def _shrink(self) -> None:
         for segment in list(self._files):

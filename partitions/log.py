@@ -10,16 +10,16 @@ other threads. What they share is append-only arrays and immutable tuples.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
-from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.batch import INDEX_MAX, Batch, BatchHeader
 from partitions.compaction import Lease, Leases, removal
-from partitions.log_reading import LogReading
+from partitions.holes import hole_ref
+from partitions.log_holes import LogHoles
 from partitions.open_segment import OpenSegment, Write, WriteJob
 from partitions.opening import FROM_THE_BEGINNING, LogBase, open_segments
 from partitions.places import PLACES, saving, with_fetched
@@ -36,7 +36,7 @@ class ChainBroken(LogboomError):
     retryable = True
 
 
-class PartitionLog(LogReading):
+class PartitionLog(LogHoles):
     """See the module."""
 
     def __init__(
@@ -52,18 +52,13 @@ class PartitionLog(LogReading):
         self.mode = mode
         self.damage: list[Damage] = []
         self.committed_index = PartitionLogIndex(0)
-        self.committed_global_index = GlobalLogIndex(0)
-        self.durable_global_index = GlobalLogIndex(0)
-        """Global index of the last batch of that prefix."""
         self.highest_index = PartitionLogIndex(0)
         self._settings = settings
         self._tentative = Tentative()
         self._head = NO_DIGEST
-        self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
         # Appending
         self._order = 0
         self._written_order = 0
-        self._synced_order = 0
         self._queue: list[Write] = []
         self._unwritten: dict[tuple[int, bytes], Batch] = {}
         self._tail_segment = 0
@@ -164,6 +159,7 @@ class PartitionLog(LogReading):
             return False
         if not self._tentative.lose(last_index, digest):
             self._committed.lose(last_index, digest)
+        self.recent.drop(digest)
         return True
 
     def _hold(self, ref: BatchRef) -> None:
@@ -185,13 +181,15 @@ class PartitionLog(LogReading):
             lost and (batch.last_index, header.digest) in self._unwritten
         ):
             return False
-        if batch.last_index < self.first_available_index:
+        if batch.last_index < self.first_available_index or self._is_void(batch):
             return False
         before = header.first_index - 1
         # What is lost is committed: its digest says what it follows, which may be lost as well.
-        if not (lost or self.holds(before, header.previous_digest)) and (before or header.previous_digest != NO_DIGEST):
+        follows = lost or self.holds(before, header.previous_digest) or self.is_hole(before, header.previous_digest)
+        if not follows and (before or header.previous_digest != NO_DIGEST):
             raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
         self._order += 1
+        self._fill(batch, self._order if lost else None)
         write = self._place(header)
         ref = BatchRef(
             header.first_index,
@@ -268,6 +266,8 @@ class PartitionLog(LogReading):
     def commit(self, *, last_index: int, digest: bytes, global_index: int, term: int) -> None:
         """The parent log has committed the batch that ends here. Invariants I2 and I4."""
         ref = self._tentative.find(last_index, digest)
+        if ref is None and (last_index, digest) in self._conceded:
+            ref = hole_ref(self.committed_index + 1, last_index, digest, self._head, Term(term))
         if ref is None:
             raise InvariantViolated(f"I2: partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
         invariant(
@@ -286,9 +286,14 @@ class PartitionLog(LogReading):
         self._undurable.append((self.committed_index, ref.order, self.committed_global_index))
         self._advance_durable()
 
-    def _advance_durable(self) -> None:
-        while self._undurable and self._undurable[0][1] <= self._synced_order:
-            self.durable_index, _, self.durable_global_index = self._undurable.popleft()
+    @property
+    def undurable_from(self) -> GlobalLogIndex | None:
+        """Global index of the first committed batch that is not durable here yet; None: there is none."""
+        return self._undurable[0][2] if self._undurable else None
+
+    def committed_bytes_after(self, index: int) -> int:
+        """Of batches that are committed and end behind ``index``; of very many a guess."""
+        return self._committed.columns.bytes_after(index)
 
     # -- reading (any thread; the rest is in LogReading)
 
@@ -362,9 +367,14 @@ class PartitionLog(LogReading):
         """The beginning of this log, which is empty, is gone everywhere: take what follows this batch."""
         self._followed = last_index, digest
 
-    def save_fetched(self, rows: Sequence[tuple[int, int, bytes]]) -> Callable[[], None]:
-        """``save_places`` of what is committed and of ``rows`` (last index, global index, digest), held and durable."""
-        columns = with_fetched(self._committed.columns, rows, followed=self._followed, find=self.find)
+    def save_fetched(
+        self, rows: Sequence[tuple[int, int, bytes]], *, voids: Collection[tuple[int, bytes]] = ()
+    ) -> Callable[[], None]:
+        """``save_places`` of what is committed and of ``rows`` (last index, global index, digest).
+
+        They are held and durable, or among ``voids`` (last index, digest).
+        """
+        columns = with_fetched(self._committed.columns, rows, followed=self._followed, find=self.find, voids=voids)
         path = self._directory / PLACES
         return saving(self._disk, path, self.partition_id, columns, INDEX_MAX, settle=self.open_segment.settle)
 

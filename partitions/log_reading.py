@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from logboom.types import PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.chunks import ChunkReader, damaged_at
 from partitions.committed import Committed
+from partitions.holes import refuse_gap
 from partitions.reading import CommittedBatch, LogReader, RawBatch, SegmentRemoved
 from partitions.recent import RecentBatches
 from partitions.scrub import scrub_batches
@@ -16,9 +18,12 @@ from ports.scrub import Pieces
 class LogReading:
     """The reading half of ``PartitionLog``, which fills it."""
 
+    partition_id: PartitionId
+
     def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent_bytes: int) -> None:
         self.durable_index = PartitionLogIndex(0)
         """Contiguous committed prefix on stable storage."""
+        self.committed_global_index = GlobalLogIndex(0)
         self.recent = RecentBatches(recent_bytes)
         """For whoever applies."""
         self._disk = disk
@@ -27,8 +32,19 @@ class LogReading:
         """Segment files by ordinal."""
         self._committed = Committed()
         self._reader = LogReader(
-            self._committed, path_of=self._path, open_file=self._open_for_reading, files_max=files_max
+            self._committed,
+            path_of=self._path,
+            open_file=self._open_for_reading,
+            files_max=files_max,
+            refuse_gap=lambda position: refuse_gap(self.partition_id, self._committed, position),
         )
+        self.chunks = ChunkReader(
+            self._committed,
+            self._reader.files,
+            damaged=damaged_at(self._committed, self._path),
+            refuse_gap=lambda position: refuse_gap(self.partition_id, self._committed, position),
+        )
+        """For whoever passes batches on as they are."""
 
     @property
     def first_available_index(self) -> PartitionLogIndex:
@@ -56,7 +72,8 @@ class LogReading:
     ) -> list[CommittedBatch]:
         """Committed batches that hold records in (after, through], at least one if there is any.
 
-        Raises IndexCompacted when ``after`` lies before what is still here.
+        Raises IndexCompacted when ``after`` lies before what is still here, and Voided when a batch that was
+        declared void comes next; in front of one it ends.
 
         Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
         against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
@@ -69,6 +86,31 @@ class LogReading:
             headers_only=headers_only,
             recent=recent,
         )
+
+    def position_after(self, index: int) -> int:
+        """Position of the batch that holds the record behind ``index``. Raises IndexCompacted."""
+        return self._committed.first_after(index)
+
+    def position_at_global(self, global_index: int) -> int:
+        """Of the first batch with this global index or a higher one. Raises IndexCompacted; 0: wherever it begins."""
+        return self._committed.first_at_global(global_index)
+
+    @property
+    def first_global_index(self) -> int:
+        """Nothing with this global index or a higher one was removed; 0: nothing was removed at all."""
+        columns = self._committed.columns
+        if not columns.before_index:
+            return 0
+        return columns.global_index[0] if columns.last else self.committed_global_index + 1
+
+    @property
+    def end_position(self) -> int:
+        """Behind the last committed batch."""
+        return self._committed.end
+
+    def first_index_at(self, position: int) -> int:
+        """Of the batch there, or of the next one to come. Raises IndexCompacted."""
+        return self._committed.first_index(position)
 
     def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
         """The committed batches in (after, through] are in memory, and together not larger than this."""
@@ -83,8 +125,8 @@ class LogReading:
     def read_raw(self, *, after_index: int, through_index: int, max_bytes: int) -> list[RawBatch]:
         """Committed batches, whole, that follow ``after`` and end at or before ``through``, as bytes for another node.
 
-        At least one if there is any. Checked against the committed digest. Raises IndexCompacted, CorruptData.
-        Blocking.
+        At least one if there is any. Checked against the committed digest. Raises IndexCompacted, CorruptData,
+        Voided. Blocking.
         """
         return self._reader.read_raw(after_index=after_index, through_index=through_index, max_bytes=max_bytes)
 

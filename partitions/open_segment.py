@@ -58,6 +58,7 @@ class WriteJob:
         self.must_sync = must_sync
         self.journaled = False
         self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
+        self.records = sum(batch.header.record_count for write in writes for batch in write.batches)
 
     def redo(self) -> Sequence[Redo]:
         """See ports.sync.SyncJob."""

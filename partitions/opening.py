@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.committed import Columns
+from partitions.committed import NOWHERE_SEGMENT, Columns
 from partitions.compaction import orphans
 from partitions.open_segment import OpenSegment
 from partitions.places import PLACES, decode_places, encode_places
@@ -82,6 +82,16 @@ def begin_places(disk: Disk, directory: Path, partition_id: PartitionId, base: L
         disk.replace_file(path, encode_places(columns, partition_id))
 
 
+def places_reach(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase) -> bool:
+    """A log that begins at ``base`` finds there what it has of before. Blocking."""
+    path = directory / PLACES
+    try:
+        _through_base(_read(disk, path, partition_id), base, path)
+    except (CorruptData, IncompatibleVersion):
+        return False
+    return True
+
+
 def _places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase, opened: Opened) -> Columns:
     if not base.last_index:
         return Columns()
@@ -117,6 +127,7 @@ def _behind_removed(columns: Columns, directory: Path, opened: Opened) -> Column
     first: anything else is damage. The log begins behind that, too, since this node needs nothing below its base.
     """
     newest = dict(zip(columns.segment, columns.last, strict=True))
+    newest.pop(NOWHERE_SEGMENT, None)
     missing = {segment: last for segment, last in newest.items() if segment not in opened.names}
     if not missing:
         return columns

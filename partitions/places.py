@@ -1,6 +1,7 @@
 """The places file: where the committed batches up to some index are, so that the parent journal need not say it.
 
-A header, then the columns one after the other. What is in front of them has been removed. Files: docs/disk-format.md.
+A header, then the columns one after the other. What is in front of them has been removed. A batch that was declared
+void lies nowhere: its segment, offset and length are 0, and the file is of version 2. Files: docs/disk-format.md.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from operator import lt
 from pathlib import Path
@@ -17,19 +18,23 @@ from typing import Final
 from blake3 import blake3
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import DIGEST_BYTES, PartitionId
+from logboom.types import DIGEST_BYTES, NO_DIGEST, PartitionId, PartitionLogIndex, Term
 from partitions.batch import HEADER_BYTES, INDEX_MAX
-from partitions.committed import Columns
+from partitions.committed import NOWHERE_SEGMENT, Columns
 from partitions.segment import SEGMENT_HEADER_BYTES, BatchRef
 from ports.disk import Disk
 
 PLACES: Final = "places"
 """Its name, in the partition's directory."""
 MAGIC: Final = b"LBPLCS"
-VERSION: Final = 1
+VERSION: Final = 2
+WITHOUT_VOIDS: Final = 1
 HEADER: Final = struct.Struct("<6sHI4xQQ16sQ")
 DIGEST_AT: Final = HEADER.size
 COLUMNS_AT: Final = HEADER.size + DIGEST_BYTES
+_NOWHERE: Final = (
+    PartitionLogIndex(0), PartitionLogIndex(0), NO_DIGEST, NO_DIGEST, Term(0), NOWHERE_SEGMENT, 0, 0, 0,
+)  # fmt: skip
 ROW_BYTES: Final = 8 + 8 + 4 + 8 + 4 + DIGEST_BYTES
 
 
@@ -58,8 +63,11 @@ def with_fetched(
     *,
     followed: tuple[int, bytes] | None,
     find: Callable[[int, bytes], BatchRef | None],
+    voids: Collection[tuple[int, bytes]] = (),
 ) -> Columns:
     """A copy of ``columns`` with batches behind them: last index, global index, digest. Raises CorruptData.
+
+    ``voids``: those of them that lie nowhere.
 
     ``followed``: index and digest of the batch in front of all of them, should there be no columns yet.
     """
@@ -68,6 +76,8 @@ def with_fetched(
         columns.before_index, columns.before_digest = followed
     for last_index, global_index, digest in rows:
         ref = find(last_index, digest)
+        if (last_index, digest) in voids:
+            ref = BatchRef(*_NOWHERE)._replace(last_index=PartitionLogIndex(last_index), digest=digest)
         if ref is None:
             raise CorruptData(f"the batch that ends at {last_index} was fetched, and is not here")
         columns.append(ref, global_index)
@@ -78,7 +88,7 @@ def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:
     """The file. ``columns`` are the caller's own: nobody appends to them."""
     head = HEADER.pack(
         MAGIC,
-        VERSION,
+        VERSION if NOWHERE_SEGMENT in columns.segment else WITHOUT_VOIDS,
         partition_id,
         columns.start,
         columns.before_index,
@@ -94,7 +104,7 @@ def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Colum
     if len(raw) < 8 or raw[:6] != MAGIC:
         raise _corrupt(path, "not a places file")
     (version,) = struct.unpack_from("<H", raw, 6)
-    if version != VERSION:
+    if version not in (VERSION, WITHOUT_VOIDS):
         raise IncompatibleVersion(
             f"{path}: places format {version}; this release reads {VERSION}. Nothing was changed",
             found=version,
@@ -117,14 +127,27 @@ def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Colum
         _little(column, own=True)
         at += nbytes
     columns.digests += view[at:]
-    if max(start, before_index) > INDEX_MAX or not _is_sound(columns):
+    if max(start, before_index) > INDEX_MAX or not _is_sound(columns, voids=version == VERSION):
         raise _corrupt(path, "its columns do not fit each other")
     return columns
 
 
-def _is_sound(columns: Columns) -> bool:
+def _is_sound(columns: Columns, *, voids: bool) -> bool:
     if not columns.last:
-        return True
+        return not voids
+    if voids != (NOWHERE_SEGMENT in columns.segment):
+        return False
+    if voids:
+        placed = Columns()
+        for segment, offset, length in zip(columns.segment, columns.offset, columns.length, strict=True):
+            if segment == NOWHERE_SEGMENT and (offset or length):
+                return False
+            if segment != NOWHERE_SEGMENT:
+                placed.segment.append(segment)
+                placed.offset.append(offset)
+                placed.length.append(length)
+    else:
+        placed = columns
     return (
         columns.before_index < columns.last[0]
         and columns.last[-1] <= INDEX_MAX
@@ -132,10 +155,10 @@ def _is_sound(columns: Columns) -> bool:
         and columns.global_index[-1] <= INDEX_MAX
         and _ascends(columns.last)
         and _ascends(columns.global_index)
-        and min(columns.segment) > 0
-        and min(columns.offset) >= SEGMENT_HEADER_BYTES
-        and max(columns.offset) <= INDEX_MAX
-        and min(columns.length) >= HEADER_BYTES
+        and min(placed.segment, default=1) > 0
+        and min(placed.offset, default=SEGMENT_HEADER_BYTES) >= SEGMENT_HEADER_BYTES
+        and max(placed.offset, default=0) <= INDEX_MAX
+        and min(placed.length, default=HEADER_BYTES) >= HEADER_BYTES
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData, IndexCompacted
 from logboom.records import RecordBlock
@@ -75,18 +75,22 @@ class LogReader:
         path_of: Callable[[int], Path],
         open_file: Callable[[int], File],
         files_max: int,
+        refuse_gap: Callable[[int], NoReturn],
     ) -> None:
+        """``refuse_gap``: the batch at this position is nowhere; it raises why."""
         self._committed = committed
+        self._refuse_gap = refuse_gap
         self._path_of = path_of
-        self._files = OpenFiles(open_file, files_max=files_max)
+        self.files = OpenFiles(open_file, files_max=files_max)
+        """Shared by all that read here."""
 
     def close(self) -> None:
         """Idempotent."""
-        self._files.close()
+        self.files.close()
 
     def forget(self, segment: int) -> None:
         """Its file was removed: close it, as soon as nobody reads it any more."""
-        self._files.forget(segment)
+        self.files.forget(segment)
 
     def read_committed(
         self,
@@ -106,6 +110,10 @@ class LogReader:
         while position < committed.end and len(batches) < max_batches:
             if committed.first_index(position) > through_index:
                 break
+            if committed.is_nowhere(position):
+                if batches:
+                    break
+                self._refuse_gap(position)
             known = self._recall(position, recent, headers_only=headers_only) if recent else None
             if known is not None:
                 batches.append(known)
@@ -139,6 +147,10 @@ class LogReader:
             ref = committed.ref(position)
             if ref.last_index > through_index:
                 break
+            if committed.is_nowhere(position):
+                if found:
+                    break
+                self._refuse_gap(position)
             found.append(RawBatch(ref.last_index, committed.global_index(position), self.read(ref)))
             max_bytes -= ref.length
             position += 1
@@ -171,7 +183,7 @@ class LogReader:
 
     def _views(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:
         start, end = refs[0].offset, refs[-1].offset + refs[-1].length
-        with self._files.use(refs[0].segment) as file:
+        with self.files.use(refs[0].segment) as file:
             if headers_only and end - start > HEADERS_APART_BYTES * len(refs):
                 return [memoryview(file.read(offset=r.offset, length=HEADER_BYTES)) for r in refs]
             whole = memoryview(file.read(offset=start, length=end - start))
@@ -186,7 +198,7 @@ class LogReader:
             raise IndexCompacted(f"records before {first} have been removed", first=first) from error
 
     def _read(self, ref: BatchRef) -> bytes:
-        with self._files.use(ref.segment) as file:
+        with self.files.use(ref.segment) as file:
             raw = file.read(offset=ref.offset, length=ref.length)
         try:
             found = parse_batch(raw)

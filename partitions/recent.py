@@ -62,3 +62,9 @@ class RecentBatches:
         if batch is not None:
             self._taken_bytes += batch.nbytes
         return batch
+
+    def drop(self, digest: bytes) -> None:
+        """It is damaged where it lies: from now on nobody here has it."""
+        tentative, committed = self._tentative.pop(digest, None), self._committed.pop(digest, None)
+        self._tentative_bytes -= tentative.nbytes if tentative is not None else 0
+        self._put_bytes -= committed.nbytes if committed is not None else 0

@@ -5,8 +5,9 @@ Through a file of its own, so that readers' files stay open. What compaction rem
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from logboom.errors import CorruptData, IndexCompacted
 from partitions.batch import parse_batch
@@ -14,10 +15,18 @@ from partitions.committed import Committed
 from partitions.reading import SegmentRemoved, damaged_batch
 from partitions.segment import BatchRef
 from ports.disk import File
-from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces
+from ports.scrub import AGAIN, PIECE_BYTES, UNREADABLE, Piece, Pieces
 
 BATCHES_MAX: Final = 4096
 """Looked at in one piece."""
+
+
+class _Bad(NamedTuple):
+    """A batch that is damaged, and why."""
+
+    ref: BatchRef
+    why: str
+    unread: bool = False
 
 
 class _OneFile:
@@ -53,16 +62,24 @@ def scrub_batches(
             try:
                 if position >= committed.end:
                     return
+                if committed.is_nowhere(position):
+                    if committed.last_index(position) > through():
+                        return
+                    position += 1
+                    continue
                 count = committed.run_from(position, through_index=through(), room=PIECE_BYTES, most=BATCHES_MAX)
                 refs = [committed.ref(at) for at in range(position, position + count)]
                 if not refs:
                     return
                 found = _check(file, refs, name)
+                if any(bad.unread for bad in found):
+                    yield AGAIN
+                    found = _check(file, refs, name)
             except (IndexCompacted, SegmentRemoved):
                 position = max(position, _behind(committed, position))
                 continue
             yield Piece(sum(ref.length for ref in refs))
-            for ref, why in found:
+            for ref, why, _ in found:
                 # Whoever has lost it already has it fetched; whoever has mended it reads it elsewhere.
                 if not committed.is_lost(ref.last_index, ref.digest) and _is_there(committed, ref):
                     yield Piece(0, damaged_batch(ref, name(ref.segment), why))
@@ -71,8 +88,8 @@ def scrub_batches(
         file.close()
 
 
-def _check(file: _OneFile, refs: list[BatchRef], name: Callable[[int], str]) -> list[tuple[BatchRef, str]]:
-    """Those that are damaged, and why. A sector that cannot be read is damage, and so is a file that is gone."""
+def _check(file: _OneFile, refs: list[BatchRef], name: Callable[[int], str]) -> list[_Bad]:
+    """Those that are damaged. A sector that cannot be read is damage, and so is a file that is gone."""
     segment, start, end = refs[0].segment, refs[0].offset, refs[-1].offset + refs[-1].length
     try:
         whole = memoryview(file.of(segment).read_anew(offset=start, length=end - start))
@@ -80,15 +97,15 @@ def _check(file: _OneFile, refs: list[BatchRef], name: Callable[[int], str]) -> 
         if error.errno not in UNREADABLE:
             raise
         if len(refs) == 1:
-            return [(refs[0], f"cannot be read: {error}")]
-        return [found for ref in refs for found in _check(file, [ref], name)]
+            return [_Bad(refs[0], f"cannot be read: {error}", unread=error.errno == errno.EIO)]
+        return [bad for ref in refs for bad in _check(file, [ref], name)]
     found = []
     for ref in refs:
         try:
             if parse_batch(whole[ref.offset - start : ref.offset - start + ref.length]).digest != ref.digest:
-                found.append((ref, "is not the batch that the parent log committed"))
+                found.append(_Bad(ref, "is not the batch that the parent log committed"))
         except CorruptData as error:
-            found.append((ref, str(error)))
+            found.append(_Bad(ref, str(error)))
     return found
 
 

@@ -21,6 +21,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, LogboomError
 from logboom.types import PartitionId, PartitionLogIndex, Term
 from partitions.batch import HEADER_BYTES, MAGIC, parse_batch, parse_header
 from ports.disk import Disk, File
+from ports.zeros import only_zeros
 
 SEGMENT_MAGIC: Final = b"LBSEGM"
 INDEX_MAGIC: Final = b"LBIDX1"
@@ -227,14 +228,13 @@ def load(
     if known is not None:
         found = Scanned(known.refs + found.refs, found.end, found.damage, known.proven)
     if sealed:
-        rest = raw[found.end - start :]
-        if rest != bytes(len(rest)):
-            found.damage.append(Damage(str(path), found.end, len(rest.rstrip(b"\0"))))
+        if not only_zeros(raw, found.end - start):
+            found.damage.append(Damage(str(path), found.end, len(raw[found.end - start :].rstrip(b"\0"))))
         else:
             disk.replace_file(index, pack_index(found.refs, ordinal=ordinal, end=found.end))
         file.close()
         return found, None
-    _cut_torn_tail(disk, file, raw[found.end - start :], found.end)
+    _cut_torn_tail(disk, file, raw, start, found.end)
     return found, file
 
 
@@ -245,13 +245,14 @@ def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordina
     if begun == whole.rstrip(b"\0") or not whole.startswith(begun):
         return False
     rest = file.read(offset=len(header), length=file.size())
-    return rest == bytes(len(rest))
+    return only_zeros(rest)
 
 
-def _cut_torn_tail(disk: Disk, file: File, rest: bytes, end: int) -> None:
-    if rest == bytes(len(rest)):  # by far the common case, and much faster to see than to strip
+def _cut_torn_tail(disk: Disk, file: File, raw: bytes, start: int, end: int) -> None:
+    """``raw``: the file from ``start`` on, which is whole up to ``end``."""
+    if only_zeros(raw, end - start):  # by far the common case, and much faster to see than to strip
         return
-    rest = rest.rstrip(b"\0")
+    rest = raw[end - start :].rstrip(b"\0")
     if rest:
         # Never acknowledged (the parent journal knows what was); kept aside for whoever wants to know.
         disk.replace_file(file.path.with_suffix(".broken"), rest)

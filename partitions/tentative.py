@@ -44,7 +44,7 @@ class Tentative:
 
     def commit(self, last_index: int) -> None:
         """What ends there is tentative no more; now and then, what lost a conflict before it is forgotten."""
-        del self._held[last_index]
+        self._held.pop(last_index, None)  # of a hole there is nothing
         if len(self._held) > self._prune_above:
             # Seldom: after a start everything is held and nothing can go.
             self._held = {last: refs for last, refs in self._held.items() if last > last_index}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -20,6 +20,7 @@ from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.apply_counts import Ages, ApplyCounts
 from partitions.dedupe import Dedupe
 from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch
@@ -28,6 +29,7 @@ from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 INLINE_RECORDS_MAX: Final = 64
 INLINE_RECORDS_MIN: Final = 16
@@ -39,12 +41,15 @@ SAVES: Final = 2
 """Checkpoints after which the first of them is there to stay: a power loss may undo a state file's last transaction."""
 
 
-@dataclass(slots=True)
-class _Cut:
-    """Where to stop and capture the state."""
+@dataclass(slots=True, eq=False)
+class Stop:
+    """Where to stop until something of the state is captured."""
 
     through_index: PartitionLogIndex
-    taken: Callable[[StateDump | None], None]
+    capture: Callable[[Machine], Any]
+    taken: Callable[[Any], None]
+    is_cut: bool = False
+    """For a snapshot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +76,7 @@ class ApplyWorker:
         settings: ApplySettings,
         on_progress: Callable[[Sequence[AppliedBatch]], None],
         fatal: Callable[[BaseException], None],
+        counts: ApplyCounts | None = None,
     ) -> None:
         self.log = log
         self.machine = machine
@@ -82,11 +88,15 @@ class ApplyWorker:
         self._settings = settings
         self._on_progress = on_progress
         self._fatal = fatal
+        self.counts = ApplyCounts() if counts is None else counts
+        """Shared by all workers of a node."""
+        self._ages = Ages()
         self._running = False
         self._saving = False
         self._since_saved = 0
         """Bytes of the log applied since the last checkpoint began: a crash repeats them."""
-        self._cut: _Cut | None = None
+        self._stops: list[Stop] = []
+        """The nearest first."""
         self._wanted_saves: list[_Save] = []
         self.saved_index = PartitionLogIndex(0)
         """Up to here a ``save`` has made sure of what is applied."""
@@ -96,6 +106,7 @@ class ApplyWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._started = -1e9
+        self._saving_since = 0.0
         self._inline_bytes = settings.inline_bytes if getattr(machine, "applies_in_memory", False) else 0
         self._inline_from = -1e9
         self._aim = PartitionLogIndex(0)
@@ -128,6 +139,11 @@ class ApplyWorker:
         return self.applied_index >= self.log.committed_index
 
     @property
+    def backlog_age(self) -> float:
+        """Seconds that the oldest batch that is committed and not applied has been so; 0: there is none."""
+        return 0.0 if self.idle else self._ages.age(self.applied_index, self._clock.monotonic())
+
+    @property
     def state(self) -> str:
         """``running``, ``retrying``, ``paused`` or ``damaged``."""
         return self._cursor.state.value
@@ -135,6 +151,8 @@ class ApplyWorker:
     def notify(self, limit_index: int, *, urgent: bool = True) -> None:
         """Records up to ``limit_index`` may be applied; ``urgent``: somebody waits for their effects."""
         self._cursor.raise_limit(min(limit_index, self.log.committed_index))
+        if not self.idle:
+            self._ages.note(self.log.committed_index, self._clock.monotonic())
         if urgent:
             self.hurry()
         else:
@@ -167,23 +185,46 @@ class ApplyWorker:
 
         One at a time; ``drop_cut`` takes it back. Nothing beyond ``through_index`` may have been applied.
         """
-        invariant(self._cut is None, "partition {}: two cuts at once", self.log.partition_id)
-        invariant(
-            self.applied_index <= through_index, "a cut at {}; applied is {}", through_index, self._cursor.applied
-        )
-        self._cut = _Cut(PartitionLogIndex(through_index), taken)
+        invariant(not any(stop.is_cut for stop in self._stops), "partition {}: two cuts at once", self.log.partition_id)
+        self.stop_at(through_index, lambda machine: machine.dump(), taken, is_cut=True)
 
     def drop_cut(self) -> None:
         """Nobody wants it any more."""
-        self._cut = None
+        self._stops = [stop for stop in self._stops if not stop.is_cut]
         self._start()
+
+    def stop_at(
+        self,
+        through_index: int,
+        capture: Callable[[Machine], T],
+        taken: Callable[[T | None], None],
+        *,
+        is_cut: bool = False,
+    ) -> Stop:
+        """Apply up to here and no further until ``capture``, off the loop, has seen the state of then.
+
+        When and how ``taken`` is called: see ``cut``. Any number at a time; ``go_on`` takes one back. Not in front of
+        what was committed when this is called.
+        """
+        going = max(self.applied_index, self._aim) if self._running else self.applied_index
+        invariant(going <= through_index, "a stop at {}; {} is being applied", through_index, going)
+        stop = Stop(PartitionLogIndex(through_index), capture, taken, is_cut)
+        self._stops.append(stop)
+        self._stops.sort(key=lambda each: each.through_index)
+        return stop
+
+    def go_on(self, stop: Stop) -> None:
+        """Nobody wants it any more. Idempotent."""
+        if stop in self._stops:
+            self._stops.remove(stop)
+            self._start()
 
     def hand_over(self, other: ApplyWorker) -> None:
         """``other`` goes on in the place of this one, which is closed, with a state that is as old or older."""
         saves, self._wanted_saves = self._wanted_saves, []
         for save in saves:
             save.saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
-        other._cut, self._cut = self._cut, None
+        other._stops, self._stops = self._stops, []
         other._cursor.raise_limit(self._cursor.limit)
 
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
@@ -194,6 +235,16 @@ class ApplyWorker:
         # The last transaction of a state file may be undone by a power loss, the one before it cannot.
         self._wanted_saves.append(_Save(saved))
         self._save()
+
+    def secured(self, last_index: int) -> bool | None:
+        """What is applied up to here is saved to stay. None: nobody can say yet: it is being applied, or saved."""
+        if self.applied_index < last_index:
+            return None if self._running and self._aim >= last_index else False
+        if self.saved_index < last_index:
+            if not self._wanted_saves:
+                self.save(lambda _: None)
+            return None
+        return True
 
     def pause(self) -> None:
         """Apply nothing more until resumed; a group under way finishes."""
@@ -224,15 +275,16 @@ class ApplyWorker:
         cursor = self._cursor
         if self._running or self._closing or self.useless or cursor.state is not WorkerState.RUNNING:
             return
-        if self._cut is not None and self._cut.through_index == self.applied_index:
-            self._capture(self._cut)
+        nearest = self._stops[0] if self._stops else None
+        if nearest is not None and nearest.through_index == self.applied_index:
+            self._capture(nearest)
             return
         if not cursor.due:
             return
         if self.machine.unsaved_bytes > 2 * self._settings.unsaved_bytes:
             return  # memory is bounded: the end of the checkpoint starts it again
         self._running, self._urgent = True, False
-        limit = cursor.limit if self._cut is None else min(cursor.limit, self._cut.through_index)
+        limit = cursor.limit if nearest is None else min(cursor.limit, nearest.through_index)
         self._started, self._aim = self._clock.monotonic(), limit
         group = ApplyGroup(self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, limit)
         if self._is_at_hand():
@@ -241,19 +293,22 @@ class ApplyWorker:
         else:
             self._offload.submit(group.run, self._ended)
 
-    def _capture(self, cut: _Cut) -> None:
+    def _capture(self, stop: Stop) -> None:
         """As a group of its own: nothing is applied meanwhile."""
-        self._running, self._cut = True, None
+        self._running, self._aim = True, self.applied_index
+        self._stops.remove(stop)
+        machine, began = self.machine, self._clock.monotonic()
 
-        def captured(dump: StateDump | None, error: BaseException | None) -> None:
+        def captured(found: Any, error: BaseException | None) -> None:
             self._running = False
+            self.counts.pauses.observe(self._clock.monotonic() - began)
             if error is not None:
                 log.error("capture_failed", partition=self.log.partition_id, error=repr(error))
-            cut.taken(dump)
+            stop.taken(found)
             self._start()
             self._notice_stopped()
 
-        self._offload.submit(self.machine.dump, captured)
+        self._offload.submit(lambda: stop.capture(machine), captured)
 
     def _is_at_hand(self) -> bool:
         cursor = self._cursor
@@ -285,7 +340,9 @@ class ApplyWorker:
             self._failed(error)
         else:
             self.dedupe.commit()
-            self._since_saved += sum(batch.nbytes for batch in batches)
+            nbytes = sum(batch.nbytes for batch in batches)
+            self._since_saved += nbytes
+            self.counts.applied(batches, nbytes, self._clock.monotonic() - self._started)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)
@@ -310,6 +367,7 @@ class ApplyWorker:
             self._save_timer = None
         if not self._saving and not self._closing:  # closing the machine saves
             self._saving, self._since_saved = True, 0
+            self._saving_since = self._clock.monotonic()
             for save in self._wanted_saves:
                 save.index = save.index if save.begun else self.applied_index
                 save.begun += 1
@@ -317,6 +375,9 @@ class ApplyWorker:
 
     def _saved(self, _: object, error: BaseException | None) -> None:
         self._saving = False
+        self.counts.checkpoints += error is None
+        self.counts.checkpoint_failures += error is not None
+        self.counts.checkpoint_seconds.observe(self._clock.monotonic() - self._saving_since)
         self._notice_stopped()
         done = [save for save in self._wanted_saves if error is not None or save.begun == SAVES]
         self._wanted_saves = [save for save in self._wanted_saves if save not in done]
@@ -349,6 +410,7 @@ class ApplyWorker:
 
     def _failed(self, error: BaseException | None) -> None:
         self.dedupe.rollback()
+        self.counts.failures += 1
         self.last_error = repr(error)
         self.damage = error if isinstance(error, DamagedBatch) else None
         self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
@@ -370,4 +432,5 @@ class ApplyWorker:
     def _retry(self) -> None:
         if self._cursor.state is WorkerState.RETRYING:
             self._cursor.state = WorkerState.RUNNING
+            self.counts.retries += 1
             self._start()

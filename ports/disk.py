@@ -8,10 +8,20 @@ the kernel may have dropped the pages, so the file must not be trusted again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Advice(Enum):
+    """What will become of some bytes of a file, for whoever caches it."""
+
+    SOON = 1
+    """They are about to be read."""
+    DONE = 2
+    """Nobody reads them again soon."""
 
 
 class File(Protocol):
@@ -52,6 +62,14 @@ class File(Protocol):
 
     def close(self) -> None:
         """Idempotent."""
+        ...
+
+
+class AdvisedFile(File, Protocol):
+    """One that listens. Advice changes how long something takes, never what happens."""
+
+    def advise(self, advice: Advice, *, offset: int, length: int) -> None:
+        """Of these bytes; there may be fewer."""
         ...
 
 

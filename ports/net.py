@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from logboom.wire import Frame
 
 Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What has passed through some connections, counted by them."""
+
+    opened: int = 0
+    frames_in: int = 0
+    bytes_in: int = 0
+    frames_out: int = 0
+    bytes_out: int = 0
+    refused: int = 0
+    """Connections, as there were too many."""
+    cut: int = 0
+    """Connections, for being slow or breaking the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,8 @@ class ConnectionLimits:
     """Above this ``Connection.congested`` is true; at twice this the connection is cut."""
     connections_max: int = 4096
     """Open connections of one listener."""
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    """Where the connections with these limits count."""
 
 
 class Connection(Protocol):
@@ -57,6 +74,11 @@ class Connection(Protocol):
 
         Called again before it has left, it does not wait longer for that.
         """
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait to be sent."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logboom.errors import CorruptData
@@ -18,6 +18,11 @@ class Piece(NamedTuple):
 
     nbytes: int
     damage: CorruptData | None = None
+    again: bool = False
+    """Something could not be read: whoever asks for pieces waits a while, and it is tried a second time."""
+
+
+AGAIN: Final = Piece(0, again=True)
 
 
 UNREADABLE: Final = (errno.EIO, errno.ENOENT)
@@ -25,3 +30,15 @@ UNREADABLE: Final = (errno.EIO, errno.ENOENT)
 
 Pieces = Iterator[Piece]
 """Blocking; each step in any thread, one at a time. It goes on behind what is damaged, where that is possible."""
+
+
+def twice(read: Callable[[], Pieces]) -> Pieces:
+    """What cannot be read is read a second time, from its beginning. A disk that says EIO once has lost nothing."""
+    try:
+        yield from read()
+        return
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    yield AGAIN
+    yield from read()

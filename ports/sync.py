@@ -23,6 +23,11 @@ class SyncJob(Protocol):
         """Bytes that ``run`` writes."""
         ...
 
+    @property
+    def records(self) -> int:
+        """Records of clients among them."""
+        ...
+
     def redo(self) -> Sequence[Redo]:
         """All that ``run`` will write, for a journal that is synced in its place; ``run`` then only writes.
 

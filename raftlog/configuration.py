@@ -1,7 +1,8 @@
 """Who the members of a cluster are, and the rules by which that changes. Sans-io.
 
 A configuration is a value; a control entry of the parent log, ``{"do": "members", "members": [[id, peer address,
-client address, role], …], "removed": [id, …]}``, holds a whole one (Raft dissertation, chapter 4).
+client address, role], …], "removed": [id, …]}``, holds a whole one (Raft dissertation, chapter 4). ``"rejoined":
+[[id, token], …]`` is in it once a member has lost its journal (docs/decisions/0019-damaged-journal.md).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SEATS_MAX: Final = 31
 ID_LENGTH_MAX: Final = 64
 REMOVED_MAX: Final = 512
 """Ids that are remembered; with so many gone nobody is removed any more. Keeps an entry well below its bound."""
+REJOIN_TOKEN_BYTES: Final = 16
 NOT_IN_IDS: Final = frozenset(" ,=@/\t\r\n")
 
 
@@ -54,6 +56,8 @@ class Configuration:
     term: int = 0
     index: int = 0
     """Where the parent log says so; 1: the settings do, 0: nobody does."""
+    rejoined: tuple[tuple[NodeId, bytes], ...] = ()
+    """Members that have lost their journal, by rising id, each with the token of the last time: there it began anew."""
 
     @cached_property
     def voters(self) -> tuple[NodeId, ...]:
@@ -71,7 +75,7 @@ class Configuration:
 
     def says_the_same(self, other: Configuration) -> bool:
         """Wherever it is said."""
-        return (self.seats, self.removed) == (other.seats, other.removed)
+        return (self.seats, self.removed, self.rejoined) == (other.seats, other.removed, other.rejoined)
 
     def newer(self, other: Configuration) -> bool:
         """By the order that Raft gives to logs."""
@@ -106,7 +110,8 @@ class Configuration:
         if len(self.removed) >= REMOVED_MAX:
             raise InvalidRequest(f"{REMOVED_MAX} members have been removed: no more can be")
         rest = tuple(seat for seat in self.seats if seat.node != node)
-        return replace(self, seats=rest, removed=tuple(sorted((*self.removed, node))))
+        rejoined = tuple(row for row in self.rejoined if row[0] != node)
+        return replace(self, seats=rest, removed=tuple(sorted((*self.removed, node))), rejoined=rejoined)
 
     def giving(self, node: NodeId, role: Role) -> Configuration:
         """With another role for one. A voter stays one."""
@@ -115,6 +120,22 @@ class Configuration:
             return self
         seats = tuple(seat._replace(role=role) if seat.node == node else seat for seat in self.seats)
         return replace(self, seats=seats)
+
+    def rejoining(self, node: NodeId, token: bytes) -> Configuration:
+        """One has forgotten what it promised, and begins anew: a voter joins again. The same once more is no change."""
+        before = self._member(node)
+        if self.rejoined_with(node) == token:
+            return self
+        if self.voters == (node,):
+            raise InvalidRequest(f"{node} is the only voter: nobody else knows what is committed")
+        role = Role.JOINING if before.role is Role.VOTER else before.role
+        seats = tuple(seat._replace(role=role) if seat.node == node else seat for seat in self.seats)
+        rejoined = tuple(sorted([*(row for row in self.rejoined if row[0] != node), (node, token)]))
+        return replace(self, seats=seats, rejoined=rejoined)
+
+    def rejoined_with(self, node: NodeId) -> bytes | None:
+        """The token with which it began anew the last time; None: it never has."""
+        return next((token for each, token in self.rejoined if each == node), None)
 
     def check_step(self, following: Configuration) -> None:
         """Any majority of one has a node in common with any of the other. A broken one is a bug here."""
@@ -131,7 +152,8 @@ class Configuration:
 
     def fields(self) -> dict[str, Any]:
         """What ``parse`` reads."""
-        return {"do": MEMBERS, "members": [list(map(str, seat)) for seat in self.seats], "removed": [*self.removed]}
+        said = {"do": MEMBERS, "members": [list(map(str, seat)) for seat in self.seats], "removed": [*self.removed]}
+        return said | {"rejoined": [list(row) for row in self.rejoined]} if self.rejoined else said
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any], *, term: int, index: int) -> Configuration:
@@ -147,9 +169,12 @@ class Configuration:
             if not _is_id(node) or not is_address(peer) or not is_address(client) or role not in set(Role):
                 raise CorruptData(f"a member at Raft index {index} that cannot be")
             seats.append(Seat(NodeId(node), peer, client, Role(role)))
-        found = cls(tuple(seats), tuple(map(NodeId, removed)), term, index)
+        found = cls(tuple(seats), tuple(map(NodeId, removed)), term, index, _rejoined(fields, index))
         if list(found.ids) != sorted(set(found.ids)) or not found.voters or set(found.ids) & set(found.removed):
             raise CorruptData(f"members at Raft index {index} that cannot be together")
+        ids = [node for node, _ in found.rejoined]
+        if ids != sorted(set(ids)) or not set(ids) <= set(found.ids):
+            raise CorruptData(f"members at Raft index {index} of whom others have rejoined")
         return found
 
     @classmethod
@@ -165,6 +190,20 @@ NOBODY: Final = Configuration()
 
 def _is_id(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= ID_LENGTH_MAX
+
+
+def _rejoined(fields: Mapping[str, Any], index: int) -> tuple[tuple[NodeId, bytes], ...]:
+    rows = fields.get("rejoined", [])
+    if not isinstance(rows, list):
+        raise CorruptData(f"members at Raft index {index} whose rejoined are no list")
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and _is_id(row[0]) and _is_token(row[1])):
+            raise CorruptData(f"a member at Raft index {index} that cannot have rejoined")
+    return tuple((NodeId(node), token) for node, token in rows)
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == REJOIN_TOKEN_BYTES
 
 
 def _check_seat(seat: Seat) -> None:

@@ -33,13 +33,14 @@ from raftlog.journal_base import Base
 from raftlog.links import Links
 from raftlog.members import Members
 from raftlog.membership import Membership
+from raftlog.mending import Mending
 from raftlog.needs import Needs
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
 from raftlog.proposals import Proposals
 from raftlog.reads import ReadRounds
 from raftlog.recovery import recover
-from raftlog.repair import Repair, Wanted
+from raftlog.repair import Repair
 
 log = structlog.get_logger(__name__)
 
@@ -93,15 +94,24 @@ class RaftLog:
         )
         self.reads = ReadRounds(self.engine)
         self.needs = Needs(journal=journal, engine=self.engine, feeds=self.feeds, links=self.links, clock=clock)
-        self.repair = Repair(
-            peers=[],
-            links=self.links,
-            payloads=payloads,
+        self.mending = Mending(
+            engine=self.engine,
             journal=journal,
-            offload=offload,
-            clock=clock,
-            damaged=self.damaged,
+            payloads=payloads,
+            events=events,
+            repair_of=lambda damaged, standing: Repair(
+                peers=[],
+                links=self.links,
+                payloads=payloads,
+                journal=journal,
+                offload=offload,
+                clock=clock,
+                damaged=damaged,
+                standing=standing,
+            ),
+            poke=self.poke,
         )
+        self.repair = self.mending.repair
         self.members = Members(self.engine, self.feeds, self.links, self.repair, admits=lambda: self.admits)
         self.put_back = 0
         """Batches that a power loss took from their log and the journal gave back."""
@@ -178,15 +188,13 @@ class RaftLog:
                 self.poke()
             self._tell_later()
             self._notice_role()
-            if self.members.roster.follow():
+            if self.members.follow():
                 self.events.members_changed(self.members.log.current)
             self.reads.finish()
             if self._leading_term is not None:
                 self.members.tick()
                 self.feeds.pump(term=self.engine.term, settled=not self._proposals)
-            if self.repair.active and self.repair.work():
-                self.engine.may_lead = True
-                self.events.repaired()
+            self.mending.turn()
             if self._leading_term is None:
                 self.group.kick()
             elif self._loop is not None:
@@ -254,16 +262,8 @@ class RaftLog:
             self.engine.append(command)
 
     def damaged(self, route: Route) -> None:
-        """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""
-        if self.payloads.lose(route):
-            self.repair.damaged(Wanted(route, self._uncommitted_index(route)))
-            self.engine.may_lead = False
-            self.poke()
-
-    def _uncommitted_index(self, route: Route) -> int | None:
-        rest = self.journal.after(self.engine.applied_index)
-        found = (index for command, index, _ in rest if route.digest in {r.digest for r in unpack_routes(command)})
-        return next(found, None)
+        """A batch that was held cannot be read."""
+        self.mending.damaged(route)
 
     def uncommitted_routes(self) -> list[Route]:
         """Routes in the journal above what was handed up: where a new leader continues from."""
@@ -333,7 +333,7 @@ class RaftLog:
         if message["type"] == "append_entries":
             # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
             # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
-            if not self.group.stalled(self.settings.election_min_ms / 1000):
+            if not self.group.stalled(self.settings.fallback_ms / 1000):
                 sent = self.links.send(peer, Kind.RAFT, {}, [body])
                 if self._lone and peer in self.engine.quickest:
                     self.links.flush(peer)
@@ -419,14 +419,15 @@ class RaftLog:
     def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
         missing, whole = None, message
         if message["type"] == "append_entries" and message["term"] >= self.engine.term:
-            message, missing = gate.pass_through(message, self.payloads.holds, above=self.journal.base_index)
+            message, missing = gate.pass_through(message, self.mending.may_pass, above=self.journal.base_index)
         self.engine.receive(peer, message)
         if message["type"] == "next_node_idx" and self._leading_term is not None and self.feeds.halted(peer):
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
-        if missing is not None and missing <= self.journal.last_index + 1:
+        if missing is not None and gate.agrees(whole, missing, self.engine.term_at(missing - 1)):
             self.needs.ask(peer, missing)
-            self.events.foretold(gate.foretold(whole, missing, self.engine.term_at(missing - 1)), missing - 1)
-        # Else entries before it are not here either: the engine has said so, and payload comes before each of them.
+            self.events.foretold(gate.foretold(whole, missing), missing - 1)
+        # Else entries before it are not here either, or others: the engine has said so, and the leader goes back.
+        # Whoever asked for payload from here on would have it come forward again.
 
     def _on_payload(self, frame: Frame) -> None:
         if _index(frame.header, "term") >= self.engine.term:

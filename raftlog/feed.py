@@ -3,7 +3,8 @@
 *Live*: every new batch goes on the link in the turn in which it is appended. A follower that
 cannot keep up, was away, or says what it lacks is *catching up*: batches are read back from
 the partition logs in parent-log order, as fast as the link drains, and Raft entries are sent
-only up to the cursor, so that payload always comes first. A slow follower costs no memory.
+only up to the cursor, so that payload always comes first; in the place of a batch that is lost
+everywhere comes the word that it is. A slow follower costs no memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from logboom.wire import Buffer, Kind, encode
 from ports.offload import Offload
 from raftlog.entry import Route, unpack_routes
 from raftlog.journal import Journal
+from raftlog.lacks import LACKS_MAX, Lack, pack
 from raftlog.links import Links
 from raftlog.payloads import DamagedPayload, Payloads
 
@@ -82,6 +84,13 @@ class Feeds:
         """It is fed nothing: it may lack what the journal no longer has. Whoever knows better rewinds."""
         return self._feeds[peer].cursor < self._journal.base_index
 
+    def state(self, peer: NodeId) -> str:
+        """``live``, ``catching_up`` or ``halted``, for people."""
+        feed = self._feeds.get(peer)
+        if feed is None or feed.cursor == LIVE:
+            return "live"
+        return "halted" if self.halted(peer) else "catching_up"
+
     def reset(self) -> None:
         """A new leadership: believe that everybody holds everything until told otherwise."""
         for feed in self._feeds.values():
@@ -128,9 +137,10 @@ class Feeds:
                 feed.cursor = LIVE
             return
         epoch, feed.reading = feed.epoch, True
+        lost = [route for route in routes if self._payloads.is_hole(route)]
 
         def read() -> list[bytes]:
-            return [self._payloads.read(route) for route in routes]
+            return [self._payloads.read(route) for route in routes if route not in lost]
 
         def done(raws: list[bytes] | None, error: BaseException | None) -> None:
             if feed.epoch != epoch:
@@ -144,6 +154,9 @@ class Feeds:
                 if isinstance(error, DamagedPayload):
                     self._damaged(error.route)
                 return
+            for at in range(0, len(lost), LACKS_MAX):
+                rows = [(route, Lack.LOST) for route in lost[at : at + LACKS_MAX]]
+                self._links.send(peer, Kind.FETCHED, pack(rows, term=term), [])
             if all(self._links.send(peer, Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws):
                 feed.cursor = index
                 self._advanced(peer)

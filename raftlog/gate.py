@@ -37,12 +37,17 @@ def pass_through(message: Message, holds: Holds, *, above: int = 0) -> Passed:
     return Passed(message, None)
 
 
-def foretold(message: Message, index: int, term_before: int | None) -> list[Route]:
-    """Of a whole message that was cut before the entry at ``index``: what it routes there.
+def agrees(message: Message, index: int, term_before: int | None) -> bool:
+    """Of a whole message that was cut before the entry at ``index``: the journals are one up to there.
 
-    Nothing if the journals differ before: the entry there is not of the term ``term_before`` in the leader's.
+    They are if the entry before is of ``term_before`` here and in the leader's; None: there is none here.
     """
     entries = message["entries"]
     position = index - entries[0][1]
-    term = entries[position - 1][2] if position else message["prevLogTerm"]
-    return unpack_routes(entries[position][0]) if term == term_before else []
+    return bool(term_before == (entries[position - 1][2] if position else message["prevLogTerm"]))
+
+
+def foretold(message: Message, index: int) -> list[Route]:
+    """Of a whole message that was cut before the entry at ``index``: what it routes there."""
+    entries = message["entries"]
+    return unpack_routes(entries[index - entries[0][1]][0])

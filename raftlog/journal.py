@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
+from logboom.errors import CorruptData
 from logboom.types import MIB
 from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
@@ -34,6 +35,9 @@ from raftlog.journal_scrub import scrub_journal
 
 class JournalJob:
     """One group's records. ``run`` happens off the loop, alone."""
+
+    records = 0
+    """Of clients: what it carries is counted with the partition logs."""
 
     def __init__(self, journal: Journal, pending: list[Pending], *, last_index: int, floor: int) -> None:
         self.journal = journal
@@ -261,6 +265,13 @@ class Journal:
     def scrub(self) -> Pieces:
         """Read everything again but the file that is written. Off the loop."""
         return scrub_journal(self._files)
+
+    def outlives(self, damage: CorruptData) -> Callable[[], bool]:
+        """To be asked later: is the file that ``scrub`` found damaged needed no more, or written anew?"""
+        path, record = damage.fields.get("path"), self._files.record
+        if any(str(each.path) == path for each in self._files.sealed):
+            return lambda: all(str(each.path) != path for each in self._files.sealed)
+        return lambda: self._files.record is not record
 
     @property
     def sealed_bytes(self) -> int:

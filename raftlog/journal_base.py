@@ -20,7 +20,7 @@ import google_crc32c
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from ports.invariant import invariant
-from raftlog.journal_codec import SEQUENCE_MAX
+from raftlog.journal_codec import SEQUENCE_MAX, AnotherClusters
 
 VERSION: Final = 1
 MAGIC: Final = b"LBBASE"
@@ -87,9 +87,9 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> BaseRecord:
             supported=VERSION,
         )
     if google_crc32c.value(raw[: -CRC.size]) != CRC.unpack_from(raw, len(raw) - CRC.size)[0]:
-        raise CorruptData(f"{path}: damaged. This node must not vote; restore it from a peer", path=path, offset=0)
+        raise CorruptData(f"{path}: damaged", path=path, offset=0)
     if found != cluster:
-        raise CorruptData(f"{path}: of a journal of another cluster", path=path, offset=0)
+        raise AnotherClusters(f"{path}: of a journal of another cluster", path=path, offset=0)
     end = HEADER.size + vote_bytes
     sized = len(raw) == end + state_bytes + CRC.size and state_bytes <= STATE_BYTES_MAX
     in_range = max(term, hard_term, floor) < NUMBER_MAX and 1 <= index < NUMBER_MAX and floor >= 1

@@ -64,6 +64,10 @@ class Kind(IntEnum):
     STRIPPED = 6
 
 
+class AnotherClusters(CorruptData):
+    """A file that is whole and of another cluster: somebody has put it here, and nothing is to be mended."""
+
+
 KINDS: Final = frozenset(int(k) for k in Kind)
 BODY_BYTES_MIN: Final = {
     Kind.ENTRY: ENTRY.size,
@@ -147,7 +151,7 @@ def check_segment_header(raw: bytes, *, cluster: bytes, path: str) -> SegmentHea
     if google_crc32c.value(bytes(raw[: SEGMENT_HEADER.size - 4])) != crc:
         raise CorruptData(f"{path}: damaged journal segment header", path=path, offset=0)
     if found != cluster:
-        raise CorruptData(f"{path}: a journal of another cluster", path=path, offset=0)
+        raise AnotherClusters(f"{path}: a journal of another cluster", path=path, offset=0)
     return SegmentHeader(int(first), Salt.of(salt))
 
 

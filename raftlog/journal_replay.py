@@ -8,6 +8,7 @@ from typing import Final
 
 from logboom.errors import CorruptData
 from ports.disk import File
+from ports.zeros import only_zeros
 from raftlog import journal_base
 from raftlog import journal_codec as codec
 from raftlog.entry import KIND_NOOP
@@ -70,9 +71,15 @@ class Replay:
         return [name for name in names if name not in left_over]
 
     def _load(self, path: Path, *, last: bool) -> None:
-        files = self.files
-        file = files.disk.open(path)
-        size = file.size()
+        file = self.files.disk.open(path)
+        try:
+            self._read(file, last=last)
+        except BaseException:
+            file.close()
+            raise
+
+    def _read(self, file: File, *, last: bool) -> None:
+        files, path, size = self.files, file.path, file.size()
         if last and self._was_being_made(file):
             files.tail = files.start_segment(file, self.sequence)
             return
@@ -94,8 +101,7 @@ class Replay:
         damage = codec.later_record(raw, end, missing=self.sequence, salt=header.salt)
         if damage is not None or (not last and raw[end:].strip(b"\0")):
             raise CorruptData(
-                f"{path}: damaged at offset {end}, before records that were synced later. "
-                "This node must not vote; restore it from a peer",
+                f"{path}: damaged at offset {end}, before records that were synced later",
                 path=str(path),
                 offset=end,
             )
@@ -116,7 +122,7 @@ class Replay:
         if not codec.begins_header(begun, first_sequence=self.sequence, cluster=self.files.cluster):
             return False
         rest = file.read(offset=len(begun), length=file.size())
-        return rest == bytes(len(rest))
+        return only_zeros(rest)
 
     def _write_again(self, tail: Tail) -> None:
         # After a failed sync the page cache may show what the disk never got, and the next sync succeeds without
@@ -127,10 +133,9 @@ class Replay:
         tail.file.sync()
 
     def _cut_torn_tail(self, file: File, raw: bytes, end: int) -> None:
-        rest = raw[end:]
-        if rest == bytes(len(rest)):  # by far the common case, and much faster to see than to strip
+        if only_zeros(raw, end):  # by far the common case, and much faster to see than to strip
             return
-        rest = rest.rstrip(b"\0")
+        rest = raw[end:].rstrip(b"\0")
         # Keep what is cut: an operator may want to know what a power loss left behind.
         self.files.disk.replace_file(file.path.with_suffix(".broken"), rest)
         file.write([bytes(len(rest))], offset=end)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces
+from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces, twice
 from raftlog import journal_base
 from raftlog import journal_codec as codec
 from raftlog.journal_files import BASE, JournalFiles, Sealed
 
 
 def scrub_journal(files: JournalFiles) -> Pieces:
-    """What is damaged stays: the node goes on with what it has in memory, and its next start refuses.
+    """What is damaged stays: the node goes on with what it has in memory; its next start would have to rejoin.
+
+    Compaction mends it: the base is written anew, and files of entries below it go.
 
     Files may be written anew, or removed, meanwhile.
     """
@@ -27,21 +29,25 @@ def scrub_journal(files: JournalFiles) -> Pieces:
 
 
 def _scrub(files: JournalFiles, sealed: Sealed) -> Pieces:
-    parts: list[bytes] = []
     try:
-        file = files.disk.open(sealed.path, readonly=True)
-        try:
-            for offset in range(0, file.size(), PIECE_BYTES):
-                parts.append(file.read_anew(offset=offset, length=PIECE_BYTES))
-                yield Piece(len(parts[-1]))
-        finally:
-            file.close()
-        _check(files, sealed, b"".join(parts))
+        yield from twice(lambda: _read(files, sealed))
     except (CorruptData, IncompatibleVersion, OSError) as error:
         if isinstance(error, OSError) and error.errno not in UNREADABLE:
             raise
         if files.record.first_sequence <= sealed.last_sequence:  # else it was removed meanwhile
             yield Piece(0, CorruptData(f"{sealed.path}: {error}", path=str(sealed.path)))
+
+
+def _read(files: JournalFiles, sealed: Sealed) -> Pieces:
+    parts: list[bytes] = []
+    file = files.disk.open(sealed.path, readonly=True)
+    try:
+        for offset in range(0, file.size(), PIECE_BYTES):
+            parts.append(file.read_anew(offset=offset, length=PIECE_BYTES))
+            yield Piece(len(parts[-1]))
+    finally:
+        file.close()
+    _check(files, sealed, b"".join(parts))
 
 
 def _check(files: JournalFiles, sealed: Sealed, raw: bytes) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -58,6 +59,10 @@ class LinkEvents(Protocol):
     def link_drained(self, peer: NodeId) -> None:
         """No longer congested."""
         ...
+
+
+FEATURES: Final = ("frontiers",)
+"""Frames that nodes of an earlier release would cut the link for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ class Links:
         self.claim = Claim(0, 1, tuple(sorted(members)))
         self.voters: tuple[NodeId, ...] = ()
         self.removed: tuple[NodeId, ...] = ()
+        self.rejoining = False
+        """This node has lost its journal: it may know of nobody, and gives no vote."""
         self.network = network
         self.clock = clock
         self.rng = rng
@@ -121,6 +128,8 @@ class Links:
         self.events = events
         self.drop = drop
         self.links: dict[NodeId, _Link] = {}
+        self.ups: Counter[NodeId] = Counter()
+        """Links that came up, per peer, since the start: all but the first are reconnects."""
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
@@ -173,6 +182,16 @@ class Links:
         """Introduced and open."""
         return peer in self.links
 
+    def queued(self, peer: NodeId) -> int:
+        """Bytes that wait to be sent."""
+        link = self.links.get(peer)
+        return 0 if link is None else link.connection.queued
+
+    def speaks(self, peer: NodeId, feature: str) -> bool:
+        """It is there, and of a release that knows these frames."""
+        link = self.links.get(peer)
+        return link is not None and feature in link.features
+
     def congested(self, peer: NodeId) -> bool:
         """Disconnected, or its send buffer is above its bound."""
         link = self.links.get(peer)
@@ -215,6 +234,8 @@ class Links:
             "cluster": self.identity.cluster_id,
             "settings": self.identity.settings_digest,
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
+            "rejoining": self.rejoining,
+            "features": list(FEATURES),
         }
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
@@ -232,7 +253,9 @@ class Links:
             raise WrongNode(f"{link.connection.remote} says it is {shown(peer)}: not another member of this cluster")
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
-        self._check_claim(NodeId(peer), Claim.of(header))
+        if self.rejoining and "rejoining" not in header:
+            raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
+        self._check_claim(NodeId(peer), Claim.of(header), rejoining=header.get("rejoining") is True)
         if link.expected is None and mine.node_id < peer and peer in self.addresses:
             raise WrongNode(f"{peer} is dialled from here")  # two links would end each other
         if self.tls and peer not in link.connection.peer_identities:
@@ -242,12 +265,12 @@ class Links:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
         return NodeId(str(peer))
 
-    def _check_claim(self, peer: NodeId, theirs: Claim | None) -> None:
+    def _check_claim(self, peer: NodeId, theirs: Claim | None, *, rejoining: bool) -> None:
         """A node that is no member here may know better: a newer configuration that has both."""
         mine, newer = self.claim, theirs is not None and theirs[:2] > self.claim[:2]
         if theirs is not None and theirs[:2] == mine[:2] and theirs.ids != mine.ids:
             raise WrongNode(f"{peer} begins with other cluster.members: {', '.join(theirs.ids)}")
-        if theirs is not None and theirs[:2] == (0, 0) and peer in self.voters:
+        if theirs is not None and theirs[:2] == (0, 0) and peer in self.voters and not rejoining:
             # Whoever became a voter had it in its journal: it would vote again where it has voted.
             raise WrongNode(f"{peer} votes in this cluster, and knows nothing: remove it, and add it with another id")
         if peer not in self.addresses and not (newer and theirs and {peer, self.identity.node_id} <= set(theirs.ids)):
@@ -261,8 +284,13 @@ class Links:
         mine = self.identity.node_id < peer
         while True:
             if peer in self.links:
-                pause = REDIAL_MIN_S
+                since = self.clock.monotonic()
                 await self.links[peer].gone.wait()
+                if self.clock.monotonic() - since >= REDIAL_MAX_S:
+                    pause = REDIAL_MIN_S
+                elif mine:  # it hung up at once, and will again: to it we may be nobody
+                    await wait(pause * (0.5 + self.rng.random()))
+                    pause = min(pause * 2, REDIAL_MAX_S)
                 continue
             if not mine:
                 await wait(CALL_BACK_S)
@@ -276,8 +304,8 @@ class Links:
                     await link.settled.wait()
                 if link.peer is None:
                     raise ConnectionResetError("closed before it had introduced itself")
-                pause = REDIAL_MIN_S
-                continue
+                if peer in self.links:
+                    continue
             except (OSError, TimeoutError, LogboomError) as error:
                 log.debug("dial_failed", peer=peer, error=str(error))
                 link.abort()
@@ -312,6 +340,8 @@ class _Link:
         self.settled = asyncio.Event()
         """Introduced, or closed before that."""
         self.gone = asyncio.Event()
+        self.features: frozenset[str] = frozenset()
+        """What the other side speaks beyond the frames of the first release."""
         self._connection: Connection | None = None
 
     @property
@@ -356,6 +386,9 @@ class _Link:
             else:
                 self.connection.abort()
             return
+        features = frame.header.get("features")
+        if isinstance(features, list):
+            self.features = frozenset(each for each in features if isinstance(each, str))
         self.connection.authenticated()
         older = self.links.links.pop(peer, None)
         if older is not None:
@@ -363,6 +396,7 @@ class _Link:
             self.links.events.link_down(peer)
         self.peer = peer
         self.links.links[peer] = self
+        self.links.ups[peer] += 1
         self.settled.set()
         self.links.events.link_up(peer)
 

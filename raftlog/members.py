@@ -8,6 +8,7 @@ from raftlog.changes import Changes
 from raftlog.engine import Engine
 from raftlog.feed import Feeds
 from raftlog.links import Links
+from raftlog.rejoin import Rejoin
 from raftlog.repair import Repair
 from raftlog.roster import Roster
 from raftlog.transfer import Transfer
@@ -25,7 +26,13 @@ class Members:
         self.changes = Changes(membership=self.log, engine=engine, clock=clock, admits=admits)
         patience_s = engine.settings.election_max_ms / 1000
         self.transfer = Transfer(membership=self.log, engine=engine, clock=clock, patience_s=patience_s)
+        self.rejoin = Rejoin(membership=self.log, engine=engine, links=links)
         self.roster.follow()
+
+    def follow(self) -> bool:
+        """Every turn. True: another configuration counts since the last time."""
+        self.rejoin.follow()
+        return self.roster.follow()
 
     def tick(self) -> None:
         """Leader only, every turn."""

@@ -5,18 +5,35 @@ What is cut off the journal never was; then the one before counts again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from logboom.types import NodeId
 from raftlog.configuration import MEMBERS, Configuration, Seat
 from raftlog.entry import KIND_CONTROL, unpack_control
 from raftlog.journal import Journal
 
 
+@dataclass(frozen=True)
+class Rejoining:
+    """The journal was damaged, and another begun: what this node has promised to others it does not know."""
+
+    token: bytes
+    """Of this time alone: the log names it where the node begins anew."""
+    over: Callable[[Callable[[], None]], None]
+    """Makes it so for later starts, too, that this is over; calls back on the loop."""
+
+
 class Membership:
     """Of one node. The engine says what enters its journal and what is cut off."""
 
-    def __init__(self, *, node_id: NodeId, journal: Journal, begins: Configuration) -> None:
+    def __init__(
+        self, *, node_id: NodeId, journal: Journal, begins: Configuration, rejoining: Rejoining | None = None
+    ) -> None:
         """``begins`` counts where the journal begins: from its base's state, or else from the settings."""
         self.node_id = node_id
+        self.rejoining = rejoining
+        """While it is set this node gives no vote, and nothing that it says counts for a quorum."""
         self._known = [begins]
         for command, index, term in journal.entries[1:]:
             found = parse(command, index, term)
@@ -48,9 +65,18 @@ class Membership:
 
     def may_campaign(self, commit_index: int) -> bool:
         """It votes; or did until an entry that may never be committed, and that perhaps only this node has."""
+        if self.rejoining is not None:
+            return False
         if self.node_id in self.current.voters:
             return True
         return self.current.index > commit_index and len(self._known) > 1 and self.node_id in self._known[-2].voters
+
+    def began_anew(self, applied_index: int) -> bool:
+        """The log says, committed and handed up here, that this node has forgotten what it promised."""
+        token = None if self.rejoining is None else self.rejoining.token
+        return token is not None and any(
+            each.index <= applied_index and each.rejoined_with(self.node_id) == token for each in self._known
+        )
 
     def removed_at(self, applied_index: int) -> bool:
         """It was a member, and is not any more, for good."""

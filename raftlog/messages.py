@@ -7,6 +7,7 @@ from typing import Any, Final, TypeGuard
 import msgpack
 
 from logboom.errors import ProtocolError
+from raftlog.configuration import REJOIN_TOKEN_BYTES
 
 Message = dict[str, Any]
 
@@ -46,6 +47,8 @@ def decode(raw: memoryview) -> Message:
             raise ProtocolError(f"Raft message {kind}: bad field {name}")
     if type(message.get("force", False)) is not bool:
         raise ProtocolError(f"Raft message {kind}: bad field force")
+    if "rejoining" in message and (kind != "next_node_idx" or not _is_token(message["rejoining"])):
+        raise ProtocolError(f"Raft message {kind}: bad field rejoining")
     if "entries" in message or "prevLogIdx" in message:
         _check_entries(message)
     return message
@@ -53,6 +56,10 @@ def decode(raw: memoryview) -> Message:
 
 def _in_range(value: Any) -> bool:
     return not isinstance(value, int) or 0 <= value < INDEX_MAX
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, bytes) and len(value) == REJOIN_TOKEN_BYTES
 
 
 def _is_index(value: Any) -> TypeGuard[int]:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from logboom.types import KIB, MIB
 from ports.clock import Clock
+from ports.counts import BYTES, RECORDS, SECONDS, Buckets
 from ports.invariant import invariant
 from ports.offload import Offload
 from ports.sync import SyncJob, SyncTarget
@@ -86,6 +87,14 @@ class GroupSync:
         """Of the journal, one at a time, side by side with groups; the first is under way."""
         self.groups = 0
         self.bytes = 0
+        self.journal_bytes = 0
+        """Of them, the journal's."""
+        self.files = 0
+        """Synced, in all groups; what is carried by the journal is not."""
+        self.seconds = Buckets(SECONDS)
+        """From the beginning of a group to the end of its last sync."""
+        self.sizes = Buckets(BYTES)
+        self.records = Buckets(RECORDS)
 
     def dirty(self, target: SyncTarget) -> None:
         """``target`` has queued writes: part of the next group."""
@@ -108,6 +117,11 @@ class GroupSync:
     def stalled(self, limit_s: float) -> bool:
         """The group under way has taken longer than ``limit_s``: the disk hangs."""
         return self._started is not None and self._clock.monotonic() - self._started > limit_s
+
+    @property
+    def under_way_s(self) -> float:
+        """So long the group under way has taken; 0: there is none."""
+        return 0.0 if self._started is None else self._clock.monotonic() - self._started
 
     @property
     def idle(self) -> bool:
@@ -133,6 +147,9 @@ class GroupSync:
         size = sum(job.pending_bytes for job in jobs)
         self.groups += 1
         self.bytes += size
+        self.files += len(alone) + bool(carried)
+        self.sizes.observe(size)
+        self.records.observe(sum(job.records for job in jobs))
         if self._limits.inline and len(alone) < INLINE_FILES_MAX and size <= self._limits.inline:
             self._running = 1
             self._run_inline([*alone, *carried[:1]], carried[1:])
@@ -167,6 +184,7 @@ class GroupSync:
             self._behind[key] = target
             carried.append(job)
         own = self._journal.take()
+        self.journal_bytes += own.pending_bytes if own is not None else 0
         return alone, [own, *carried] if own is not None else carried
 
     def flush(self) -> None:
@@ -268,6 +286,8 @@ class GroupSync:
             return
         for job in self._jobs:
             job.done()
+        if self._started is not None:
+            self.seconds.observe(self._clock.monotonic() - self._started)
         released, self._jobs, self._releasing, self._started = self._releasing, [], [], None
         _release(released)
         self._settled()

@@ -6,8 +6,9 @@ journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
 rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``raftlog.lifecycle``);
-then, once the log has said who the members are: term u64, Raft index u64, and that control entry. Equal states are
-equal bytes. Version 1, without the lifecycle, is read.
+then what was declared void (``raftlog.voids``); then, once the log has said who the members are: term u64, Raft index
+u64, and that control entry. Equal states are equal bytes. While nothing is void, version 2 is written, which does not
+say so. Version 1, without the lifecycle, is read.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from ports.invariant import invariant
 from raftlog.configuration import MEMBERS, Configuration
 from raftlog.entry import Route, pack_control, unpack_control
 from raftlog.lifecycle import Change, Lifecycle
+from raftlog.voids import Void, Voids
 
-VERSION: Final = 2
+VERSION: Final = 3
+BEFORE_VOIDS: Final = 2
 BEFORE_LIFECYCLES: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
 INDEX_MAX: Final = 1 << 62
@@ -56,6 +59,7 @@ class ParentState:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     members: Configuration | None = None
     """As the log has said last; None while it has said nothing."""
+    voids: Voids = field(default_factory=Voids)
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
@@ -91,15 +95,29 @@ class ParentState:
                 self.tails.pop(change.partition_id, None)
         return refused
 
+    def void(self, void: Void) -> str:
+        """A batch is declared void, unless that cannot be: then says why, and nothing has changed."""
+        tail = self.tails.get(void.partition_id)
+        if tail is None:
+            return f"partition {void.partition_id} has no batches"
+        if not (void.last_index <= tail.last_index and void.global_index <= tail.global_index):
+            return f"partition {void.partition_id} ends at {tail.last_index}"
+        self.voids = self.voids.after(void)
+        return ""
+
     def copy(self) -> ParentState:
         """As it is now; it shares nothing that changes."""
-        return ParentState(self.global_index, self.raft_index, dict(self.tails), self.lifecycle, self.members)
+        tails = dict(self.tails)
+        return ParentState(self.global_index, self.raft_index, tails, self.lifecycle, self.members, self.voids)
 
     def encode(self) -> bytes:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
-        head = HEADER.pack(VERSION, self.global_index, self.raft_index, len(rows))
+        version = VERSION if self.voids.count else BEFORE_VOIDS  # a release that knows of none reads it
+        head = HEADER.pack(version, self.global_index, self.raft_index, len(rows))
         rows.append(self.lifecycle.encode())
+        if self.voids.count:
+            rows.append(self.voids.encode())
         if self.members is not None:
             said = pack_control(self.members.fields())
             rows += [MEMBERS_AT.pack(self.members.term, self.members.index), said]
@@ -110,7 +128,7 @@ class ParentState:
         """What ``encode`` made; no bytes at all are a state nothing was applied to. Raises CorruptData."""
         if not raw:
             return cls()
-        if raw[0] not in (VERSION, BEFORE_LIFECYCLES):
+        if raw[0] not in (VERSION, BEFORE_VOIDS, BEFORE_LIFECYCLES):
             raise IncompatibleVersion(f"parent state format {raw[0]}", found=raw[0], supported=VERSION)
         if len(raw) < HEADER.size:
             raise CorruptData(f"a parent state of {len(raw)} bytes")
@@ -130,6 +148,11 @@ class ParentState:
         if raw[0] != BEFORE_LIFECYCLES:
             state.lifecycle, size = Lifecycle.decode(bytes(raw[end:]))
             end += size
+        if raw[0] == VERSION:
+            state.voids, size = Voids.decode(bytes(raw[end:]))
+            end += size
+            if not state.voids.count or any(not 0 < void.raft_index <= raft_index for void in state.voids.kept):
+                raise CorruptData(f"a parent state at Raft {raft_index} with voids that cannot be")
         if any(state.lifecycle.is_gone(partition) for partition in state.tails):
             raise CorruptData("a parent state with the log of a partition that is destroyed")
         if len(raw) > end:

@@ -57,3 +57,18 @@ class Payloads(Protocol):
     def lose(self, route: Route) -> bool:
         """A batch is damaged here: not held until it is received again. False: it was not held."""
         ...
+
+    def concede(self, route: Route) -> bool:
+        """Nobody has this batch: the log may go on behind a hole in its place. False: it is held, or cannot be a hole.
+
+        A hole is not ``held``. It is filled by ``receive`` as soon as the batch turns up.
+        """
+        ...
+
+    def is_hole(self, route: Route) -> bool:
+        """There is a hole in its place here, conceded or voided."""
+        ...
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        """A leader is about to void it: ``receive`` takes it no more, until it is taken off again."""
+        ...

@@ -2,8 +2,8 @@
 
 What was found and may not be on the disk is written again. What the journal carries and a log
 lost with the power is put back. Anything else is missing: it is damaged, or, in write-behind mode,
-gone with the power; it is refetched before this node leads or applies anything. Nothing is cut off
-the journal: it may have been acknowledged (docs/decisions/0010).
+gone with the power; it is refetched before this node leads or applies anything, unless the journal says
+that it was declared void. Nothing is cut off the journal: it may have been acknowledged (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from raftlog.journal import Journal
 from raftlog.outbox import GroupSync
 from raftlog.payloads import Payloads
 from raftlog.repair import Wanted
+from raftlog.voids import voided_in
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +36,12 @@ def recover(journal: Journal, payloads: Payloads, group: GroupSync) -> Recovered
     put_back = _put_back(journal, payloads)
     group.flush()  # opening a log has synced the rest of it: the journal is needed for none any more
     journal.forget_redo()
+    voided = voided_in(command for command, _, _ in journal.entries[1:])
     missing = [
         Wanted(route, index)
         for command, index, _ in journal.entries[1:]
         for route in unpack_routes(command)
-        if not payloads.holds(route)
+        if not payloads.holds(route) and not (route.digest in voided and payloads.concede(route))
     ]
     group.flush()
     return Recovered(put_back, missing)

@@ -46,9 +46,11 @@ class Roster:
 
     @property
     def standing(self) -> str:
-        """What this node is in its cluster: a role of ``raftlog.configuration``, ``waiting`` or ``removed``."""
+        """What this node is in its cluster: a role (``configuration``), ``waiting``, ``rejoining`` or ``removed``."""
         if self._is_removed():
             return "removed"
+        if self._membership.rejoining is not None:
+            return "rejoining"
         seat = self._membership.current.seat(self._membership.node_id)
         return "waiting" if seat is None else str(seat.role)
 
@@ -90,7 +92,7 @@ class Roster:
         for peer in wanted:
             engine.add_peer(peer)
         self._feeds.set_peers(engine.peers)
-        self._repair.set_peers(wanted)
+        self._repair.set_peers(wanted, alone=current.ids == (own,) and settled)
         self._links.set_members(addresses, current=current, settled=settled, guests=extra)
 
     def link_up(self, peer: NodeId) -> None:

@@ -55,7 +55,7 @@ class Transfer:
             return
         if self._to is not None:
             raise Unavailable("leadership is being handed over already", retry_after=0.1)
-        last, connected = engine.journal.last_index, engine.connected_peers
+        last, connected = engine.journal.last_index, set(engine.connected_peers) - engine.forgetful.keys()
         able = [v for v in voters if v in connected and last - engine.acknowledged_by(v) <= BEHIND_MAX]
         if to is not None:
             able = [v for v in able if v == to]

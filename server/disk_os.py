@@ -6,21 +6,46 @@ import fcntl
 import itertools
 import os
 import shutil
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ports.disk import Buffer
+from ports.counts import SECONDS, Buckets, Counted
+from ports.disk import Advice, Buffer
 
 IOV_MAX: Final = 1024
 PAGE: Final = 4096
+ADVICE: Final = {Advice.SOON: os.POSIX_FADV_WILLNEED, Advice.DONE: os.POSIX_FADV_DONTNEED}
+
+
+class Syncs:
+    """How long syncs take, of a disk's files, by what a file's name ends with. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_suffix: dict[str, Buckets] = {".journal": Buckets(SECONDS), ".log": Buckets(SECONDS)}
+        self._others = Buckets(SECONDS)
+
+    def observe(self, path: Path, seconds: float) -> None:
+        """One sync, which has taken far longer than this does."""
+        with self._lock:
+            self._by_suffix.get(path.suffix, self._others).observe(seconds)
+
+    def snapshot(self) -> dict[str, Counted]:
+        """By kind of file."""
+        with self._lock:
+            journal, aof = self._by_suffix[".journal"], self._by_suffix[".log"]
+            return {"journal": journal.snapshot(), "aof": aof.snapshot(), "other": self._others.snapshot()}
 
 
 class OsFile:
     """One descriptor. Offsets are explicit, so threads may read while another writes."""
 
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, flags: int, syncs: Syncs | None = None) -> None:
         self.path = path
+        self._syncs = syncs
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def read(self, *, offset: int, length: int) -> bytes:
@@ -40,6 +65,10 @@ class OsFile:
         raw = self.read(offset=offset, length=length)
         os.posix_fadvise(self._fd, start, whole, os.POSIX_FADV_DONTNEED)
         return raw
+
+    def advise(self, advice: Advice, *, offset: int, length: int) -> None:
+        """See AdvisedFile."""
+        os.posix_fadvise(self._fd, offset, length, ADVICE[advice])
 
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """See File."""
@@ -61,7 +90,10 @@ class OsFile:
 
     def sync(self) -> None:
         """See File."""
+        began = time.perf_counter()
         os.fdatasync(self._fd)
+        if self._syncs is not None:
+            self._syncs.observe(self.path, time.perf_counter() - began)
 
     def size(self) -> int:
         """See File."""
@@ -103,9 +135,12 @@ class OsLock:
 class OsDisk:
     """The operating system's file system."""
 
+    def __init__(self) -> None:
+        self.syncs = Syncs()
+
     def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> OsFile:
         """See Disk."""
-        return OsFile(path, (os.O_RDONLY if readonly else os.O_RDWR) | (os.O_CREAT if create else 0))
+        return OsFile(path, (os.O_RDONLY if readonly else os.O_RDWR) | (os.O_CREAT if create else 0), self.syncs)
 
     def exists(self, path: Path) -> bool:
         """See Disk."""

@@ -27,7 +27,7 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNHEALTHY = 0, 1, 2, 5
 
 def run(settings: Settings) -> int:
     """The exit status: 0 after a clean stop, 2 for configuration, 5 when the node had to stop itself."""
-    configure(level=settings.node.log_level, form=settings.node.log_format)
+    configure(level=settings.node.log_level, form=settings.node.log_format, node=settings.node.id)
     _raise_open_files()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
     gc.set_threshold(50_000, 20, 20)
@@ -68,9 +68,11 @@ async def _serve(settings: Settings) -> int:
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
+    installs = 0
     while True:
         try:
             node = Node(settings, fatal=fatal)
+            node.watching.installs = installs
             await node.start()
         except LogboomError as error:
             sys.stderr.write(f"logboom node: {error} [{error.code}]\n")
@@ -84,6 +86,7 @@ async def _serve(settings: Settings) -> int:
         if not isinstance(reason, InstallDue):
             break
         log.info("starting_anew", reason=reason.message)
+        installs += 1
         await node.close()
         if asked:
             return EXIT_OK

@@ -6,7 +6,7 @@ nothing that the journal and the partition logs know better: indices and waterma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, groupby, repeat
 from typing import Annotated, Any, Final
 
@@ -17,9 +17,23 @@ from logboom.config import PARTITIONS_MAX
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, NodeId
+from raftlog.voids import Void
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """1 was a file called identity.json, with neither a checksum nor the rest."""
+BEFORE_VOIDS: Final = 2
+"""Written as long as nothing was declared void."""
+
+
+class VoidBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A committed batch that was lost on all nodes and declared void, for people: the log knows better."""
+
+    partition: int
+    first_index: int
+    last_index: int
+    digest: str
+    global_index: int
+    applied: bool
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ids of all nodes that the directory was begun with, sorted; none: it was begun by one that joins."""
     partitions: tuple[Kind, ...]
     """From partition 0 on."""
+    voids: tuple[VoidBatch, ...] = ()
+    """The last ones."""
 
     @staticmethod
     def of(node: NodeId, cluster: ClusterSettings, *, joins: bool = False) -> Manifest:
@@ -51,6 +67,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             members=() if joins else tuple(sorted(member.id for member in cluster.members)),
             partitions=tuple(Kind(sum(1 for _ in same), *kind) for kind, same in kinds),
         )
+
+    def with_voids(self, voids: Iterable[Void]) -> Manifest:
+        """That says what was declared void."""
+        rows = (
+            VoidBatch(v.partition_id, v.first_index, v.last_index, v.digest.hex(), v.global_index, v.applied)
+            for v in voids
+        )
+        return msgspec.structs.replace(self, voids=tuple(rows))
 
     def check_owner(self, wanted: Manifest, where: str) -> None:
         """Raises WrongNode if the directory was made by others than ``wanted`` names."""
@@ -109,7 +133,10 @@ def _check(partition: int, had: Kind | None, wanted: Kind | None, partitions: in
 
 def encode(manifest: Manifest) -> bytes:
     """The file."""
-    return sealed(msgspec.to_builtins(manifest) | {"format": FORMAT_VERSION})
+    fields = msgspec.to_builtins(manifest)
+    if not manifest.voids:
+        del fields["voids"]
+    return sealed(fields | {"format": FORMAT_VERSION if manifest.voids else BEFORE_VOIDS})
 
 
 def decode(raw: bytes, *, path: str) -> Manifest:
@@ -123,7 +150,7 @@ def decode(raw: bytes, *, path: str) -> Manifest:
         raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
     if not whole:
         raise CorruptData(f"{path} does not match its checksum: restore it, or the node from a peer", path=path)
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, BEFORE_VOIDS):
         raise IncompatibleVersion(
             f"{path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",
             found=version,
@@ -131,9 +158,12 @@ def decode(raw: bytes, *, path: str) -> Manifest:
         )
     del fields["format"]
     try:
-        return msgspec.convert(fields, Manifest)
+        found = msgspec.convert(fields, Manifest)
     except msgspec.ValidationError as error:
         raise CorruptData(f"{path} is no manifest: {error}", path=path) from error
+    if bool(found.voids) != (version == FORMAT_VERSION):
+        raise CorruptData(f"{path} is no manifest of format {version}", path=path)
+    return found
 
 
 def sealed(fields: dict[str, Any]) -> bytes:

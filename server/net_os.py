@@ -61,11 +61,13 @@ class AsyncioConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if len(self._registry) >= self._limits.connections_max:
+            self._limits.traffic.refused += 1
             log.warning("too_many_connections", limit=self._limits.connections_max)
             self._closed = True
             self._transport.abort()
             return
         self._registry[self] = None
+        self._limits.traffic.opened += 1
         peer = transport.get_extra_info("peername")
         self._remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         sock = transport.get_extra_info("socket")
@@ -79,6 +81,7 @@ class AsyncioConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closed:
             return
+        self._limits.traffic.bytes_in += len(data)
         try:
             frames = self._feed(data)
         except InvariantViolated as error:
@@ -90,6 +93,7 @@ class AsyncioConnection(asyncio.Protocol):
                 log.error("connection_handler_failed", remote=self._remote, exc_info=error)
             self._cut(error)
             return
+        self._limits.traffic.frames_in += frames
         self._watch_frame(fresh=frames > 0)
         self._guard(self._handler.read_done)
 
@@ -157,14 +161,18 @@ class AsyncioConnection(asyncio.Protocol):
         """See Connection."""
         if self._closed:
             return
+        size = sum(map(len, buffers))
         self._queue.extend(buffers)
-        self._queued += sum(map(len, buffers))
+        self._queued += size
+        self._limits.traffic.frames_out += 1
+        self._limits.traffic.bytes_out += size
         self._held_back = False
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
         if self._buffered() > 2 * self._limits.send_buffer_bytes:
             log.warning("slow_reader_cut", remote=self._remote, bytes=self._buffered())
+            self._limits.traffic.cut += 1
             self.abort()
 
     def flush(self) -> None:
@@ -202,6 +210,11 @@ class AsyncioConnection(asyncio.Protocol):
 
     def _buffered(self) -> int:
         return self._queued + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    @property
+    def queued(self) -> int:
+        """See Connection."""
+        return self._buffered()
 
     @property
     def congested(self) -> bool:
@@ -250,6 +263,7 @@ class AsyncioConnection(asyncio.Protocol):
 
     def _cut(self, error: BaseException) -> None:
         self._error = error if isinstance(error, Exception) else None
+        self._limits.traffic.cut += 1
         refuse = getattr(self._handler, "refuse", None)
         if refuse is not None and isinstance(error, LogboomError) and not self._closed:
             self._guard(lambda: refuse(error))

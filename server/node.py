@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,12 +21,14 @@ from dispatcher.rebuilding import Rebuilding
 from dispatcher.scrubbing import Scrubbing
 from dispatcher.service import ClientService
 from dispatcher.serving import SnapshotServing
+from dispatcher.signals import Signals
+from dispatcher.signals import make as make_signals
 from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
 from logboom.errors import ConfigError, IndexCompacted, LogboomError
-from logboom.settings import ClusterSettings, Member, Settings
+from logboom.settings import Member, Settings
 from logboom.types import GlobalLogIndex, NodeId
 from ports.net import ConnectionLimits, Listener
 from ports.timers import wait
@@ -35,15 +36,19 @@ from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links
-from raftlog.membership import Membership
+from raftlog.membership import Membership, Rejoining
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import ParentState
+from raftlog.voids import Voids
+from server.agreement import settings_digest
 from server.data_dir import DataDir
 from server.faults import drop_hook
 from server.install import Intent, install_logs
 from server.manifest import Manifest
 from server.partitions import PartitionRooms, changes_in, ordered_in
+from server.rejoin import NO_MAJORITY, Memory, open_journal
 from server.shares import apply_share, log_share
+from server.watching import Watching
 from server.world import World, real_world
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -73,25 +78,28 @@ class Node:
         self.apply_offload = self.world.apply_offload
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
+        self.watching = Watching(settings, self.node_id, self.world)
         manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
             disk=self.disk,
             manifest=manifest,
         )
-        self.journal = Journal.open(
+        self._memory = Memory(self.disk, self.data_dir.path, self.rng.randbytes)
+        self.journal, self._token = open_journal(
+            self._open_journal,
+            self._memory,
             disk=self.disk,
             directory=self.data_dir.journal,
-            cluster_id=settings.cluster.id,
-            segment_bytes=settings.raft.journal_segment_bytes,
-            random_bytes=self.rng.randbytes,
+            partition=self.data_dir.partition,
         )
         self.sets = SnapshotStore(self.disk, self.data_dir.snapshots)
         intent = Intent(self.disk, self.data_dir.path)
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
         self.membership = self._membership(manifest)
-        manifest = msgspec.structs.replace(manifest, members=self.data_dir.manifest.members)
+        begun = self.data_dir.manifest
+        manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids)
         self._check_begin()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
@@ -119,12 +127,15 @@ class Node:
         for partition_id, why in self.rooms.lacking.items():
             self.pipeline.rebuilding.lacking(partition_id, why)
         self.pipeline.scrubbing = self._scrubbing(self.pipeline)
+        self.pipeline.signals = self._signals(self.pipeline)
+        self.pipeline.voiding.declared = self._note_voids
         self.pipeline.raft.recover()
-        self.service = ClientService(self.pipeline, settings)
+        self.service = ClientService(self.pipeline, settings, self.watching.tracer())
         self._listener: Listener | None = None
 
     async def start(self) -> str:
         """Bind both ports and take part; returns the client address as bound."""
+        await self.watching.start(self.pipeline, self.service, self.rooms.counts)
         tls = self.settings.tls.directory
         context = certs.server_context(tls, self.node_id) if tls else None
         net = self.settings.net
@@ -138,6 +149,7 @@ class Node:
                 frame_s=net.frame_ms / 1000,
                 send_buffer_bytes=net.client_send_buffer_bytes,
                 connections_max=net.connections_max,
+                traffic=self.watching.clients,
             ),
             tls=context,
         )
@@ -148,6 +160,7 @@ class Node:
 
     async def hand_over(self) -> None:
         """Before this node stops: if it leads, and another can, have that one lead. ``raft.transfer_ms`` at most."""
+        self.watching.stopping()
         until = self.clock.monotonic() + self.settings.raft.transfer_ms / 1000
         while self.pipeline.raft.engine.is_leader and self.clock.monotonic() < until:
             try:
@@ -164,13 +177,49 @@ class Node:
             await self._listener.close()
         await self.service.close()
         await self.pipeline.close()
+        await self.watching.close()
         offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
         await asyncio.gather(*(offload.close() for offload in offloads))
         self.rooms.close()
         self.journal.close()
         self.data_dir.close()
 
+    def _note_voids(self, voids: Voids) -> None:
+        """In the manifest, for people. While the log is replayed it says so already."""
+        manifest = self.data_dir.manifest.with_voids(voids.kept)
+
+        def write() -> None:
+            if self.data_dir.manifest != manifest and len(self.data_dir.manifest.voids) <= len(manifest.voids):
+                self.data_dir.adopt(manifest)
+
+        def written(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self.fatal(error)
+
+        self.slow_offload.submit(write, written)
+
     # -- parts
+
+    def _open_journal(self) -> Journal:
+        return Journal.open(
+            disk=self.disk,
+            directory=self.data_dir.journal,
+            cluster_id=self.settings.cluster.id,
+            segment_bytes=self.settings.raft.journal_segment_bytes,
+            random_bytes=self.rng.randbytes,
+        )
+
+    def _rejoining(self) -> Rejoining | None:
+        return None if self._token is None else Rejoining(self._token, self._rejoined)
+
+    def _rejoined(self, done: Callable[[], None]) -> None:
+        def removed(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self.fatal(error)
+            else:
+                done()
+
+        self.apply_offload.submit(self._memory.over, removed)
 
     def _membership(self, wanted: Manifest) -> Membership:
         """What the log says counts; the settings only where it has said nothing yet."""
@@ -178,7 +227,9 @@ class Node:
         begins = self.parent.members
         if begins is None:
             begins = Configuration.of_settings(self.settings.cluster.members) if begun.members else NOBODY
-        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins)
+        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins, rejoining=self._rejoining())
+        if found.rejoining is not None and self.node_id in found.current.voters and len(found.current.voters) <= 2:
+            log.error("rejoin_needs_a_leader", advice=NO_MAJORITY, voters=list(found.current.voters))
         if found.current.index <= 1:
             begun.check_members(wanted, str(self.data_dir.path))
         elif set(found.current.ids) != {m.id for m in self.settings.cluster.members}:
@@ -195,6 +246,8 @@ class Node:
 
     def _used(self) -> set[int]:
         """Partitions of the settings that something was ordered for, committed or not."""
+        if self._token is not None:  # the journal cannot tell
+            return set(range(sum(kind.count for kind in self.data_dir.manifest.partitions)))
         created = {*self.parent.lifecycle.created, *(c.partition_id for c in changes_in(self.journal) if c.kind)}
         return {int(p) for p in {*self.parent.tails, *ordered_in(self.journal)} - created}
 
@@ -304,6 +357,22 @@ class Node:
             fatal=self.fatal,
         )
 
+    def _signals(self, backend: Backend) -> Signals:
+        settings = self.settings.admission
+        return Signals(
+            make_signals(
+                settings,
+                free_bytes=lambda: self.disk.free_bytes(self.data_dir.path),
+                resident_bytes=self.world.resident_bytes,
+            ),
+            settings,
+            admission=self.admission,
+            view=backend.view,
+            partitions=backend.partition_ids,
+            offload=self.apply_offload,
+            eased=backend.submitting.eased,
+        )
+
     def _rebuilding(self, pipeline: Pipeline) -> Rebuilding:
         return Rebuilding(
             machines=self.machines,
@@ -336,6 +405,7 @@ class Node:
                     handshake_s=net.handshake_ms / 1000,
                     frame_s=net.frame_ms / 1000,
                     send_buffer_bytes=net.peer_send_buffer_bytes,
+                    traffic=self.watching.peers,
                 ),
                 tls=certs.peer_contexts(tls, self.node_id) if tls else None,
                 events=events,
@@ -360,12 +430,6 @@ class Node:
             events=pipeline,
             fatal=self.fatal,
         )
-
-
-def settings_digest(cluster: ClusterSettings) -> bytes:
-    """What both ends of a link compare: all cluster settings but the members, in a canonical form."""
-    shared = msgspec.structs.replace(cluster, members=())
-    return hashlib.blake2b(msgspec.json.encode(shared, order="deterministic"), digest_size=16).digest()
 
 
 def _member(settings: Settings) -> Member:

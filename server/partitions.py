@@ -13,6 +13,7 @@ from logboom.errors import ConfigError, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
+from partitions.apply_counts import ApplyCounts
 from partitions.log import PartitionLog
 from partitions.machines import machine_class, open_machine
 from partitions.opening import LogBase
@@ -58,6 +59,7 @@ class PartitionRooms:
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
         self.ending: dict[PartitionId, Machine] = {}
+        self.counts = ApplyCounts()
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh: dict[PartitionId, Opened] = {}
         """Opened off the loop."""
@@ -136,6 +138,7 @@ class PartitionRooms:
             settings=self._apply[partition_id],
             on_progress=progressed,
             fatal=self._fatal,
+            counts=self.counts,
         )
 
     def remove(self, partition_id: PartitionId) -> None:

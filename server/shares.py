@@ -45,6 +45,11 @@ def _apply_share(settings: ApplySettings, partitions: int) -> ApplySettings:
 
 
 def log_share(settings: LogSettings, partitions: int) -> LogSettings:
-    """A share, for each of so many, of the memory for recent batches."""
+    """A share, for each of so many, of the memory for recent batches, and of open files."""
     recent = settings.recent_node_bytes // partitions
-    return msgspec.structs.replace(settings, recent_bytes=min(settings.recent_bytes, recent))
+    files = max(1, settings.open_files_node_max // partitions)
+    return msgspec.structs.replace(
+        settings,
+        recent_bytes=min(settings.recent_bytes, recent),
+        open_files_max=min(settings.open_files_max, files),
+    )

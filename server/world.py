@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import time
@@ -12,13 +13,16 @@ from pathlib import Path
 from logboom.settings import ApplySettings
 from partitions.machines.kv_file import KvFile
 from ports.clock import Clock
+from ports.counts import Counted
 from ports.disk import Disk
+from ports.http import HttpServers
 from ports.net import Network
 from ports.offload import Offload
 from ports.rng import Rng
 from ports.state_file import StateFile
 from server.clock_os import OsClock
 from server.disk_os import OsDisk
+from server.http_os import OsHttp
 from server.net_os import AsyncioNetwork
 from server.offload_os import ThreadOffload
 
@@ -50,15 +54,23 @@ class World:
     """Holds up a thread of an offload for so many seconds; never the loop."""
     open_state_file: Callable[[Path, ApplySettings], StateFile]
     """In a directory that exists. Blocking."""
+    resident_bytes: Callable[[], int]
+    """Memory of this process."""
+    http: HttpServers | None = None
+    """For operators; None: there is no such port in this world."""
+    background: Callable[[str], Offload] | None = None
+    """A thread of its own, by name, for what must hold up nothing else."""
+    fsyncs: Callable[[], dict[str, Counted]] = dict
+    """How long syncs took, by kind of file, if somebody counts."""
 
 
 def real_world(*, fatal: Callable[[BaseException], None]) -> World:
     """The operating system's. ``fatal`` is called, on the loop, with what goes wrong inside the network."""
-    clock = OsClock()
+    clock, disk = OsClock(), OsDisk()
     return World(
         clock=clock,
         rng=random.Random(secrets.randbits(128)),
-        disk=OsDisk(),
+        disk=disk,
         network=AsyncioNetwork(clock=clock, on_fatal=fatal),
         sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
@@ -66,4 +78,13 @@ def real_world(*, fatal: Callable[[BaseException], None]) -> World:
         slow_offload=ThreadOffload(workers=1, name="slow"),
         sleep=time.sleep,
         open_state_file=KvFile,
+        http=OsHttp(on_fatal=fatal),
+        background=lambda name: ThreadOffload(workers=1, name=name),
+        fsyncs=disk.syncs.snapshot,
+        resident_bytes=_resident_bytes,
     )
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -16,7 +16,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
-from ports.scrub import UNREADABLE, Piece, Pieces
+from ports.scrub import UNREADABLE, Piece, Pieces, twice
 from snapshots.meta import SetMeta, decode, encode
 from snapshots.states import StatesWriter, Written, check_header, scrub_states, verify_states, whole_bytes
 
@@ -175,15 +175,7 @@ class SnapshotStore:
         """Read one set again. The damage of the last piece is the set's: it is of no use. Who removes it ends this."""
         path = self._path(global_index, "set")
         try:
-            meta = self.get(global_index)
-            raw = self._disk.read_file(path)
-            yield Piece(len(raw))
-            decode(raw, path=str(path))
-            file = self._disk.open(self._path(global_index, "states"), readonly=True)
-            try:
-                yield from scrub_states(file, meta)
-            finally:
-                file.close()
+            yield from twice(lambda: self._scrub(global_index, path))
         except IndexCompacted:
             return
         except (CorruptData, IncompatibleVersion, OSError) as error:
@@ -192,6 +184,17 @@ class SnapshotStore:
             if any(meta.global_index == global_index for meta in self._sets):
                 known = error if isinstance(error, CorruptData) else CorruptData(f"{path}: {error}", path=str(path))
                 yield Piece(0, known)
+
+    def _scrub(self, global_index: GlobalLogIndex, path: Path) -> Pieces:
+        meta = self.get(global_index)
+        raw = self._disk.read_file(path)
+        yield Piece(len(raw))
+        decode(raw, path=str(path))
+        file = self._disk.open(self._path(global_index, "states"), readonly=True)
+        try:
+            yield from scrub_states(file, meta)
+        finally:
+            file.close()
 
     def remove(self, global_index: GlobalLogIndex) -> None:
         """On return it is gone, durably."""

@@ -20,16 +20,21 @@ SYSTEMS: Final[Mapping[str, System]] = {
 
 
 @contextmanager
-def started(system: str, directory: Path, binary: Path | str | None = None) -> Iterator[Cluster]:
-    """A fresh cluster of a system, ended and removed with its data afterwards.
+def started(
+    system: str, directory: Path, binary: Path | str | None = None, *, alone: bool = False
+) -> Iterator[Cluster]:
+    """A fresh cluster of a system, or one server ``alone``, ended and removed with its data afterwards.
 
     ``binary``: its program, if not the one that is found. Raises Missing, TimeoutError.
     """
+    make = SYSTEMS[system].alone if alone else SYSTEMS[system].cluster
+    if make is None:
+        raise Missing(f"{system}: is not started with one server")
     program = Path(binary) if binary else SYSTEMS[system].find()
     directory.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f"{system}-", dir=directory)).resolve()
     try:
-        with SYSTEMS[system].cluster(program, place) as cluster:
+        with make(program, place) as cluster:
             yield cluster
     finally:
         shutil.rmtree(place, ignore_errors=True)

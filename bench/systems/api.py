@@ -15,7 +15,7 @@ __all__ = ["Cluster", "Missing", "Probe", "Prober", "System"]
 
 
 class Cluster(Protocol):
-    """Three server processes; a context manager that starts them and ends them."""
+    """Server processes, three of them or one alone; a context manager that starts them and ends them."""
 
     nodes: list[str]
     addresses: dict[str, str]
@@ -69,3 +69,5 @@ class System:
     target: Callable[[Job], Target]
     prober: Prober | None = None
     """None: it has no automatic failover."""
+    alone: Callable[[Path, Path], Cluster] | None = None
+    """As ``cluster``, with one server, where that is of use to somebody."""

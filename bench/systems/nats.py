@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 from bench.systems import programs
@@ -182,10 +183,10 @@ class NatsCluster(Processes):
     def command(self, node: str) -> list[str]:
         routes = ", ".join(f"nats://{address}" for address in self.peer_addresses.values())
         config = self.place(node) / "nats.conf"
+        cluster = f"cluster {{ name: bench, listen: {self.peer_addresses[node]}, routes: [{routes}] }}\n"
         config.write_text(
             f"server_name: {node}\nlisten: {self.addresses[node]}\n"
-            f'jetstream {{ store_dir: "{self.place(node)}" }}\n'
-            f"cluster {{ name: bench, listen: {self.peer_addresses[node]}, routes: [{routes}] }}\n"
+            f'jetstream {{ store_dir: "{self.place(node)}" }}\n' + (cluster if len(self.nodes) > 1 else "")
         )
         return [str(self.program), "--config", str(config)]
 
@@ -220,7 +221,9 @@ class NatsCluster(Processes):
                     "num_replicas": len(self.nodes),
                 }
                 said = await connection.request(f"$JS.API.STREAM.CREATE.{stream(number)}", config)
-            cluster = said.get("cluster", {})
+            # One server alone has none, and says nothing of it.
+            alone: dict[str, Any] = {"leader": self.nodes[0]}
+            cluster: dict[str, Any] = said.get("cluster", {}) if len(self.nodes) > 1 else alone
             if number == 0:
                 first = cluster.get("leader")
             offline = [replica for replica in cluster.get("replicas", []) if not replica.get("current")]
@@ -303,4 +306,11 @@ async def prober(cluster: Cluster, leader: str) -> AsyncIterator[Probe]:
             connection.close()
 
 
-SYSTEM: Final = System("nats", lambda: programs.find("nats", "nats-server"), NatsCluster, Target, prober)
+SYSTEM: Final = System(
+    "nats",
+    lambda: programs.find("nats", "nats-server"),
+    NatsCluster,
+    Target,
+    prober,
+    alone=partial(NatsCluster, alone=True),
+)

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -62,8 +63,8 @@ class PostgresCluster(Processes):
     # Fast shutdown: not waiting for clients.
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT
 
-    def __init__(self, program: Path, directory: Path) -> None:
-        super().__init__(program, directory)
+    def __init__(self, program: Path, directory: Path, *, alone: bool = False) -> None:
+        super().__init__(program, directory, alone=alone)
         self._as: list[str] = []
         name = user()
         if name is not None:
@@ -101,7 +102,7 @@ class PostgresCluster(Processes):
             "max_wal_size": "16GB",
             "checkpoint_timeout": "30min",
             "synchronous_commit": "on",
-            "synchronous_standby_names": "ANY 1 (n2, n3)" if node == "n1" else "",
+            "synchronous_standby_names": "ANY 1 (n2, n3)" if node == "n1" and len(self.nodes) > 1 else "",
         }
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._as, str(self.program), "-D", str(self._data(node)), *flags]
@@ -236,4 +237,4 @@ class Target:
             await line.connection.close()
 
 
-SYSTEM: Final = System("postgres", find, PostgresCluster, Target)
+SYSTEM: Final = System("postgres", find, PostgresCluster, Target, alone=partial(PostgresCluster, alone=True))

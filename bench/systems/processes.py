@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Processes:
-    """Three nodes on loopback: what ``bench.systems.Cluster`` asks for and is the same for every peer.
+    """Three nodes on loopback, or one alone: what ``bench.systems.Cluster`` asks for and is the same for every peer.
 
     A peer says how its nodes are started (``command``), who leads (``find_leader``) and, where it matters,
     what has to exist before (``prepare``).
@@ -28,11 +28,11 @@ class Processes:
     settings: str = ""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
-    def __init__(self, program: Path, directory: Path) -> None:
+    def __init__(self, program: Path, directory: Path, *, alone: bool = False) -> None:
         self.program = program
         self.directory = directory
-        self.nodes = ["n1", "n2", "n3"]
-        ports = free_ports(6)
+        self.nodes = ["n1"] if alone else ["n1", "n2", "n3"]
+        ports = free_ports(2 * len(self.nodes))
         self.addresses = {n: f"127.0.0.1:{ports[2 * k]}" for k, n in enumerate(self.nodes)}
         self.peer_addresses = {n: f"127.0.0.1:{ports[2 * k + 1]}" for k, n in enumerate(self.nodes)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

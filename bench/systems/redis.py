@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -129,7 +130,7 @@ class RedisCluster(Processes):
     def find_leader(self) -> str | None:
         """The master, once both replicas follow it."""
         said = asyncio.run(self._replication())
-        return self.nodes[0] if said.count(b"state=online") == len(self.nodes) - 1 else None
+        return self.nodes[0] if said and said.count(b"state=online") == len(self.nodes) - 1 else None
 
     async def _replication(self) -> bytes:
         host, _, port = self.addresses[self.nodes[0]].rpartition(":")
@@ -200,4 +201,4 @@ def find() -> Path:
     return programs.find("redis", "redis-server")
 
 
-SYSTEM: Final = System("redis", find, RedisCluster, Target)
+SYSTEM: Final = System("redis", find, RedisCluster, Target, alone=partial(RedisCluster, alone=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +11,9 @@ import msgspec
 from blake3 import blake3
 
 from chaos.fuzz.batches import seal_batch
-from chaos.fuzz.samples import batch, raw
+from chaos.fuzz.samples import batch, block, raw
 from chaos.fuzz.target import Cursor, Target, counted, framed, holds, packed
+from logboom.client.log_batches import LogBatch, LogMetadata, batches_of, metadata_of
 from logboom.client.operations import log_piece_of
 from logboom.errors import CorruptData, IncompatibleVersion, ProtocolError
 from logboom.types import GlobalLogIndex
@@ -123,7 +125,46 @@ def _piece_seeds() -> list[bytes]:
     return [counted(packed(header), one if header["rows"] else b"") for header in headers]
 
 
+# -- streams of records
+
+
+def feed(data: bytes) -> None:
+    """First byte: which kind of frame. u16 length of the header, it, and the body."""
+    cursor = Cursor(data)
+    kind = (Kind.BATCHES, Kind.RECORDS, Kind.METADATA)[cursor.number(1) % 3]
+    frame = framed(kind, cursor.take(cursor.number(2)), cursor.rest())
+    if frame is None:
+        return
+    try:
+        found = [metadata_of(frame)] if kind is Kind.METADATA else list(batches_of(frame))
+    except ProtocolError:
+        return
+    for each in found:
+        block = each.block if isinstance(each, LogMetadata) else each.records
+        holds(len(each.indexes()) == block.count >= 1, "an index for each record")
+        if isinstance(each, LogBatch):
+            holds(sum(map(len, block.payloads())) == len(block.data), "bytes are lost")
+
+
+def _feed_seeds() -> list[bytes]:
+    one = batch()
+    two = batch(previous=one)
+    header = {"partition": 1, "first_index": 2, "global_indexes": array("Q", [3, 9]).tobytes()}
+    seeds = [b"\0" + counted(packed(header), raw(one) + raw(two))]
+    of = block()
+    fields: dict[str, Any] = {
+        "partition": 1, "first_index": 1, "global_index": 3, "term": 1, "timestamp_ms": 5, "producer": bytes(16),
+        "epoch": 0, "sequence": 0, "next_index": 99, "count": of.count, "metadata": len(of.metadata),
+        "data": len(of.data),
+    }  # fmt: skip
+    offsets = array("I", range(0, 3 * of.count, 3)).tobytes()
+    seeds.append(b"\1" + counted(packed({**fields, "offsets": offsets}), bytes(of.metadata) + bytes(of.data)))
+    seeds.append(b"\2" + counted(packed(fields), bytes(of.metadata)))
+    return seeds
+
+
 TARGETS = [
+    Target("feed", feed, _feed_seeds, "records that a client is sent"),
     Target("batch_file", batch_file, _file_seeds, "files of batches in a backup"),
     Target("backup_list", backup_list, _list_seeds, "backup.json"),
     Target("log_piece", log_piece, _piece_seeds, "batches that a backup is given by a node"),

@@ -24,6 +24,7 @@ from logboom.errors import (
 from logboom.records import RecordBlock
 from logboom.wire import PREFIX, Frame, FrameDecoder, Kind, encode
 from raftlog import messages
+from raftlog.configuration import REJOIN_TOKEN_BYTES
 from raftlog.entry import Route, pack_routes, unpack_routes
 
 # -- streams
@@ -237,6 +238,9 @@ def raft_message(data: bytes) -> None:
             _in_range(term, int)
             holds(index == message["prevLogIdx"] + 1 + position, "entries are dense")
             routes(command)
+    if "rejoining" in message:
+        holds(message["type"] == "next_node_idx", "only who answers has forgotten")
+        holds(len(message["rejoining"]) == REJOIN_TOKEN_BYTES, "a token of another length")
     raw = packed_or_none(message)
     if raw is not None:
         holds(messages.encode(messages.decode(memoryview(raw))) == raw, "a message does not come back")
@@ -251,12 +255,16 @@ def _message_seeds() -> list[bytes]:
     append = {"type": "append_entries", "term": 4, "commit_index": 2, "seq": 17}
     command = pack_routes([_route(0), _route(1)])
     entries = [[command, 3, 4], [b"\x01", 4, 4]]
+    reply = {"type": "next_node_idx", "term": 4, "next_node_idx": 5, "reset": True, "success": False, "seq": 17}
     votes = {"term": 5, "last_log_index": 9, "last_log_term": 4}
     each = [
         append,
         {**append, "prevLogIdx": 2, "prevLogTerm": 1, "entries": entries},
         {**append, "prevLogIdx": 2, "prevLogTerm": 1, "entries": []},
         {"type": "next_node_idx", "term": 4, "next_node_idx": 5, "reset": False, "success": True, "seq": 17},
+        {**reply, "rejoining": b"t" * REJOIN_TOKEN_BYTES},
+        {**reply, "rejoining": b"t"},
+        {**append, "rejoining": b"t" * REJOIN_TOKEN_BYTES},
         *({"type": kind, **votes} for kind in ("pre_vote", "request_vote")),
         *({"type": kind, "term": 5} for kind in ("pre_vote_ok", "pre_vote_no", "response_vote")),
     ]

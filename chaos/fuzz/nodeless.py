@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 from chaos.fuzz.disk import MemoryDisk
+from dispatcher import reads
 from dispatcher.barriers import Barriers
+from dispatcher.read_budget import ReadBudget
 from dispatcher.requests import SubmitReply, SubmitRequest
 from dispatcher.serving import SnapshotServing
 from dispatcher.watermarks import Watermarks
@@ -40,7 +42,7 @@ class Still:
         return 1000.0
 
     def wall_ms(self) -> int:
-        return 0
+        return 1 << 62  # nothing that is asked for comes later
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         done(job(), None)
@@ -58,6 +60,7 @@ class Sent:
     remote = "elsewhere"
     peer_identities: frozenset[str] = frozenset()
     congested = False
+    queued = 0
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -104,21 +107,57 @@ class FewKeys:
     _position = Position(PartitionLogIndex(3), GlobalLogIndex(5))
 
 
+class NoRecords:
+    """partitions.log.PartitionLog, as far as streams see it."""
+
+    durable_index = end_position = first_global_index = 0
+    first_available_index = 1
+    undurable_from = hole = None
+
+    def __init__(self, partition_id: PartitionId) -> None:
+        self.partition_id = partition_id
+        self.lease = Leases(60.0).add
+        self.chunks = SimpleNamespace(place=lambda _: None, first_at_time=lambda _, **__: 0)
+
+    def position_after(self, index: int) -> int:
+        return 0
+
+    position_at_global = position_after
+
+    def first_index_at(self, position: int) -> int:
+        return 1
+
+
+class NobodyWaits:
+    """For admission."""
+
+    nbytes = entered = 0
+
+    def __len__(self) -> int:
+        return 0
+
+
 class NoNode:
     """dispatcher.backend.Backend, as far as sessions see it."""
 
     node_id = ME
+    settings = SETTINGS
     cluster = SETTINGS.cluster
     members = NOBODY
     raft = SimpleNamespace(admits=True)
-    admission = SimpleNamespace(used=lambda *_: (0, 0))
+    admission = SimpleNamespace(used=lambda *_: (0, 0), admitted=0, refused_by={}, judged=lambda: iter(()))
+    signals = SimpleNamespace(failures={})
+    submitting = SimpleNamespace(waiting=NobodyWaits(), gone=lambda _: None, cancel=lambda _: None)
+    voiding = SimpleNamespace(check_blocked=lambda *_: None)
 
     def __init__(self) -> None:
         self.clock = self.offload = Still()
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
         self.submitted: list[SubmitRequest] = []
+        self.read_budget = ReadBudget(bytes_max=1 << 20, segments_max=4)
         self.snapshots = SimpleNamespace(serving=_serving())
+        self.freshness = self
 
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
@@ -168,18 +207,41 @@ class NoNode:
         return nullcontext(FewKeys())
 
     def log(self, partition_id: PartitionId) -> Any:
-        return SimpleNamespace(durable_index=0, first_available_index=1, lease=Leases(60.0).add)
+        return NoRecords(partition_id)
 
     def subscribe_commits(self, partition_id: PartitionId, moved: object) -> Callable[[], None]:
         return lambda: None
 
+    subscribe_applied = subscribe_commits
+
+    def applied_index(self, partition_id: PartitionId) -> int:
+        return 0
+
+    def safe_horizon(self, partitions: object, level: object) -> int:
+        return 5
+
+    @property
+    def views(self) -> Any:
+        return SimpleNamespace(scan=self._view)
+
+    async def _view(
+        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+    ) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+        reads.scan_range(header)
+        for partition in partitions:
+            await reads.make_fresh(self, header, partition, deadline)
+            yield reads.entries(*next(FewKeys().scan()))
+
     async def read_index(self, deadline: float) -> int:
+        return 5
+
+    async def recent(self, max_age: float, deadline: float) -> int:
         return 5
 
     async def wait_applied(self, *_: object) -> None:
         pass
 
-    def submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None]) -> None:
+    def submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None], owner: object) -> None:
         self.submitted.append(request)
         done(QuotaExceeded("enough", limit=1, used=1))
 
@@ -196,7 +258,9 @@ def _serving() -> SnapshotServing:
     written = writer.finish()
     meta = SetMeta(SETTINGS.cluster.id, *_CUT, b"", written.partitions, written.states_bytes, written.states_digest, 0)
     store.complete(writer, meta)
-    empty = SimpleNamespace(first_available_index=1, before_digest=DIGEST, read_raw=lambda **_: [])
+    empty = SimpleNamespace(
+        first_available_index=1, before_digest=DIGEST, read_raw=lambda **_: [], void_behind=lambda _: None
+    )
     return SnapshotServing(
         store=store,
         logs=cast("Any", dict.fromkeys(PARTITIONS, empty)),

@@ -9,20 +9,27 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.nodeless import DIGEST, ME, MEMBERS, PARTITIONS, SETTINGS, NoNode, Sent, Still
 from chaos.fuzz.samples import PRODUCER, batch, block, raw, submit_header
 from chaos.fuzz.target import Cursor, Target, framed, holds, packed
+from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
+from dispatcher.freshness import INDICES, Freshness
+from dispatcher.goals import Want
 from dispatcher.payloads import PartitionPayloads
 from dispatcher.requests import SubmitReply, SubmitRequest
 from dispatcher.service import ClientService, Session
 from dispatcher.stability import Stability, parse_progress
+from dispatcher.telling import Telling
+from dispatcher.waits import Waits
+from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, ProtocolError, QuotaExceeded, from_wire
 from logboom.settings import LogSettings
-from logboom.types import DurabilityMode, Level, NodeId, PartitionId, ProducerId
+from logboom.types import DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, ProducerId, Scope
 from logboom.wire import Frame, FrameDecoder, Kind
 from partitions.log import PartitionLog
 from ports.net import ConnectionLimits
@@ -44,6 +51,10 @@ OTHER: Final = NodeId("n2")
 class _Session(Session):
     """Without an event loop: nothing that is asked has to wait here."""
 
+    def __init__(self, service: ClientService) -> None:
+        super().__init__(service)
+        self._waits = Waits(self._backend, self, later=lambda *_: cast("Any", SimpleNamespace(cancel=lambda: None)))
+
     def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         _at_once(self._guarded(frame, work))
 
@@ -53,6 +64,14 @@ class _Session(Session):
             await work(frame)
         except LogboomError as error:
             self.fail(frame.request_id, error)
+
+
+class AtOnce:
+    """There is no loop whose turns could be too long."""
+
+    def is_over(self) -> bool:
+        """Never."""
+        return False
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:
@@ -70,7 +89,9 @@ def session(data: bytes) -> None:
     """First byte: whether HELLO is done already."""
     cursor = Cursor(data)
     backend, connection = NoNode(), Sent()
-    handler = _Session(ClientService(cast("Any", backend), SETTINGS))
+    service = ClientService(cast("Any", backend), SETTINGS)
+    service.turns = cast("Any", AtOnce())
+    handler = _Session(service)
     handler.opened(connection)
     if cursor.number(1) & 1:
         handler.frame(Frame(Kind.HELLO, 1, {"version": 1}))
@@ -133,8 +154,18 @@ def _session_seeds() -> list[bytes]:
         (Kind.SCAN, {**read, "prefix": b"a", "limit": 5}, b""),
         (Kind.SCAN, {**read, "read": "stale", "start": b"a", "end": b"c"}, b""),
         (Kind.TAIL, {"partition": 1, "start": 1, "follow": True, "credit": 100}, b""),
+        (Kind.TAIL, {"partition": 1, "start_time_ms": 7, "credit": 9, "key_prefix": b"a", "header": ["n", b"v"]}, b""),
+        (Kind.LOG_SCAN, {"partitions": [0, 1], "start_global": 3, "through_global": 4, "credit": 100}, b""),
+        (Kind.DATA_READ, {"rows": [[0, 1, None], [1, 2, [[0, 3], [7, 1]]]]}, b""),
+        (Kind.VIEW_SCAN, {"partitions": [0, 1], "prefix": b"a", "read": "at_least", "at_least": 1}, b""),
         (Kind.BARRIER, {"global_index": 9, "partitions": [0], "level": "applied", "scope": "node"}, b""),
         (Kind.BARRIER, {"global_index": 0, "level": "durable", "wait_blocked": True, "scope": "leader"}, b""),
+        (Kind.BARRIER, {"targets": [[0, 9], [1, 3]], "level": "snapshotted", "mode": 1, "progress_ms": 20}, b""),
+        (Kind.BARRIER, {"global_index": 9, "scope": "quorum", "mode": "any", "cluster": "fuzz"}, b""),
+        (Kind.WATCH, {"partitions": [1, 0], "every_ms": 50}, b""),
+        (Kind.WATCH, {}, b""),
+        (Kind.INDEX_AT, {"timestamp_ms": 5, "timeout_ms": 100}, b""),
+        (Kind.GET, {"partition": 0, "keys": [b"a"], "read": "bounded", "max_staleness_ms": 20}, b""),
         (Kind.WATERMARKS, {"partitions": [1, 0]}, b""),
         (Kind.STATUS, {"digests": True}, b""),
         (Kind.ADMIN, {"action": "pause", "partition": 0}, b""),
@@ -147,6 +178,7 @@ def _session_seeds() -> list[bytes]:
     tail = [asks[4], (Kind.CREDIT, {"bytes": 10}, b""), (Kind.CANCEL, {}, b"")]
     singles = [b"\1" + _listed(ask) for ask in asks]
     wrong = [(Kind.HELLO, b"version"), (Kind.HELLO, b"cluster"), (Kind.GET, b"read"), (Kind.BARRIER, b"level")]
+    wrong += [(Kind.BARRIER, b"mode"), (Kind.BARRIER, b"targets"), (Kind.BARRIER, b"cluster")]
     wrong += [(Kind.BARRIER, b"scope"), (Kind.SUBMIT, b"wait"), (Kind.ADMIN, b"action")]
     deep = [bytes([kind is not Kind.HELLO]) + _one(kind, name, DEEP) for kind, name in wrong]
     return [*deep, *singles, b"\0" + _listed(hello), b"\0" + _listed(hello, *asks), b"\1" + _listed(*tail)]
@@ -185,8 +217,16 @@ class _Node:
         self.forwarding = Forwarding(links=self.links, submit=self._submit, clock=still, bytes_max=1 << 20)
         self.stability = Stability(node_id=ME, members=[ME, OTHER], partitions=PARTITIONS)
         self.answers: list[SubmitReply | LogboomError] = []
+        watermarks = Watermarks(PARTITIONS)
+        self.barriers = Barriers(SETTINGS.barrier, watermarks)
+        self.barriers.others.set_members(ME, [ME, OTHER], [ME, OTHER])
+        self.telling = Telling(self.barriers, watermarks, may_show=lambda _: True)
+        want = Want(tuple((p, GlobalLogIndex(4)) for p in PARTITIONS), reach=Scope.QUORUM)
+        self.barriers.add(want, client=self, deadline=1100.0, now=1000.0, done=lambda _: None)
+        raft = SimpleNamespace(links=self.links, read_index=lambda done: done(None))
+        self.freshness = Freshness(cast("Any", SimpleNamespace(raft=raft, global_commit_index=lambda: 5)))
 
-    def _submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None]) -> None:
+    def _submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None], peer: NodeId) -> None:
         done(QuotaExceeded("enough", limit=1, used=1))
 
     def link_up(self, peer: NodeId) -> None:
@@ -195,6 +235,7 @@ class _Node:
 
     def link_down(self, peer: NodeId) -> None:
         self.forwarding.peer_down(peer)
+        self.telling.peer_down(peer)
 
     def link_read(self, peer: NodeId) -> None:
         pass
@@ -215,6 +256,12 @@ class _Node:
         elif frame.kind is Kind.PROGRESS:
             for partition_id, durable in parse_progress(frame.header):
                 self.stability.update(peer, partition_id, durable)
+        elif frame.kind is Kind.FRONTIERS_WANTED:
+            self.telling.asked(peer, frame.header)
+        elif frame.kind is Kind.FRONTIERS:
+            self.barriers.others.heard(peer, frame.header)
+        elif frame.kind in INDICES:
+            self.freshness.on_frame(peer, frame)
         else:
             self.forwarding.on_frame(peer, frame)
 
@@ -244,6 +291,8 @@ def peer(data: bytes) -> None:
     forwarded = link.peer is not None
     link.closed(None)
     _readable(connection.sent)
+    holds(not len(node.telling), "a node that is gone wants to hear nothing more")
+    holds(len(node.barriers) <= 1, "nor does anybody wait for it")
     holds(
         len(node.answers) == forwarded,
         "a request that was forwarded is answered once, at the latest when the link ends",
@@ -275,6 +324,14 @@ def _peer_seeds() -> list[bytes]:
         (Kind.FETCHED, {}, raw(two)),
         (Kind.NEED, {"raft_index": 4}, b""),
         (Kind.PROGRESS, {"durable": [[0, 4], [1, 9]]}, b""),
+        (
+            Kind.FRONTIERS_WANTED,
+            {"new": True, "rows": [[0, 2, 4, 9, False], [1, 0, 0, 0, False], [7, 3, 1, 1, True]]},
+            b"",
+        ),
+        (Kind.FRONTIERS, {"rows": [[0, 2, 4, "running"], [1, 2, 9, "paused"]]}, b""),
+        (Kind.INDEX_ASK, {}, b""),
+        (Kind.INDEX_TOLD, {"global_index": 4}, b""),
         (Kind.FETCH, {}, route),
         (Kind.FETCH, {}, pack_routes([])[1:]),
         (Kind.PING, {}, b""),
@@ -282,6 +339,7 @@ def _peer_seeds() -> list[bytes]:
     listed = [b"\1" + _listed(say) for say in says]
     deep = [b"\0" + _one(Kind.PEER_HELLO, name, DEEP) for name in (b"version", b"cluster", b"node", b"members")]
     deep.append(b"\1" + _one(Kind.PROGRESS, b"durable", b"\x91" + DEEP))
+    deep += [b"\1" + _one(kind, b"rows", b"\x91" + DEEP) for kind in (Kind.FRONTIERS, Kind.FRONTIERS_WANTED)]
     return [*deep, *listed, b"\0" + _listed((Kind.PEER_HELLO, hello, b""), *says[2:])]
 
 

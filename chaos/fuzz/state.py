@@ -21,8 +21,11 @@ from logboom.settings import ApplySettings
 from logboom.types import DurabilityMode, GlobalLogIndex
 from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
+from raftlog.configuration import REJOIN_TOKEN_BYTES
 from server.data_dir import MANIFEST, DataDir
-from server.manifest import FORMAT_VERSION, Kind, Manifest, encode, sealed
+from server.manifest import BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
+from server.rejoin import decode as decode_token
+from server.rejoin import encode as encode_token
 
 HERE: Final = Path("/data")
 CHECKPOINT: Final = HERE / "checkpoint"
@@ -48,10 +51,26 @@ def manifest(data: bytes) -> None:
     held.close()
     found = json.loads(raw)
     holds(found["node"] == "n1" and found["cluster"] == "fuzz", "another's directory was taken")
-    holds(found["format"] == FORMAT_VERSION, "another format was taken")
+    holds(found["format"] in (BEFORE_VOIDS, FORMAT_VERSION), "another format was taken")
     holds(encode(held.manifest) == raw, "what was read is not what is there")
     with contextlib.suppress(ConfigError, CorruptData):
         held.manifest.check_partitions(MINE, {0, 3, 7})
+
+
+def rejoin(data: bytes) -> None:
+    """As ``manifest``: the file that says that a node has forgotten what it promised."""
+    raw = _sealed(data[1:]) if data[:1] and data[0] & 1 else data[1:]
+    try:
+        token = decode_token(raw, path="rejoin.json")
+    except CorruptData:
+        return
+    holds(len(token) == REJOIN_TOKEN_BYTES, "a token of another length")
+    holds(encode_token(token) == raw, "what was read is not what is there")
+
+
+def _rejoin_seeds() -> list[bytes]:
+    token = encode_token(bytes(range(REJOIN_TOKEN_BYTES)))
+    return [b"\0" + token, b"\0" + token[:-2], b"\1" + b'{"token":"00"}', b"\1" + b'{"token":1}', b"\1{}"]
 
 
 def _sealed(data: bytes) -> bytes:
@@ -62,7 +81,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def _manifest_seeds() -> list[bytes]:
-    mine = {**msgspec.to_builtins(MINE), "format": FORMAT_VERSION}
+    mine = json.loads(encode(MINE))
     kinds = [{"count": 1 << 62, "mode": "write_ahead", "state_machine": ""}, {"count": -1, "mode": "x"}]
     each = [
         mine,
@@ -215,6 +234,7 @@ def _config_seeds() -> list[bytes]:
 
 TARGETS = [
     Target("manifest", manifest, _manifest_seeds, "manifest.json of a data directory"),
+    Target("rejoin", rejoin, _rejoin_seeds, "rejoin.json of a data directory"),
     Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),
     Target("dedupe", dedupe, _dedupe_seeds, "producers in a partition's state"),
     Target("config", config, _config_seeds, "configuration: TOML and environment"),

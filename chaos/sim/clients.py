@@ -11,8 +11,10 @@ from typing import Any, Final
 from chaos.checkers.watermarks import Sample, monotonic
 from chaos.history import History, Operation
 from chaos.sim.parameters import Parameters
+from chaos.sim.readers import LogReaders, Places
+from chaos.sim.waiting import Told, Waited, Waiting
 from logboom import Add, Cas, Client, Put, Record, Status
-from logboom.errors import LogboomError
+from logboom.errors import InvalidRequest, LogboomError
 
 TIMEOUT_S: Final = 6.0
 REGISTERS: Final = 6
@@ -29,6 +31,8 @@ class Seen:
     """What clients saw, for the checkers."""
 
     history: History
+    addresses: dict[str, str]
+    """Client addresses of those who are, or were a moment ago, members, and their ids."""
     heard: dict[tuple[str, int], Sample] = field(default_factory=dict)
     """By node and partition: the highest watermarks that anybody heard of."""
     sampled: int = 0
@@ -40,6 +44,12 @@ class Seen:
     """Partitions that were created, as far as anybody was told, and their state machines."""
     gone: set[int] = field(default_factory=set)
     """Those that somebody was told are destroyed."""
+    places: Places = field(default_factory=Places)
+    """What was read of the logs."""
+    kept: int = 0
+    """How often the last partition was to be destroyed, and was not."""
+    told: Told = field(default_factory=Told)
+    """Writes that were acknowledged last."""
     doomed: set[int] = field(default_factory=set)
     """Those that somebody has asked to be destroyed: what is in there may be gone."""
 
@@ -54,21 +64,21 @@ class SimClient:
         parameters: Parameters,
         seen: Seen,
         rng: random.Random,
-        barrier_reached: Callable[[str, int, list[int]], None],
+        barrier_reached: Callable[[Waited], None],
     ) -> None:
-        members = parameters.settings.cluster.members
-        self.client = Client([m.client_address for m in members], rng=rng, timeout=TIMEOUT_S)
+        self.client = Client(list(seen.addresses), rng=rng, timeout=TIMEOUT_S)
         self.number = number
         self.stopped = False
         self._parameters = parameters
         self._seen = seen
         self._rng = rng
         self._count = 0
-        self._addresses = {m.client_address: m.id for m in members}
+        self._addresses = seen.addresses
         self._barrier_reached = barrier_reached
         self._begun = parameters.kv_partitions
-        """With registers, which are never destroyed."""
+        """With registers."""
         self._gone = seen.gone
+        self.readers = LogReaders(self.client, parameters, seen, rng)
         self._acknowledged: tuple[int, str, int] | None = None
         """Partition, key and global index of an add."""
 
@@ -79,6 +89,20 @@ class SimClient:
             loops += [self._registers, self._write]
         if self._parameters.partitions_change:
             loops += [self._change_partitions]
+        if self._parameters.reads_log:
+            loops += [self.readers.look]
+        if self._parameters.waits:
+            waiting = Waiting(
+                self.client,
+                told=self._seen.told,
+                addresses=self._addresses,
+                rng=random.Random(self._rng.getrandbits(64)),
+                partitions=lambda: self._kv + self._logs,
+                doomed=lambda partition: partition in self._seen.doomed,
+                reached=self._barrier_reached,
+                problem=lambda invariant, story: self._seen.problems.append((invariant, story)),
+            )
+            loops += [waiting.step, waiting.step]
         await asyncio.gather(*[self._repeat(each) for each in loops])
         await self.client.close()
 
@@ -95,27 +119,29 @@ class SimClient:
 
     @property
     def _kv(self) -> list[int]:
-        return self._begun + self._living("kv")
+        return self._alive(self._begun) + self._living("kv")
 
     @property
     def _logs(self) -> list[int]:
-        return self._parameters.log_partitions + self._living("log")
+        return self._alive(self._parameters.log_partitions) + self._living("log")
+
+    def _alive(self, partitions: list[int]) -> list[int]:
+        return [p for p in partitions if p not in self._gone]
 
     def _living(self, kind: str) -> list[int]:
         # Some ask for one that is just being destroyed.
         seen = self._seen
-        return [p for p, machine in seen.created.items() if machine == kind and p not in self._gone]
+        return self._alive([p for p, machine in seen.created.items() if machine == kind])
 
     async def _change_partitions(self) -> None:
         await asyncio.sleep(self._rng.expovariate(1 / CHANGE_S))
         living = [p for p in self._seen.created if p not in self._seen.doomed]
+        if self._parameters.begun_go:
+            begun = range(self._parameters.settings.cluster.partitions)
+            living += [p for p in begun if p not in self._seen.doomed]
         try:
             if len(living) >= CREATED_MAX or (living and self._rng.random() < 0.4):
-                partition = self._rng.choice(living)
-                self._seen.doomed.add(partition)
-                await self.client.destroy_partition(partition)
-                self._gone.add(partition)
-                await self._is_gone(partition)
+                await self._destroy(self._rng.choice(living))
                 return
             kind = self._rng.choice(["kv", "log"])
             mode = self._rng.choice(["write_ahead", "write_behind"]) if self._parameters.write_behind else None
@@ -125,6 +151,19 @@ class SimClient:
             self._seen.created[partition] = kind
         except LogboomError:
             await asyncio.sleep(ERROR_PAUSE_S)
+
+    async def _destroy(self, partition: int) -> None:
+        self._seen.doomed.add(partition)
+        try:
+            await self.client.destroy_partition(partition)
+        except InvalidRequest as error:  # the last one: it stays, and whoever has heard that may not find it gone
+            if error.outcome != "not_applied":
+                raise
+            self._seen.doomed.discard(partition)
+            self._seen.kept += 1
+            return
+        self._gone.add(partition)
+        await self._is_gone(partition)
 
     async def _is_gone(self, partition: int) -> None:
         """Whoever has heard that it is destroyed can write nothing there any more."""
@@ -142,31 +181,37 @@ class SimClient:
             await self._write_together()
         elif (dice < 0.7 or not self._logs) and self._kv:
             await self._adds()
-        else:
+        elif self._logs:
             partition = self._rng.choice(self._logs)
             name = self._name()
             op = self._invoke("append", f"log{partition}", name, partition)
-            await self._call([op], lambda: self.client.submit(partition, Record(name.encode()), wait=self._wait()))
+            await self._call([op], lambda: self.client.submit(partition, Record(name.encode()), **self._wait()))
 
-    def _wait(self) -> str:
-        return self._rng.choice(["committed", "durable", "applied", "applied"])
+    def _wait(self) -> dict[str, Any]:
+        """How to submit."""
+        how: dict[str, Any] = {"wait": self._rng.choice(["committed", "durable", "applied", "applied"])}
+        patience = self._parameters.admission_wait_s
+        if patience and self._rng.random() < 0.5:
+            how["admission_wait"] = self._rng.random() * patience
+        return how
 
     async def _adds(self) -> None:
         partition = self._rng.choice(self._kv)
         names = [self._name() for _ in range(self._rng.randint(1, self._parameters.batch_max))]
         ops = [self._invoke("add", name, 1, partition) for name in names]
         await self._call(
-            ops, lambda: self.client.submit(partition, [Add(n.encode(), 1) for n in names], wait=self._wait())
+            ops, lambda: self.client.submit(partition, [Add(n.encode(), 1) for n in names], **self._wait())
         )
         if ops[0].outcome == "ok":
             self._acknowledged = partition, names[0], ops[0].global_index
+            self._seen.told.add(asyncio.get_running_loop().time(), partition, names[0], ops[0].global_index)
 
     async def _write_together(self) -> None:
         names = {p: self._name() for p in self._rng.sample(self._kv, self._rng.randint(2, len(self._kv)))}
         ops = [self._invoke("add", name, 1, partition) for partition, name in names.items()]
         self._seen.together.append(ops)
         rows = {p: [Add(name.encode(), 1)] for p, name in names.items()}
-        await self._call(ops, lambda: self.client.submit_many(rows, wait=self._wait()))
+        await self._call(ops, lambda: self.client.submit_many(rows, **self._wait()))
 
     async def _call(self, ops: list[Operation], submit: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         end = self._seen.history.end
@@ -187,6 +232,8 @@ class SimClient:
     async def _registers(self) -> None:
         number = self._rng.randrange(REGISTERS)
         key, partition = f"r{number}", self._begun[number % len(self._begun)]
+        if partition in self._gone:
+            return
         value = f"v{self._name()}"
         choice = self._rng.random()
         if choice < 0.5:
@@ -209,8 +256,9 @@ class SimClient:
         op = self._invoke("put", key, value, partition)
         await self._put(op, Put(key.encode(), value.encode()), stranger)
         await stranger.close()
-        asked = [self._invoke("get", key, None, partition) for _ in self._addresses]
-        await asyncio.gather(*[self._get(op, node) for op, node in zip(asked, self._addresses, strict=True)])
+        nodes = list(self._addresses)
+        asked = [self._invoke("get", key, None, partition) for _ in nodes]
+        await asyncio.gather(*[self._get(op, node) for op, node in zip(asked, nodes, strict=True)])
 
     async def _get(self, op: Operation, node: str | None = None) -> None:
         timeout = None if node is None else ASK_S
@@ -264,14 +312,18 @@ class SimClient:
             self._seen.sampled += 1
 
     async def _barrier(self, address: str) -> None:
+        node = self._addresses[address]
         target = max((op.global_index for op in self._seen.history.operations[-50:]), default=0)
         known = self._kv + self._logs
+        if not known:
+            return
         partitions = sorted(self._rng.sample(known, self._rng.randint(1, len(known))))
         reached = await self.client.barrier(target, partitions=partitions, node=address, timeout=2.0)
         for mark in reached.watermarks:
             if mark.applied_global_index < target:
                 self._seen.problems.append(("BarrierSound", f"reached {target} with {mark}"))
-        self._barrier_reached(self._addresses[address], target, partitions)
+        targets = dict.fromkeys(partitions, target)
+        self._barrier_reached(Waited(node, targets, needed=len(targets)))
 
     async def _read_own_write(self, address: str) -> None:
         if self._acknowledged is None:
@@ -281,5 +333,5 @@ class SimClient:
             return
         found = await self.client.get(partition, key.encode(), at_least=global_index, node=address, timeout=2.0)
         if found != (1,):
-            where = f"{self._addresses[address]}, partition {partition}, at least {global_index}"
+            where = f"{address}, partition {partition}, at least {global_index}"
             self._seen.problems.append(("ReadYourWrites", f"{key} was acknowledged; {where} says {found!r}"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, sectors
 
@@ -85,6 +85,11 @@ class CrashModel:
                 for each in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
                     del self._names[each]
                     self._renamed.pop(each, None)
+        elif op.kind == "move_directory":
+            tables: tuple[dict[str, Any], ...] = (self._names, self._renamed, self._ended)
+            for table in tables:
+                for each in [name for name in table if name == op.path or name.startswith(f"{op.path}/")]:
+                    table[op.target + each.removeprefix(op.path)] = table.pop(each)
         elif op.kind == "remove_directory":
             self._ended.setdefault(_split(op.path)[0], []).append(op.path)
 

@@ -1,10 +1,9 @@
 """A disk in memory that forgets what was not synced (``ports.disk.Disk``).
 
 Strict POSIX: ``sync`` makes a file's data and size durable, never its name; a name that is new, renamed or
-removed is durable after ``sync_directory`` of its parent. Every inode is its page cache and a list of what was
-not synced yet, each change with what it replaced: a sync only forgets that list, a power loss goes back along it.
-
-Preallocated zeros take no memory. Nothing here depends on time, hash order or memory addresses.
+removed is durable after ``sync_directory`` of its parent. Every inode is its page cache and a list of what was not
+synced yet, each change with what it replaced: a sync only forgets that list, a power loss goes back along it, and along
+all of it where the disk ``forgets``. Preallocated zeros take no memory. Nothing here depends on time or addresses.
 """
 
 from __future__ import annotations
@@ -164,7 +163,7 @@ class SimDisk:
     """See the module and ports.disk.Disk."""
 
     def __init__(self, rng: random.Random, *, capacity: int = 1 << 40) -> None:
-        self.capacity = capacity
+        self.capacity, self.forgets = capacity, False
         self.hook: Callable[[str, Path, int], None] | None = None
         """Called before every primitive operation with its name, path and size; may raise OSError, ShortWrite
         (write) or DroppedPages (sync): then nothing else of it happens."""
@@ -215,7 +214,8 @@ class SimDisk:
         self.kill()
         rng = self._rng
         # Each loss is of its own kind: everything gone, everything there, or anything in between.
-        keep, tear = rng.choice(((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random())))
+        kinds = ((0.0, 0.0), (1.0, 0.0), (0.5, 0.2), (rng.random(), rng.random()))
+        keep, tear = kinds[0] if self.forgets else rng.choice(kinds)
         for parent, path, gone in reversed(self._removed):  # who holds others was removed after them
             back = rng.random() >= keep and parent in self._directories
             if back and self._directories.setdefault(path, gone) is gone:
@@ -249,9 +249,8 @@ class SimDisk:
         inode = self._inode(path)
         inode.settle()
         inode.evict()
-        if size < inode.size:
-            self._used -= inode.size - size
-            inode.resize(size)
+        self._used -= max(0, inode.size - size)
+        inode.resize(min(size, inode.size))
 
     def paths(self) -> list[Path]:
         """All files, sorted."""
@@ -365,6 +364,7 @@ class SimDisk:
         self._before("rename", target)
         trees.move(self._directories, source, target)
         self.moved(source, target)
+        self.record(Op("move_directory", str(source), target=str(target)))
 
     def remove_directory(self, path: Path) -> None:
         found = self._directory(path)

@@ -12,7 +12,7 @@ from chaos.sim.disk import SimDisk
 from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.state_file import StateFiles
-from logboom.settings import Settings
+from logboom.settings import Member, Settings
 from server.net_os import AsyncioNetwork
 from server.node import Node
 from server.world import World
@@ -107,6 +107,8 @@ class Host:
         """False: stays down, whoever wants it up."""
         self.wanted = True
         """It may run again at the end."""
+        self.retired = False
+        """Switched off for good: no faults, no checks."""
         self._ended, self._started = ended, started
 
     # -- life
@@ -143,6 +145,7 @@ class Host:
             slow_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
             sleep=lambda _: None,
             open_state_file=self.state_files.open,
+            resident_bytes=lambda: 0,
         )
         try:
             node = Node(self.settings, fatal=fatal, world=world)
@@ -172,6 +175,24 @@ class Host:
         else:
             self.disk.kill()
         self.state_files.crash(power=power)
+
+    def retire(self) -> None:
+        """Nobody starts it again."""
+        self.kill(power=False)
+        self.may_run = self.wanted = False
+        self.retired = True
+
+    def lose_disk(self) -> None:
+        """The machine stops, and another disk is in it, an empty one."""
+        self.kill(power=True)
+        self.disk = SimDisk(random.Random(self.rng.getrandbits(64)))
+        self.state_files = StateFiles(random.Random(self.rng.getrandbits(64)))
+        self.disk.moved = self.state_files.moved
+
+    @property
+    def member(self) -> Member:
+        """Its addresses."""
+        return next(each for each in self.settings.cluster.members if each.id == self.name)
 
     def path(self, *parts: str) -> Path:
         """Below its data directory."""

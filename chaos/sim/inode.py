@@ -54,7 +54,8 @@ class Op(NamedTuple):
     """One primitive operation that took effect. ``inode`` tells files apart whatever they are called."""
 
     kind: str
-    """make_directory, create, write, resize, sync, drop (a sync that failed so), rename, remove, sync_directory."""
+    """make_directory, create, write, resize, sync, drop (a sync that failed so), rename, remove, sync_directory,
+    remove_directory, move_directory (durable at once)."""
     path: str
     inode: int = 0
     offset: int = 0

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.sim.disk import LOST, DroppedPages, ShortWrite, WriteFate, misdirect
+from chaos.sim.disk_faults import DiskFaults
 from chaos.sim.host import Host
+from chaos.sim.lag import LONGER_S, SlowWorkers
 from chaos.sim.loop import ProcessDied, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import FOLLOWER, LEADER, Fault, Parameters
 
 RESTART_S: Final = (0.05, 2.0)
 SKEW_MS: Final = 3_600_000
-TAIL_BYTES: Final = 4096
-"""Bit rot comes near the end of a file, where what counts is."""
-CUT_SHARE: Final = 0.2
-"""Of the damage: everything from there on is gone."""
+CONFIDE_S: Final = 0.3
 HALF_BACK_S, HALF_BACK_LOOKS = 3.0, 100
-JOURNAL_TAIL_BYTES: Final = 4096
-"""Damage to the last group alone looks like a torn tail."""
 
 
-class Nemesis:
+class Nemesis(DiskFaults):
     """Plays a schedule. ``note`` gets a line per fault."""
 
     def __init__(
@@ -42,7 +36,7 @@ class Nemesis:
         replace_client: Callable[[int], None],
     ) -> None:
         self._parameters = parameters
-        self._hosts = hosts
+        self._all = hosts
         self._network = network
         self._loop = loop
         self._note = note
@@ -51,8 +45,17 @@ class Nemesis:
         self.faulty: set[str] = set()
         """Hosts whose disk has reported an error: their node may stop itself."""
         self.damaged: set[str] = set()
-        """Hosts whose files were damaged behind their back."""
+        """Hosts whose files were damaged behind their back, but for the journal."""
+        self.forgetful: set[str] = set()
+        """Hosts whose journal was: they may not know what they have promised."""
+        self.victims = [hosts[k].name for k in sorted(parameters.victims)]
+        """The minority whose data may be damaged."""
         self.over = False
+        self._slow = SlowWorkers(loop)
+
+    @property
+    def _hosts(self) -> list[Host]:
+        return [host for host in self._all if not host.retired]
 
     async def play(self, faults: Sequence[Fault]) -> None:
         """All faults, each beginning at its time, whatever the others do."""
@@ -67,16 +70,28 @@ class Nemesis:
 
     async def _inject(self, fault: Fault) -> None:
         rng = random.Random(fault.dice)
-        host = self._target(fault.node, rng)
-        act = getattr(self, f"_{fault.kind}")
-        self.injected[fault.kind] += 1
-        self._note(f"fault {fault.kind} on {host.name} for {fault.duration:.2f} s")
-        await act(host, fault.duration, rng)
+        await self._act(fault.kind, self._target(fault.node, rng), fault.duration, rng)
+
+    def strike(self, kind: str, host: Host | None, duration: float, rng: random.Random, *, after: float) -> None:
+        """A fault that is not in the schedule, in a moment. None: on whoever leads then."""
+
+        async def strike() -> None:
+            await asyncio.sleep(after)
+            if not self.over:
+                await self._act(kind, host or self._target(LEADER, rng), duration, rng)
+
+        asyncio.ensure_future(strike()).add_done_callback(self._injected)
+
+    async def _act(self, kind: str, host: Host, duration: float, rng: random.Random) -> None:
+        act = getattr(self, f"_{kind}")
+        self.injected[kind] += 1
+        self._note(f"fault {kind} on {host.name} for {duration:.2f} s")
+        await act(host, duration, rng)
 
     def _target(self, node: int, rng: random.Random) -> Host:
         hosts = self._hosts
         if node not in (LEADER, FOLLOWER):
-            return hosts[node]
+            return hosts[node % len(hosts)]
         leading = [h for h in hosts if h.node is not None and h.node.pipeline.raft.engine.is_leader]
         if node == LEADER and leading:
             return leading[-1]
@@ -86,7 +101,11 @@ class Nemesis:
         return [h for h in self._hosts if h is not host]
 
     def _victims(self) -> list[Host]:
-        return [self._hosts[k] for k in sorted(self._parameters.victims)]
+        return [host for name in self.victims for host in self._hosts if host.name == name]
+
+    def _victim(self, rng: random.Random) -> Host | None:
+        victims = self._victims()
+        return rng.choice(victims) if victims else None  # there is none while a lost disk is made up for
 
     def _power_may_fail(self, host: Host) -> bool:
         """Write-behind promises nothing if a majority loses power: then only the victims do."""
@@ -118,6 +137,11 @@ class Nemesis:
 
     async def _power_all(self, host: Host, duration: float, rng: random.Random) -> None:
         await self._down(self._hosts, duration, power=True)
+
+    async def blackout(self, hosts: Sequence[Host], duration: float) -> None:
+        """Whatever the partitions promise."""
+        self.injected["blackout"] += 1
+        await self._down(hosts, duration, power=True)
 
     async def _die_at_call(self, host: Host, duration: float, rng: random.Random) -> None:
         """Between two system calls, wherever that is."""
@@ -162,7 +186,7 @@ class Nemesis:
             await asyncio.sleep(rng.random() * lag)
 
     async def _cut_pair(self, host: Host, duration: float, rng: random.Random) -> None:
-        other = rng.choice(self._others(host))
+        other = rng.choice(self._others(host) or [host])
         await self._cut([(host.name, other.name), (other.name, host.name)], duration, rng)
 
     async def _isolate(self, host: Host, duration: float, rng: random.Random) -> None:
@@ -189,7 +213,7 @@ class Nemesis:
 
     async def _left_behind(self, host: Host, duration: float, rng: random.Random) -> None:
         """One hears nothing for a while. When it is back the leader goes: whoever leads next needs its vote."""
-        behind = rng.choice([h for h in self._others(host) if not _leads(h)] or self._others(host))
+        behind = rng.choice([h for h in self._others(host) if not _leads(h)] or self._others(host) or [host])
         lines = [line for other in self._others(behind) for line in _both(behind, other)]
         gone = asyncio.ensure_future(self._cut(lines, duration, rng))
         await asyncio.sleep(duration * rng.uniform(0.7, 1.0))
@@ -198,6 +222,17 @@ class Nemesis:
             power = rng.random() < 0.5 and self._power_may_fail(leader)
             await self._down([leader], rng.uniform(*RESTART_S), power=power)
         await gone
+
+    async def _confide(self, host: Host, duration: float, rng: random.Random) -> None:
+        """The leader reaches this one alone for a moment, and goes: who leads next may know what nobody else does."""
+        leader = self._target(LEADER, rng)
+        lines = [line for other in self._others(leader) if other is not host for line in _both(leader, other)]
+        for src, dst in lines:
+            self._network.cut(src, dst)
+        await asyncio.sleep(CONFIDE_S)
+        await self._down([leader], duration, power=False)
+        for src, dst in lines:
+            self._network.heal(src, dst)
 
     async def _half_back(self, host: Host, duration: float, rng: random.Random) -> None:
         """A leader is alone until there is another; then it reaches everybody but the new one."""
@@ -238,109 +273,6 @@ class Nemesis:
             if rng.random() < 0.6:
                 self._network.reset(host.name, name, both_know=rng.random() < 0.5)
 
-    # -- disks
-
-    async def _slow_disk(self, host: Host, duration: float, rng: random.Random) -> None:
-        if host.sync_offload is not None:
-            host.sync_offload.slowest_s = rng.choice([0.05, 0.2])
-        await asyncio.sleep(duration)
-        if host.sync_offload is not None:
-            host.sync_offload.slowest_s = self._parameters.slowest_s
-
-    async def _stall_disk(self, host: Host, duration: float, rng: random.Random) -> None:
-        if host.sync_offload is not None:
-            host.sync_offload.stalled_until = self._loop.now + duration
-
-    async def _eio(self, host: Host, duration: float, rng: random.Random) -> None:
-        left = rng.choice([1, 2, 4, 8, 20])
-        fate = rng.choice(["nothing", "short", "dropped"])
-        if fate == "dropped" and not self._power_may_fail(host):
-            fate = "nothing"
-
-        def hook(operation: str, path: Path, size: int) -> None:
-            nonlocal left
-            left -= 1
-            if left > 0:
-                return
-            self.faulty.add(host.name)
-            if fate == "short" and operation == "write":
-                raise ShortWrite(rng.randrange(size + 1))
-            if fate == "dropped" and operation == "sync":
-                raise DroppedPages
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-        await self._hooked(host, hook, duration)
-
-    async def _disk_full(self, host: Host, duration: float, rng: random.Random) -> None:
-        def hook(operation: str, path: Path, _size: int) -> None:
-            if operation in ("write", "allocate", "create"):
-                self.faulty.add(host.name)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-        await self._hooked(host, hook, duration)
-
-    async def _hooked(self, host: Host, hook: Callable[[str, Path, int], None], duration: float) -> None:
-        host.disk.hook = hook
-        await asyncio.sleep(duration)
-        if host.disk.hook is hook:
-            host.disk.hook = None
-
-    async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
-        """Bytes of partition logs change while a victim is down; it finds them when it starts."""
-        victim = rng.choice(self._victims())
-        victim.kill(power=False)
-        for partition in range(self._parameters.settings.cluster.partitions):
-            names = [p for p in victim.disk.paths() if p.parent == victim.path("partitions", str(partition))]
-            logs = sorted(p for p in names if p.suffix == ".log")
-            indices = [p for p in names if p.suffix == ".idx"]
-            for path in [*logs[-1:], *indices]:
-                content = victim.disk.stable(path).rstrip(b"\0")
-                if len(content) > 64 and rng.random() < 0.7:
-                    self.damaged.add(victim.name)
-                    offset = rng.randrange(max(64, len(content) - TAIL_BYTES), len(content))
-                    if rng.random() < CUT_SHARE:
-                        victim.disk.cut(path, offset)
-                    else:
-                        victim.disk.flip(path, offset, 1 << rng.randrange(8))
-                    self._note(f"  {path} at {offset} of {len(content)}")
-        await asyncio.sleep(duration)
-        self._restart(victim)
-
-    async def _rot_journal(self, host: Host, duration: float, rng: random.Random) -> None:
-        """A victim's journal, far from its end: what is behind it proves the damage, and the node must not start."""
-        victim = rng.choice(self._victims())
-        victim.kill(power=False)
-        directory = victim.path("journal")
-        for path in rng.sample([p for p in victim.disk.paths() if p.parent == directory and p.suffix == ".journal"], 1):
-            content = victim.disk.stable(path).rstrip(b"\0")
-            if len(content) > 2 * JOURNAL_TAIL_BYTES:
-                self.damaged.add(victim.name)
-                offset = rng.randrange(64, len(content) - JOURNAL_TAIL_BYTES)
-                victim.disk.flip(path, offset, 1 << rng.randrange(8))
-                self._note(f"  {path} at {offset} of {len(content)}")
-        await asyncio.sleep(duration)
-        self._restart(victim)
-
-    async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
-        """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""
-        victim = rng.choice(self._victims())
-        lost = rng.random() < 0.5
-        done = False
-
-        def fault(path: Path, offset: int, _size: int) -> WriteFate | None:
-            nonlocal done
-            if done or path.suffix != ".log":
-                return None
-            done = True
-            self.damaged.add(victim.name)
-            return LOST if lost else misdirect(offset + 4096)
-
-        victim.disk.write_fault = fault
-        await asyncio.sleep(max(duration, 0.3))
-        if victim.disk.write_fault is fault:
-            victim.disk.write_fault = None
-        await self._down([victim], duration, power=True)
-
     # -- the rest
 
     async def _clock_jump(self, host: Host, duration: float, rng: random.Random) -> None:
@@ -351,13 +283,22 @@ class Nemesis:
 
     async def _pause_partition(self, host: Host, duration: float, rng: random.Random) -> None:
         node = host.node
-        if node is None:
+        if node is None or not node.pipeline.workers:
             return
         worker = rng.choice(list(node.pipeline.workers.values()))
         worker.pause()
         await asyncio.sleep(duration)
         if host.node is node:
             self._loop.run_as(host.process, worker.resume)
+
+    async def _slow_apply(self, host: Host, duration: float, rng: random.Random, *, stalled: bool = False) -> None:
+        duration += rng.choice(LONGER_S)
+        workers = self._slow.slow(host, rng, stalled_s=duration if stalled else 0.0)
+        await asyncio.sleep(duration)
+        self._slow.restore(workers)
+
+    async def _stall_apply(self, host: Host, duration: float, rng: random.Random) -> None:
+        await self._slow_apply(host, duration, rng, stalled=True)
 
     # -- the end
 
@@ -368,6 +309,7 @@ class Nemesis:
         self._network.slow.clear()
         self._network.lossy.clear()
         self._network.heal()
+        self._slow.restore_all()
         for host in self._hosts:
             host.disk.hook = None
             host.disk.write_fault = None

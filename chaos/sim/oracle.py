@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
+from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
+from chaos.sim.lag import LagWatch
+from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.backend import Backend
-from logboom.types import NodeId
+from logboom.errors import CorruptData, Voided
+from logboom.types import NodeId, PartitionId
+from partitions.log import PartitionLog
 from partitions.reading import CommittedBatch
 from partitions.worker import ApplyWorker
+from ports.invariant import InvariantViolated
 from raftlog import messages
-from raftlog.engine import LEADER
+from raftlog.configuration import Configuration
+from raftlog.engine.stock import LEADER
 from raftlog.entry import Route, unpack_routes
 
 JOURNAL_LOOK: Final = 200
 """Entries at the end of a journal that a checkpoint looks at."""
+
+LATE_S: Final = 0.2
+"""Between the time of one who waits and the look that tells him so, at most."""
 
 Fail = Callable[[str, str], None]
 
@@ -25,12 +36,19 @@ Fail = Callable[[str, str], None]
 class Oracle:
     """``fail(invariant, story)`` ends the run."""
 
-    def __init__(self, hosts: Sequence[Host], fail: Fail) -> None:
+    def __init__(self, hosts: Sequence[Host], begins: Configuration, fail: Fail) -> None:
+        """``begins``: the members at the beginning."""
         self._hosts = hosts
         self._fail = fail
         self._leaders: dict[int, str] = {}
         self._last: dict[str, tuple[int, int, int]] = {}
-        self._votes: dict[tuple[str, int], str] = {}
+        self._engines: dict[str, dict[str, int]] = {}
+        """Of every host's last node: what its engine knows."""
+        self._votes: dict[tuple[str, int, int], str] = {}
+        self._granted: dict[tuple[str, int], set[str]] = {}
+        self.rotten: set[str] = set()
+        """Hosts with states that were damaged behind their back."""
+        """By host, how often it has lost its journal, and term: whoever comes back is somebody else under its name."""
         self.committed: dict[int, tuple[int, tuple[Route, ...]]] = {}
         """Raft index to term and routes: what the first node that committed it said."""
         self._ends: dict[int, list[tuple[int, int]]] = {}
@@ -43,8 +61,14 @@ class Oracle:
         """By global index: the first node that had such a snapshot, the states' digest, the parent's state."""
         self._partitions: dict[int, tuple[str, bytes]] = {}
         """By Raft index of each change: who was handed it first, and what partitions there were then."""
+        self._living: frozenset[int] = frozenset()
+        """Those that were created, as of the last change."""
+        self._ever: set[int] = set()
+        """Those that ever were."""
         self._global = 0
-        self.witness = Witness(hosts, fail)
+        self.electorate = Electorate(begins, self._granted, fail)
+        self.witness = Witness(hosts, self.electorate, fail)
+        self.lag = LagWatch(fail)
         self.elections = 0
         self.checks = 0
 
@@ -53,18 +77,17 @@ class Oracle:
     def instant(self) -> None:
         """Cheap: roles, terms and commit indices."""
         for host in self._hosts:
-            node = host.node
-            if node is None:
+            if host.node is None:
                 continue
-            engine = node.pipeline.raft.engine.__dict__
+            engine = self._engines[host.name]
             seen = (
                 engine["_SyncObj__raftState"],
                 engine["_SyncObj__raftCurrentTerm"],
                 engine["_SyncObj__raftCommitIndex"],
             )
-            before = self._last.get(host.name)
-            if seen != before:
-                self._moved(host, before, seen)
+            if seen != self._last.get(host.name):
+                self._moved(host, self._last.get(host.name), seen)
+        self.electorate.instant()
 
     def _moved(self, host: Host, before: tuple[int, int, int] | None, seen: tuple[int, int, int]) -> None:
         self._last[host.name] = seen
@@ -77,6 +100,7 @@ class Oracle:
             elif before is None or before[0] != LEADER:
                 self.elections += 1
                 self.witness.leads(host, engine)
+                self.electorate.leads(host, term)
         if before is not None:
             if term < before[1]:
                 self._fail("TermMonotonic", f"{host.name} went from term {before[1]} to {term}")
@@ -93,8 +117,10 @@ class Oracle:
         if node is None:
             return
         self._last.pop(host.name, None)
+        self._engines[host.name] = node.pipeline.raft.engine.__dict__
         backend, raft = node.pipeline, node.pipeline.raft
         self.witness.started(host, backend)
+        self.lag.started(host, backend)
         commit, send = backend.committed, raft._send_now  # noqa: SLF001 - an observer
         control = backend.control
         votes = self._votes
@@ -107,7 +133,10 @@ class Oracle:
         def send_now(peer: NodeId, body: bytes) -> None:
             if b"response_vote" in body:
                 message = messages.decode(memoryview(body))
-                earlier = votes.setdefault((host.name, message["term"]), peer)
+                earlier = votes.setdefault((host.name, self.witness.rejoins(host), message["term"]), peer)
+                self._granted.setdefault((host.name, message["term"]), set()).add(peer)
+                if raft.members.log.rejoining is not None:
+                    self._fail("VoteOnce", f"{host.name} votes in term {message['term']}, and has forgotten its votes")
                 if earlier != peer:
                     self._fail("VoteOnce", f"{host.name} voted for {earlier} and {peer} in term {message['term']}")
             send(peer, body)
@@ -115,6 +144,7 @@ class Oracle:
         def controlled(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
             control(raft_index, term, fields)
             self._on_control(host, backend, raft_index)
+            self.electorate.handed_up(host, raft_index, term, self.witness.committed_in(raft_index), fields)
 
         backend.control = controlled  # type: ignore[method-assign]
         backend.committed = committed  # type: ignore[method-assign]
@@ -137,31 +167,40 @@ class Oracle:
             self._fail("PrefixAgreement", f"{host.name} committed {term, routes} at {raft_index}, others {first}")
 
     def _on_control(self, host: Host, backend: Backend, raft_index: int) -> None:
-        there = backend.parent.lifecycle.encode()
+        fresh, there = raft_index not in self._partitions, backend.parent.lifecycle.encode()
         first = self._partitions.setdefault(raft_index, (host.name, there))
         if first[1] != there:
             self._fail("PartitionsAgree", f"{host.name} and {first[0]} differ over the partitions at {raft_index}")
+        lifecycle = backend.parent.lifecycle
+        if not lifecycle.ids(backend.cluster.partitions):
+            self._fail("LastPartitionStays", f"{host.name}: none is left at {raft_index}")
+        if fresh:
+            again = (lifecycle.created.keys() - self._living) & self._ever
+            if again:
+                self._fail("IdsNotReused", f"partitions {again} are created again at {raft_index}")
+            self._living = frozenset(lifecycle.created)
+            self._ever |= self._living
 
-    def barrier_reached(self, name: str, target: int, partitions: Sequence[int]) -> None:
-        """BarrierSound: whoever was told so finds everything up to ``target`` applied there."""
-        host = next(h for h in self._hosts if h.name == name)
-        node = host.node
-        if node is None or not node.pipeline.recovered():
-            return  # died since; what it had said is checked by watermarks
-        for partition, machine in node.machines.items():
-            if partition not in partitions or node.pipeline.rebuilding.fenced(partition):
-                continue  # a state that is being made anew shows nothing, and had come that far
-            ends = self._ends.get(partition, [])
-            before = bisect_right(ends, (target, 1 << 62))
-            due = ends[before - 1][1] if before else 0
-            applied = machine.position().applied_index
-            if applied < due:
-                story = f"{name}: barrier at {target} over partition {partition}: {due} is due, {applied} is applied"
-                self._fail("BarrierSound", story)
+    def barrier_reached(self, waited: Waited) -> None:
+        """BarrierSound: whoever was told so finds it true on the nodes that it was said of."""
+        wrong = Waits(self._hosts, self._ends, self._sets).check(waited)
+        if wrong:
+            self._fail("BarrierSound", wrong)
 
-    def differing(self, partition: int, batches: Sequence[CommittedBatch]) -> list[str]:
-        """Of a node's log, whatever is not as it was committed: nothing in between may be missing either."""
-        found = []
+    def differing(
+        self, partition: int, batches: Sequence[CommittedBatch], voids: Mapping[int, int] = MappingProxyType({})
+    ) -> list[str]:
+        """Of a node's log, whatever is not as it was committed: nothing in between may be missing either.
+
+        ``voids``: first and last index of what was declared void, which every node has to know of.
+        """
+        found = [
+            f"partition {partition}: void from {first} to {last} on one node, not on {host.name}"
+            for host in self._hosts
+            for first, last in voids.items()
+            if host.node is not None
+            and not any(v[1:3] == (first, last) for v in host.node.pipeline.parent.voids.of(PartitionId(partition)))
+        ]
         for before, batch in zip([None, *batches], batches, strict=False):
             header = batch.header
             known = self._batches.get((partition, header.last_index))
@@ -169,10 +208,15 @@ class Oracle:
                 found.append(
                     f"{partition}/{header.last_index}: {batch.global_index} {header.digest.hex()}, not {known}"
                 )
-            if before is not None and before.header.last_index + 1 != header.first_index:
+            expected = int(header.first_index if before is None else before.header.last_index + 1)
+            while before is not None and expected in voids:
+                expected = voids[expected] + 1
+            if before is not None and expected != header.first_index:
                 found.append(f"partition {partition}: {header.first_index} after {before.header.last_index}")
         ends = self._ends.get(partition, [])
         last = batches[-1].header.last_index if batches else 0
+        while last + 1 in voids:
+            last = voids[last + 1]
         if batches and ends and ends[-1][1] != last:
             found.append(f"partition {partition} ends at {last}, {ends[-1][1]} was committed")
         return found
@@ -204,7 +248,7 @@ class Oracle:
         if raft.engine.may_lead:
             for command, index, _ in raft.journal.entries[1:][-JOURNAL_LOOK:]:
                 for route in unpack_routes(command):
-                    if not backend.payloads.holds(route):
+                    if not backend.payloads.holds(route) and not backend.payloads.is_hole(route):
                         self._fail("I2", f"{host.name}: journal entry {index} without its batch {route}")
         if raft.journal.durable_index < raft.journal.floor:
             self._fail("I3", f"{host.name}: acknowledged {raft.journal.floor}, durable {raft.journal.durable_index}")
@@ -214,8 +258,20 @@ class Oracle:
             self._fail("I10", f"{host.name}: {operations} operations and {size} bytes admitted")
         if operations and not len(backend.pending):
             self._fail("I10", f"{host.name}: {operations} operations admitted with nothing under way")
+        self._check_ledger(host, backend)
+        for partition, created in backend.parent.lifecycle.created.items():
+            log = backend.logs.get(partition)
+            if log is not None and log.mode is not created.kind.mode:
+                self._fail("OpenedAsOrdered", f"{host.name}: partition {partition} is {log.mode}, not {created.kind}")
+        self.electorate.checkpoint(host, backend)
+        self.lag.checkpoint(host, backend, damaged=host.name in self.rotten | self.witness.damaged)
         for partition, machine in backend.machines.items():
-            digest, position = machine.digest()
+            try:
+                digest, position = machine.digest()
+            except CorruptData:
+                if host.name in self.rotten | self.witness.damaged:
+                    continue  # it must not be served, and is not
+                raise
             at = partition, position.applied_index
             first = self._digests.setdefault(at, (host.name, digest))
             if first[1] != digest:
@@ -226,6 +282,18 @@ class Oracle:
             ends = self._ends.get(partition, [])
             if position.applied_index > (ends[-1][1] if ends else 0):
                 self._fail("I7", f"{host.name}: partition {partition} applied {position}, not committed")
+
+    def _check_ledger(self, host: Host, backend: Backend) -> None:
+        """Every budget is what tickets hold; whoever waits for admission is counted, in time, and at a leader."""
+        waiting = backend.submitting.waiting
+        try:
+            backend.admission.audit()
+            stopped = host.process is not None and host.process.stopped
+            waiting.audit(backend.clock.monotonic(), late_s=math.inf if stopped else LATE_S)
+        except InvariantViolated as error:
+            self._fail("I10", f"{host.name}: {error}")
+        if waiting and not backend.raft.engine.is_leader:  # else it was told, and told them
+            self._fail("I10", f"{host.name}: {len(waiting)} requests wait at a node that does not lead")
 
     def _check_producers(self, host: Host, worker: ApplyWorker) -> None:
         """What decides over repetitions is a part of the state."""
@@ -244,5 +312,22 @@ class Oracle:
             backend: Any = host.node.pipeline
             if backend.admission.used() != (0, 0):
                 self._fail("I10", f"{host.name}: {backend.admission.used()} still admitted with nothing under way")
+            if len(backend.submitting.waiting):
+                self._fail("I10", f"{host.name}: {len(backend.submitting.waiting)} requests wait for no budget")
+            self._check_ledger(host, backend)
             if len(backend.barriers):
                 self._fail("BarrierLive", f"{host.name}: {len(backend.barriers)} barriers left behind")
+
+
+def read_all(store: PartitionLog) -> tuple[list[CommittedBatch], dict[int, int]]:
+    """What a node's log has, and first and last index of what is void in it."""
+    batches: list[CommittedBatch] = []
+    voids: dict[int, int] = {}
+    after = store.first_available_index - 1
+    while after < store.committed_index:
+        try:
+            batches += store.read_committed(after_index=after, through_index=1 << 62, max_bytes=1 << 62)
+            after = batches[-1].last_index
+        except Voided as gap:
+            voids[gap.first_index] = after = gap.last_index
+    return batches, voids

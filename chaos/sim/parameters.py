@@ -16,11 +16,13 @@ from logboom.settings import (
     AdmissionSettings,
     ApplySettings,
     ClusterSettings,
+    LagSettings,
     LogSettings,
     Member,
     NodeSettings,
     PartitionSettings,
     RaftSettings,
+    ReadSettings,
     ScrubSettings,
     Settings,
     SnapshotSettings,
@@ -59,13 +61,35 @@ KINDS: Final[dict[str, float]] = {
 }
 """Faults and how often each comes where it is switched on."""
 
+BLACKOUTS: Final = 0.4
+"""Share of the seeds that write behind in which all nodes lose power at once."""
 PARTITIONS_CHANGE: Final = 0.35
 """Share of the seeds in which partitions come and go."""
+READS_LOG: Final = 0.5
+"""Share of the seeds in which the logs are read while all that happens."""
+BEGUN_GO: Final = 0.5
+"""Of those, in so many also the ones that the cluster began with."""
+MEMBERS_CHANGE: Final = 0.33
+"""Share of the seeds in which nodes come and go."""
+DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect"))
+"""Kinds of faults that need a victim, and leave a node that cannot say what it has: not beside a blackout."""
+JOURNALS_ROT: Final = 0.2
+"""Share of the seeds in which they do, and of the faults there that are just that."""
+WAITS: Final = 0.6
+"""Share of the seeds in which clients wait in every way."""
+LAG_KINDS: Final = ("slow_apply", "stall_apply")
+LAGS: Final = 0.35
+"""Share of the seeds with a ladder of lag that has short rungs,"""
+LAG_SHARE: Final = 0.25
+"""and of the faults there that make workers slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One entry of the schedule. ``node``: an index, LEADER or FOLLOWER as of then; ``dice`` decides the rest."""
+    """One entry of the schedule. ``node``: an index into those who are there, LEADER or FOLLOWER as of then.
+
+    ``dice`` decides the rest.
+    """
 
     at: float
     kind: str
@@ -97,12 +121,29 @@ class Parameters:
     kinds: tuple[str, ...]
     partitions_change: bool = False
     """Clients create and destroy some."""
+    reads_log: bool = False
+    """Clients tail, scan and fetch; and look at all state at once."""
+    begun_go: bool = False
+    """They also destroy such as the cluster began with."""
+    members_change: bool = False
+    """An operator adds and removes nodes."""
+    blackout: float | None = None
+    """When all nodes lose power at once, although something is written behind."""
+    waits: bool = False
+    """Clients wait in all scopes, levels and modes."""
+    admission_wait_s: float = 0.0
+    """Half of what clients write waits up to so long for admission."""
 
     @property
     def write_behind(self) -> bool:
         """Some partition is."""
         cluster = self.settings.cluster
         return any(cluster.partition(p).mode is DurabilityMode.WRITE_BEHIND for p in range(cluster.partitions))
+
+    @property
+    def lags(self) -> bool:
+        """Workers are slow now and then, and the ladder of lag has short rungs."""
+        return not set(LAG_KINDS).isdisjoint(self.kinds)
 
     @property
     def kv_partitions(self) -> list[int]:
@@ -120,6 +161,13 @@ class Parameters:
         """The settings of one node."""
         member = self.settings.cluster.members[index]
         return msgspec.structs.replace(self.settings, node=NodeSettings(id=member.id, data_dir=f"/{member.id}"))
+
+    def of_joining(self, number: int) -> Settings:
+        """Those of one that is added later."""
+        member = _member(number)
+        cluster = msgspec.structs.replace(self.settings.cluster, members=(*self.settings.cluster.members, member))
+        node = NodeSettings(id=member.id, data_dir=f"/{member.id}", join=True)
+        return msgspec.structs.replace(self.settings, cluster=cluster, node=node)
 
 
 def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
@@ -153,14 +201,115 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
     drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
     drawn = _scrubbed(drawn, rng)
-    return replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
+    drawn = replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
+    drawn = replace(drawn, begun_go=drawn.partitions_change and rng.random() < BEGUN_GO)
+    drawn = _moving(drawn, rng) if rng.random() < MEMBERS_CHANGE else drawn
+    drawn = _rotten(_darkened(drawn, rng, seconds), rng)
+    drawn = replace(drawn, waits=rng.random() < WAITS)
+    return _lagging(_read(_admitted(drawn, rng), rng), rng)
+
+
+def _darkened(drawn: Parameters, rng: random.Random, seconds: float) -> Parameters:
+    """In some of those that write behind, all nodes lose power at once."""
+    dark, at = rng.random() < BLACKOUTS, rng.uniform(0.2, 0.8) * seconds
+    if not (dark and drawn.write_behind) or drawn.members_change:
+        return drawn
+    return replace(drawn, blackout=at, faults=tuple(f for f in drawn.faults if f.kind not in DAMAGE))
+
+
+def _rotten(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, journals rot in the place of many another fault."""
+    if rng.random() >= JOURNALS_ROT or not drawn.victims or drawn.blackout is not None:
+        return drawn
+    faults = tuple(replace(f, kind="rot_journal") if rng.random() < JOURNALS_ROT else f for f in drawn.faults)
+    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "rot_journal"})))
+
+
+def _moving(drawn: Parameters, rng: random.Random) -> Parameters:
+    """Members change: from one node on, or from as many as were drawn. At most one at a time is a victim."""
+    first = rng.choice([1, drawn.nodes, drawn.nodes])
+    settings, victims, spared = drawn.settings, sorted(drawn.victims)[:1], frozenset[str]()
+    if first == 1:
+        cluster = msgspec.structs.replace(settings.cluster, members=settings.cluster.members[:1])
+        settings, victims, spared = msgspec.structs.replace(settings, cluster=cluster), [], DAMAGE
+    return replace(
+        drawn,
+        nodes=first,
+        settings=settings,
+        members_change=True,
+        think_s=drawn.think_s / drawn.nodes * 4,  # as many as there are on the average
+        victims=frozenset(victims),
+        kinds=tuple(kind for kind in drawn.kinds if kind not in spared),
+        faults=tuple(fault for fault in drawn.faults if fault.kind not in spared),
+    )
+
+
+def _member(number: int) -> Member:
+    return Member(id=f"n{number}", peer_address=f"n{number}:7000", client_address=f"n{number}:7001")
+
+
+def _read(drawn: Parameters, rng: random.Random) -> Parameters:
+    """Drawn late, so that all else is as it was."""
+    reads = ReadSettings(
+        memory_bytes=rng.choice([1 * KIB, 64 * KIB, 16384 * KIB]),
+        segments_max=rng.choice([1, 4, 512]),
+        window_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),
+        window_segments_max=rng.choice([1, 256]),
+    )
+    settings = msgspec.structs.replace(drawn.settings, reads=reads)
+    return replace(drawn, settings=settings, reads_log=rng.random() < READS_LOG)
+
+
+def _lagging(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, workers are slow in the place of many another fault. Drawn last, so that all else is as it was."""
+    if rng.random() >= LAGS:
+        return drawn
+    slow_ms = rng.choice([0, 150, 500])
+    lag = LagSettings(
+        look_ms=rng.choice([50, 200]),
+        slow_ms=slow_ms,
+        throttle_percent=rng.choice([1, 25, 100]),
+        stalled_ms=rng.choice([300, 1_000]) if not slow_ms else rng.choice([0, 300, 1_000]),
+        chronic_ms=rng.choice([0, 400, 1_500]),
+        node_percent=rng.choice([1, 50, 100]),
+        move_again_ms=rng.choice([500, 5_000]),
+    )
+    faults = tuple(replace(f, kind=rng.choice(LAG_KINDS)) if rng.random() < LAG_SHARE else f for f in drawn.faults)
+    settings = msgspec.structs.replace(drawn.settings, lag=lag)
+    return replace(drawn, settings=settings, faults=faults, kinds=tuple(sorted({*drawn.kinds, *LAG_KINDS})))
 
 
 def _scrubbed(drawn: Parameters, rng: random.Random) -> Parameters:
     """Half of them read again what is at rest; drawn last, so that all else is as it was."""
-    pause_ms = rng.choice([0, 0, 200, 2_000])
+    pause_ms = rng.choice([0, 0, 1_000, 4_000])
     scrub = ScrubSettings(pause_ms=pause_ms, bytes_per_s=rng.choice([64 * KIB, 16384 * KIB]))
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, scrub=scrub))
+
+
+def _admitted(drawn: Parameters, rng: random.Random) -> Parameters:
+    """Half of them have hardly any budget, and clients that wait for it; drawn last, too."""
+    if rng.random() < 0.5:
+        return drawn
+    most = drawn.batch_max * 2
+    admission = msgspec.structs.replace(
+        drawn.settings.admission,
+        node_ops=rng.choice([most, 3 * most, 4_000_000]),
+        partition_ops=min(drawn.settings.admission.partition_ops, rng.choice([most, 2 * most, 1_000_000])),
+        partition_batches=rng.choice([1, 3, 100_000]),
+        partition_age_ms=rng.choice([0, 0, 300]),
+        node_age_ms=rng.choice([0, 0, 0, 1_000]),
+        fair_share_percent=rng.choice([50, 80, 100]),
+        retry_after_ms=rng.choice([5, 50]),
+        queue_requests=rng.choice([2, 8, 4_096]),
+        queue_bypass_ms=rng.choice([1, 100, 1_000]),
+        refusals_max=rng.choice([0, 2, 64]),
+        signals=rng.choice([(), ("disk_free", "apply_lag")]),
+        signal_ms=rng.choice([50, 250]),
+        disk_free_bytes_min=rng.choice([0, 64 * KIB]),
+        apply_lag_records_max=rng.choice([20, 200]),
+    )
+    settings = msgspec.structs.replace(drawn.settings, admission=admission)
+    return replace(drawn, settings=settings, admission_wait_s=rng.choice([0.0, 0.2, 2.0]))
 
 
 def _contested(drawn: Parameters) -> Parameters:
@@ -172,9 +321,7 @@ def _contested(drawn: Parameters) -> Parameters:
 
 def _cluster(rng: random.Random, nodes: int) -> ClusterSettings:
     partitions = rng.choice([1, 2, 3, 4, 6])
-    members = tuple(
-        Member(id=f"n{k}", peer_address=f"n{k}:7000", client_address=f"n{k}:7001") for k in range(1, nodes + 1)
-    )
+    members = tuple(map(_member, range(1, nodes + 1)))
     mode = DurabilityMode.WRITE_AHEAD if rng.random() < 0.75 else DurabilityMode.WRITE_BEHIND
     overrides = {
         str(p): PartitionSettings(state_machine="log", mode=mode) for p in range(1, partitions) if rng.random() < 0.4
@@ -201,6 +348,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
             heartbeat_ms=heartbeat,
             election_min_ms=election,
             election_max_ms=2 * election,
+            election_patience_ms=4 * election,
             fallback_ms=3 * election,
             commit_linger_ms=rng.choice([1, 2, 100]),
             spare_linger_ms=rng.choice([0, 5, 50]),
@@ -220,7 +368,7 @@ def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
             recent_bytes=rng.choice([0, 2 * KIB, 4096 * KIB]),
         ),
         apply=apply,
-        admission=AdmissionSettings(partition_ops=rng.choice([50, 1_000_000])),
+        admission=AdmissionSettings(partition_ops=rng.choice([50, 1_000_000]), signals=()),
     )
 
 

@@ -168,6 +168,10 @@ class Summary:
     commits: int = 0
     snapshots: int = 0
     installs: int = 0
+    changes: Counter[str] = field(default_factory=Counter)
+    created: int = 0
+    destroyed: int = 0
+    lag: Counter[str] = field(default_factory=Counter)
 
     def add(self, ran: Ran) -> None:
         """One more."""
@@ -181,6 +185,10 @@ class Summary:
         self.commits += outcome.commits
         self.snapshots += outcome.snapshots
         self.installs += outcome.installs
+        self.changes += outcome.changes
+        self.created += outcome.created
+        self.destroyed += outcome.destroyed
+        self.lag += outcome.lag
         self.slowest = min(self.slowest, (outcome.simulated_s / max(ran.cpu_s, 1e-9), outcome.seed))
         if outcome.failure is not None:
             self.failures.append(outcome)
@@ -193,11 +201,15 @@ class Summary:
         speed = f"{rate:.1f} per second and core (slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})"
         outcomes = f"{operations['ok']:,} ok, {operations['fail']:,} refused, {operations['info']:,} unknown"
         taken = f"{self.snapshots:,} snapshots, {self.installs:,} installs"
+        lag = ", ".join(f"{step} {count}" for step, count in self.lag.most_common()) or "none"
+        members = ", ".join(f"{change} {count}" for change, count in self.changes.most_common()) or "none"
         return [
             f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: {speed}",
             f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
             f"{sum(operations.values()):,} operations: {outcomes}",
             f"{self.commits:,} commits, {self.elections:,} elections, {taken}",
+            f"changes of members: {members}; partitions: {self.created:,} created, {self.destroyed:,} destroyed",
+            f"lag: {lag}",
             *[replay_line(outcome, seconds=self.seconds) for outcome in self.failures],
             f"{len(self.failures)} failed" if self.failures else "all invariants held",
         ]

@@ -11,24 +11,26 @@ from typing import Any, Final
 
 from chaos.checkers import exactly_once, linearizable
 from chaos.history import History, Operation, of_kind
+from chaos.sim.blackout import Blackout
 from chaos.sim.clients import Seen, SimClient
+from chaos.sim.ending import Ending
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
 from chaos.sim.host import Host
 from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
+from chaos.sim.members import Operator
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import SimNetwork
-from chaos.sim.oracle import Oracle
+from chaos.sim.oracle import Oracle, read_all
 from chaos.sim.parameters import Parameters
 from chaos.sim.timeline import Timeline
 from dispatcher.installing import InstallDue
-from logboom import Add, Client, Record
 from logboom.errors import CorruptData, LogboomError
+from logboom.settings import Settings
 from ports.invariant import InvariantViolated
+from raftlog.configuration import Configuration
 
 CHECKPOINT_S: Final = 5.0
-LIVE_WITHIN_S: Final = 30.0
 RESTART_S: Final = 0.3
-WATCHER: Final = "watcher"
 
 
 @dataclass(slots=True)
@@ -54,6 +56,13 @@ class Outcome:
     snapshots: int = 0
     """Sets, each counted once, on however many nodes it was taken."""
     installs: int = 0
+    changes: Counter[str] = field(default_factory=Counter)
+    """Of the members."""
+    created: int = 0
+    """Partitions."""
+    destroyed: int = 0
+    lag: Counter[str] = field(default_factory=Counter)
+    """Steps of the nodes' ladders, and parts of receipts that said that something is held."""
     trace_hash: str = ""
     failure: Failure | None = None
 
@@ -69,9 +78,11 @@ class Simulation:
         self._rng = random.Random(parameters.seed ^ 0x5EED)
         self.loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
         self.network = SimNetwork(self.loop, self._fork(), parameters.network)
-        self.hosts = [self._host(k) for k in range(parameters.nodes)]
-        self.seen = Seen(History(lambda: int(self.loop.now * 1e9)))
-        self.oracle = Oracle(self.hosts, self.fail)
+        self.hosts = [self._host(parameters.of_node(k)) for k in range(parameters.nodes)]
+        members = parameters.settings.cluster.members
+        addresses = {member.client_address: member.id for member in members}
+        self.seen = Seen(History(lambda: int(self.loop.now * 1e9)), addresses)
+        self.oracle = Oracle(self.hosts, Configuration.of_settings(members), self.fail)
         self.nemesis = Nemesis(
             parameters,
             self.hosts,
@@ -81,13 +92,32 @@ class Simulation:
             replace_client=self._replace_client,
         )
         self.oracle.witness.damaged = self.nemesis.damaged
+        self.oracle.witness.forgetful = self.nemesis.forgetful
+        self.blackout = Blackout(
+            self.hosts,
+            self.loop,
+            down=self.nemesis.blackout,
+            forget=self.seen.doomed.update,
+            note=timeline.note,
+        )
         self._clients: list[tuple[SimClient, Process]] = []
+        self._operator = self._make_operator() if parameters.members_change else None
+        self._ending = Ending(
+            parameters,
+            self.hosts,
+            loop=self.loop,
+            oracle=self.oracle,
+            seen=self.seen,
+            damaged=self.nemesis.damaged,
+            forgetful=self.nemesis.forgetful,
+            note=timeline.note,
+            fail=self.fail,
+        )
 
     def _fork(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
 
-    def _host(self, index: int) -> Host:
-        settings = self.parameters.of_node(index)
+    def _host(self, settings: Settings) -> Host:
         return Host(
             settings.node.id,
             loop=self.loop,
@@ -97,6 +127,23 @@ class Simulation:
             slowest_s=self.parameters.slowest_s,
             ended=self._node_ended,
             started=self._node_started,
+        )
+
+    def _make_operator(self) -> Operator:
+        def new_host(number: int) -> Host:
+            self.hosts.append(self._host(self.parameters.of_joining(number)))
+            return self.hosts[-1]
+
+        return Operator(
+            self.parameters,
+            self.hosts,
+            loop=self.loop,
+            rng=self._fork(),
+            seen=self.seen,
+            nemesis=self.nemesis,
+            witness=self.oracle.witness,
+            new_host=new_host,
+            fail=self.fail,
         )
 
     # -- failing
@@ -113,7 +160,7 @@ class Simulation:
         if process is not None and process.name.startswith("n") and isinstance(error, InvariantViolated):
             self.fail("InvariantViolated", f"{process.name}: {error}")
         else:
-            self.fail("NothingUnhandled", f"{process}: {context.get('message')}: {error!r}; {self._standing()}")
+            self.fail("NothingUnhandled", f"{process}: {context.get('message')}: {error!r}; {self._ending.standing()}")
 
     def _node_started(self, host: Host) -> None:
         self.oracle.started(host)
@@ -185,6 +232,10 @@ class Simulation:
         outcome.elections = self.oracle.elections
         outcome.commits = len(self.oracle.committed)
         outcome.snapshots = self.oracle.snapshots
+        outcome.created, outcome.destroyed = len(self.seen.created), len(self.seen.gone)
+        outcome.lag = self.oracle.lag.steps
+        if self._operator is not None:
+            outcome.changes = self._operator.done
         outcome.trace_hash = f"{self.loop.trace & (1 << 64) - 1:016x}"
         return outcome
 
@@ -200,9 +251,30 @@ class Simulation:
         for number in range(1, parameters.clients + 1):
             self._start_client(number)
         checks = asyncio.ensure_future(self._checkpoints())
+        checks.add_done_callback(self._task_ended)
+        moves = asyncio.ensure_future(self._operator.play()) if self._operator is not None else None
+        dark = None if parameters.blackout is None else asyncio.ensure_future(self.blackout.play(parameters.blackout))
+        for task in filter(None, (moves, dark)):
+            task.add_done_callback(self._task_ended)
         await asyncio.gather(self.nemesis.play(parameters.faults), asyncio.sleep(parameters.seconds))
-        await self._live()
+        if moves is not None:
+            moves.cancel()  # in the middle of whatever it is
+            await asyncio.wait([moves])
+        if self._operator is not None:
+            self._operator.leave()
+        self.timeline.note("healing a quorum")
+        self.nemesis.heal()
+        if dark is not None:
+            for host in self.hosts:
+                host.start()
+            await self._ending.within("what is lost is void", self.blackout.settled())
+            dark.cancel()
+        await self._ending.play(self._clients, self._fork)
         checks.cancel()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.loop.call_exception_handler({"message": "the run's own task failed", "exception": task.exception()})
 
     async def _checkpoints(self) -> None:
         while True:
@@ -210,111 +282,6 @@ class Simulation:
             self.oracle.checkpoint()
             for invariant, story in self.seen.problems:
                 self.fail(invariant, story)
-
-    # -- liveness
-
-    async def _live(self) -> None:
-        """Heal a random quorum: it must serve. Then the rest, and all must be equal."""
-        self.timeline.note("healing a quorum")
-        self.nemesis.heal()
-        rng = self._fork()
-        # Of what was damaged and is not repaired yet, the others may hold the only copies.
-        hosts = [h for h in self.hosts if h.may_run and h.name not in self.nemesis.damaged]
-        quorum = rng.sample(hosts, len(self.hosts) // 2 + 1)
-        for host in self.hosts:
-            if host not in quorum:
-                host.kill(power=False)
-                host.may_run, restart = False, host.may_run
-                host.wanted = restart
-        for host in quorum:
-            host.start()
-        await self._within("a quorum serves", self._serves(quorum))
-        for client, _ in self._clients:
-            client.stopped = True
-        await self._within("clients come to an end", self._clients_done())
-        for host in self.hosts:
-            host.may_run = host.may_run or host.wanted
-            host.start()
-        await self._within("all nodes converge", self._converge())
-        self.oracle.checkpoint()
-        self.oracle.idle()
-
-    async def _within(self, what: str, work: Any) -> None:
-        started = self.loop.now
-        task = asyncio.ensure_future(work)
-        done, _ = await asyncio.wait([task], timeout=LIVE_WITHIN_S)
-        if not done:
-            self.fail("Liveness", f"{what}: not within {LIVE_WITHIN_S:.0f} s; {self._standing()}")
-            task.cancel()
-            return
-        task.result()
-        self.timeline.note(f"{what}: after {self.loop.now - started:.2f} s")
-
-    def _standing(self) -> str:
-        rows = []
-        for host in self.hosts:
-            if host.node is None:
-                rows.append(f"{host.name} down")
-                continue
-            backend = host.node.pipeline
-            engine = backend.raft.engine
-            role = "leads" if engine.is_leader else "candidate" if engine.is_candidate else "follows"
-            marks = " ".join(
-                f"{m.partition_id}:{m.applied_index}/{m.log_index}{'' if m.state == 'running' else m.state}"
-                for m in backend.watermarks.all()
-            )
-            rows.append(
-                f"{host.name} {role} term {engine.term} commit {engine.commit_index}"
-                f"/{backend.raft.journal.last_index}{'' if engine.may_lead else ' no vote'}"
-                f"{'' if backend.recovered() else ' recovering'} [{marks}]"
-            )
-        return "; ".join(rows)
-
-    async def _serves(self, quorum: Sequence[Host]) -> None:
-        process = self.loop.process(WATCHER)
-        done: asyncio.Future[None] = self.loop.create_future()
-
-        async def serve() -> None:
-            addresses = [h.settings.cluster.members[int(h.name[1:]) - 1].client_address for h in quorum]
-            async with Client(addresses, rng=self._fork(), timeout=LIVE_WITHIN_S) as client:
-                last = 0
-                for partition in range(self.parameters.settings.cluster.partitions):
-                    kv = partition in self.parameters.kv_partitions
-                    name = f"live-{partition}"
-                    kind, key, value = ("add", name, 1) if kv else ("append", f"log{partition}", name)
-                    op = self.seen.history.invoke(0, kind, key, value, partition)
-                    command = Add(name.encode(), 1) if kv else Record(name.encode())
-                    receipt = await client.submit(partition, command, wait="applied")
-                    self.seen.history.end(op, "ok", index=receipt.first_index, global_index=receipt.global_index)
-                    last = receipt.global_index
-                    if kv and await client.get(partition, name.encode()) != (1,):
-                        self.fail("LinearizableRead", f"{name} was applied and is not read")
-                for address in addresses:
-                    await client.barrier(last, node=address)
-            self.loop.run_as(None, done.set_result, None)  # what follows is not the watcher's
-
-        self.loop.spawn(process, serve())
-        await done
-
-    async def _clients_done(self) -> None:
-        while any(process.alive for _, process in self._clients):  # noqa: ASYNC110 - the dead wake nobody
-            await asyncio.sleep(0.1)
-
-    async def _converge(self) -> None:
-        while True:
-            await asyncio.sleep(0.05)
-            hosts = [h for h in self.hosts if h.may_run]  # not who finds its damage only now
-            if any(h.node is None for h in hosts):
-                continue
-            backends = [h.node.pipeline for h in hosts if h.node is not None]
-            commits = {b.parent.global_index for b in backends}
-            if len(commits) == 1 and all(
-                b.recovered()
-                and b.raft.journal.last_index == b.raft.engine.commit_index
-                and all(m.applied_global_index in commits for m in b.watermarks.all())
-                for b in backends
-            ):
-                return
 
     # -- afterwards
 
@@ -330,7 +297,8 @@ class Simulation:
                 # Bit rot that nobody has read yet: it must not be served, and is not.
                 if host.name not in self.nemesis.damaged:
                     self.fail("NoServeCorrupt", f"{host.name}: {error}")
-        self._report("LinearizableRead", None, linearizable.registers(of_kind(operations, "get", "put", "cas")))
+        lasting = [op for op in of_kind(operations, "get", "put", "cas") if op.partition not in self.seen.doomed]
+        self._report("LinearizableRead", None, linearizable.registers(lasting))
 
     def _check_host(self, host: Host, adds: Sequence[Operation]) -> None:
         operations = self.seen.history.operations
@@ -344,9 +312,9 @@ class Simulation:
                         state |= {key.decode(): int(value[0]) for key, value in chunk if isinstance(value, tuple)}
                 store = host.node.logs[partition]
                 first = store.first_available_index
-                batches = store.read_committed(after_index=first - 1, through_index=1 << 62, max_bytes=1 << 62)
-                self._report("PrefixAgreement", host, self.oracle.differing(partition, batches))
-                if kind == "log":
+                batches, voids = read_all(store)
+                self._report("PrefixAgreement", host, self.oracle.differing(partition, batches, voids))
+                if kind == "log" and partition not in self.seen.doomed:
                     records = [
                         (index, payload.decode())
                         for b in batches

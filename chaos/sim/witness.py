@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
 from chaos.sim.what_if import forgotten
 from dispatcher.backend import Backend
-from logboom.errors import LogboomError
-from logboom.types import DurabilityMode, NodeId
+from logboom.errors import CorruptData, LogboomError
+from logboom.types import DurabilityMode, NodeId, PartitionId
 from partitions.log import PartitionLog
 from partitions.worker import ApplyWorker
 from raftlog import messages
@@ -38,11 +39,18 @@ Fail = Callable[[str, str], None]
 class Witness:
     """``fail(invariant, story)`` ends the run."""
 
-    def __init__(self, hosts: Sequence[Host], fail: Fail) -> None:
+    def __init__(self, hosts: Sequence[Host], electorate: Electorate, fail: Fail) -> None:
         self._hosts = hosts
+        self._electorate = electorate
         self._fail = fail
         self.damaged: set[str] = set()
         """Hosts whose partition logs were changed behind their back."""
+        self.forgetful: set[str] = set()
+        """Hosts whose journal was."""
+        self._lost: dict[str, list[Any]] = {}
+        """Journals that were set aside: what they had acknowledged counted then."""
+        self._tokens: dict[str, bytes] = {}
+        """Of the last time that a host began anew."""
         self._terms = [0, 0]
         """Terms of the committed entries, by Raft index (there is no 0, and 1 is a placeholder)."""
         self._committed_in = [0, 0]
@@ -62,6 +70,9 @@ class Witness:
     def started(self, host: Host, backend: Backend) -> None:
         """It has recovered: what it had acknowledged is there, and from now on it is listened to."""
         before, journal = self._journals.get(host.name), backend.raft.journal
+        if before is not None and self._has_forgotten(host, backend):
+            self._lost.setdefault(host.name, []).append(before)
+            before = None
         if before is not None:
             self._check_kept(host, backend, floor=min(before.last_index, before.floor), before=before)
         if journal.durable_index > journal.base_index and not self._in_journal(
@@ -69,9 +80,24 @@ class Witness:
         ):
             self._fail("AckDurable", f"{host.name} starts with entry {journal.durable_index}, which is not on its disk")
         self._journals[host.name] = journal
+        self._electorate.started(host, backend)
         self._acknowledgements[host.name] = 0
         self._listen(host, backend)
         self._look_inside(host, backend)
+
+    def rejoins(self, host: Host) -> int:
+        """How often it has lost its journal."""
+        return len(self._lost.get(host.name, ()))
+
+    def _has_forgotten(self, host: Host, backend: Backend) -> bool:
+        """It says so for the first time since its journal was damaged."""
+        rejoining = backend.raft.members.log.rejoining
+        if rejoining is None or self._tokens.get(host.name) == rejoining.token:
+            return False
+        if host.name not in self.forgetful:
+            self._fail("AcknowledgedKept", f"{host.name} has set a journal aside that was whole")
+        self._tokens[host.name] = rejoining.token
+        return True
 
     def _check_kept(self, host: Host, backend: Backend, *, floor: int, before: Any) -> None:
         journal = backend.raft.journal
@@ -133,7 +159,7 @@ class Witness:
         def received(raw: memoryview) -> Route | None:
             found: Route | None = receive(raw)
             for command, index, _ in journal.after(engine.commit_index)[:LOOK] if found and engine.may_lead else ():
-                if not all(map(payloads.holds, unpack_routes(command))):
+                if not all(payloads.holds(route) or payloads.is_hole(route) for route in unpack_routes(command)):
                     self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")
             return found
 
@@ -146,6 +172,44 @@ class Witness:
                     self._check_power_loss(host)
 
         engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
+        self._look_at_messages(host, engine)
+        self._look_at_captures(host, backend)
+
+    def _look_at_captures(self, host: Host, backend: Backend) -> None:
+        """A state that is captured for a snapshot is that of the cut."""
+        taking: Any = backend.snapshots.taking
+        on_captured = taking._captured  # noqa: SLF001 - an observer
+
+        def captured(gathering: Any, partition: PartitionId, dump: Any) -> None:
+            due = gathering.parent.tails.get(partition, EMPTY).last_index
+            found = backend.workers[partition].applied_index if partition in backend.workers else due
+            if dump is not None and not gathering.over and found != due:
+                self._fail("CapturedAtCut", f"{host.name}: partition {partition} is captured at {found}, cut at {due}")
+            on_captured(gathering, partition, dump)
+
+        taking._captured = captured  # noqa: SLF001 - an observer
+
+    def _look_at_messages(self, host: Host, engine: Any) -> None:
+        """At what one of them may move, and what it may not."""
+        on_append, on_reply = engine._on_append, engine._on_reply  # noqa: SLF001 - an observer
+        journal = engine.journal
+
+        def appended(node: Any, message: Any) -> None:
+            entries, commit, last = message.get("entries", ()), engine.commit_index, journal.last_index
+            conflict = any(engine.term_at(index) not in (None, term) for _, index, term in entries)
+            on_append(node, message)
+            if journal.last_index < last and not conflict:
+                self._fail("CutForNothing", f"{host.name} cuts {last} back to {journal.last_index}: no conflict")
+            if commit < engine.commit_index > message.get("prevLogIdx", 0) + len(entries):
+                self._fail("CommitAgreed", f"{host.name} commits {engine.commit_index} after {len(entries)} entries")
+
+        def replied(node: Any, message: Any) -> None:
+            stale, before = message["term"] < engine.term, engine._echoed.get(node.id)  # noqa: SLF001 - an observer
+            on_reply(node, message)
+            if engine.term < message["term"] or (stale and engine._echoed.get(node.id) != before):  # noqa: SLF001 - an observer
+                self._fail("ReplyOfTerm", f"{host.name}, term {engine.term}, counts a reply of term {message['term']}")
+
+        engine._on_append, engine._on_reply = appended, replied  # noqa: SLF001 - an observer
 
     def committed(self, host: Host, index: int, routes: Sequence[Route]) -> None:
         """An entry is handed up: with all of its requests, and synced here."""
@@ -177,12 +241,34 @@ class Witness:
         term = engine.term_at(commit)
         if term != engine.term:
             self._fail("CommitOwnTerm", f"{leader.name}, term {engine.term}, commits {commit} of term {term}")
-        holding = [name for name, journal in self._journals.items() if _holds(journal, commit, term)]
-        if 2 * len(holding) <= len(self._hosts):
+        voters = self._electorate.voters(leader.name)
+        holding = [name for name in voters if any(_holds(each, commit, term) for each in self._journals_of(name))]
+        if 2 * len(holding) <= len(voters):
             self._fail("CommitOnQuorum", f"{leader.name} commits entry {commit}; on the disks of {holding} alone")
         if commit > top:
             self._terms += [engine.term_at(index) for index in range(top + 1, commit + 1)]
             self._committed_in += [max(engine.term, self._committed_in[-1])] * (commit - top)
+
+    def _journals_of(self, name: str) -> list[Any]:
+        """With those that it has lost: what was acknowledged then may be counted later.
+
+        What it says before it was taken back may not: it may have promised something else.
+        """
+        host = next(each for each in self._hosts if each.name == name)
+        forgets = host.node is not None and host.node.pipeline.raft.members.log.rejoining is not None
+        known = [self._journals[name]] if name in self._journals and not forgets else []
+        return [*known, *self._lost.get(name, ())]
+
+    def committed_in(self, index: int) -> int:
+        """The term whose leader has counted an entry."""
+        return self._committed_in[min(index, len(self._committed_in) - 1)]
+
+    def lost_disk(self, host: Host) -> None:
+        """What it had promised is gone: nobody may ask for it, but what it said may be on its way, and is counted."""
+        self.damaged.add(host.name)
+        journal = self._journals.pop(host.name, None)
+        if journal is not None:
+            self._lost.setdefault(host.name, []).append(journal)
 
     def commit_moved(self, host: Host, engine: Any, commit: int) -> None:
         """Whatever a node takes for committed a leader has counted."""
@@ -227,7 +313,11 @@ class Witness:
 
     def _check_power_loss(self, host: Host) -> None:
         if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
-            lost = forgotten(host, host.node.pipeline)
+            try:
+                lost = forgotten(host, host.node.pipeline)
+            except CorruptData as error:
+                self._fail("WouldStart", f"{host.name}: after a power loss now: {error}")
+                return
             if lost:
                 self._fail("AckDurable", f"{host.name} would not find {lost}")
 
@@ -237,15 +327,24 @@ class Witness:
         route = self._routes.get((log.partition_id, index))
         if route is None or host.name in self.damaged:
             return
-        if log.first_available_index > index:
+        if log.first_available_index > index or log.is_hole(index, route.digest):
             return  # compacted, or never here: the state came from a snapshot
+        if log.is_lost(index, route.digest):
+            return  # reading it has failed: it is fetched, and written again
+        if host.name in self.forgetful and log.committed_index < index:
+            return  # what only its journal had synced went with it; what is applied is what it was
         head, where = _head(log, route), f"{log.partition_id}/{index}"
         if not self._has_batch(host, head):
             self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
         if log.mode is DurabilityMode.WRITE_BEHIND:
-            on = [each.name for each in self._hosts if self._has_batch(each, head) or self._has_compacted(each, route)]
-            if 2 * len(on) <= len(self._hosts):
-                self._fail("AppliedStable", f"{host.name} has applied {where}, on the disks of {on} alone")
+            on = {
+                each.name
+                for each in self._hosts
+                if each.name in self.forgetful or self._has_batch(each, head) or self._has_compacted(each, route)
+            }
+            # Whoever voted when it was applied: that may be long ago.
+            if not any(2 * len(on & {*voters}) > len(voters) for voters in self._electorate.voters_ever):
+                self._fail("AppliedStable", f"{host.name} has applied {where}, on the disks of {sorted(on)} alone")
 
     def _has_compacted(self, host: Host, route: Route) -> bool:
         """Its journal begins behind it: what it did is in the states there, saved and in a snapshot."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows, talk
+from logboom.cli.cursors import cursor_row
 from logboom.client.reads import watermark_of
-from logboom.errors import LogboomError, Unavailable
+from logboom.errors import InvalidRequest, LogboomError, Unavailable
+from logboom.sync_client import SyncClient
 
 EXIT_UNHEALTHY = 5
+CURSORS_S = 2.0
 Answers = Mapping[str, dict[str, Any] | LogboomError]
 
 
@@ -31,6 +34,7 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
         answers: Answers = (
             {node: client.status(node=node, digests=digests)} if node else client.status_all(digests=digests)
         )
+        cursors = [] if node else _cursors(client)
     if all(isinstance(answer, LogboomError) for answer in answers.values()):
         raise Unavailable(f"no node answers: {'; '.join(map(str, answers.values()))}")
     nodes = [_node_row(name, answer) for name, answer in answers.items()]
@@ -40,14 +44,30 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
         print_rows(nodes, output, title="nodes")
         click.echo()
         print_rows(marks, output, title="partitions")
+        if cursors:
+            click.echo()
+            print_rows(cursors, output, title="cursors")
+        if voids := void_rows(answers):
+            click.echo()
+            print_rows(voids, output, title="declared void")
     else:
-        print_one({"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks}, output)
+        about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
+        print_one({**about, "voids": void_rows(answers)}, output)
     away = [name for name, answer in answers.items() if isinstance(answer, LogboomError)]
     if away and not sick:
         talk(f"logboom: {', '.join(away)} cannot be reached; the others are a majority and go on without")
     if sick:
         talk(f"logboom: unhealthy: {'; '.join(sick)}")
         sys.exit(EXIT_UNHEALTHY)
+
+
+def _cursors(client: SyncClient) -> list[dict[str, Any]]:
+    """Named consumers and their lag; nothing where nobody can say."""
+    try:
+        return [cursor_row(row) for row in client.cursors(known=True, timeout=CURSORS_S)]
+    except LogboomError as error:
+        talk(f"logboom: cursors are not known: {error}")
+        return []
 
 
 def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
@@ -102,27 +122,59 @@ def partition_rows(answers: Answers) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["partition"], row["node"]))
 
 
+def void_rows(answers: Answers) -> list[dict[str, Any]]:
+    """The last batches that were declared void, as the node that knows most has them."""
+    reached = (answer for answer in answers.values() if not isinstance(answer, LogboomError))
+    known: list[tuple[int, list[Any]]] = [tuple(answer.get("voids") or (0, [])) for answer in reached]
+    _, rows = max(known, key=lambda each: each[0], default=(0, []))
+    return [
+        {
+            "partition": row[0],
+            "first": row[1],
+            "last": row[2],
+            "digest": row[3].hex(),
+            "global_index": row[4],
+            "raft_index": row[5],
+            "applied": row[6],
+        }
+        for row in rows
+    ]
+
+
 def problems(answers: Answers) -> list[str]:
     """What an operator should look at, one line each; empty: healthy."""
     found = []
     reached = [answer for answer in answers.values() if not isinstance(answer, LogboomError)]
     away = sorted(name for name, answer in answers.items() if isinstance(answer, LogboomError))
-    if 2 * len(reached) <= len(answers):
-        found.append(f"no majority: {', '.join(away)} cannot be reached")
+    rejoining = sorted(answer["node"] for answer in reached if answer.get("role") == "rejoining")
+    voters = _voters(reached) or set(answers)
+    if 2 * len(voters - {*away, *rejoining}) <= len(voters):
+        why = [f"{', '.join(away)} cannot be reached"] if away else []
+        why += [f"{', '.join(rejoining)} gives no vote"] if rejoining else []
+        found.append(f"no majority: {'; '.join(why)}")
     for answer in reached:
-        if not answer["recovered"]:
+        if answer["node"] in rejoining:
+            found.append(f"{answer['node']} has lost its journal, and waits to be taken back by the leader")
+        elif not answer["recovered"]:
             found.append(f"{answer['node']} is still recovering")
         found += [
             f"partition {row[0]} on {answer['node']} is {row[6]}" for row in answer["partitions"] if row[6] != "running"
         ]
         found += [
-            f"partition {row[0]} on {answer['node']}: the batch that ends at {row[1]} is lost ({row[2]} elsewhere)"
+            f"partition {row[0]} on {answer['node']}: the batch that ends at {row[1]} is lost ({row[2]} elsewhere); "
+            f"see `logboom partitions void {row[0]} --index {row[1]}`"
             for row in answer.get("lost", ())
         ]
         found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
     if not any(answer["leader"] for answer in reached):
         found.append("no node leads")
     return found
+
+
+def _voters(reached: Sequence[Mapping[str, Any]]) -> set[str]:
+    """As the leader says, or else anybody who answers."""
+    said = sorted(reached, key=lambda answer: answer["node"] == answer["leader"])
+    return {row[0] for row in said[-1]["members"] if row[3] == "voter"} if said else set()
 
 
 @click.group()
@@ -160,6 +212,41 @@ def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
     print_one({"partition": partition, "state": "destroyed"}, output)
 
 
+@partitions.command(epilog="Example:  logboom partitions void 3 --index 4711 --yes")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--index", type=click.IntRange(1), multiple=True, help="A record of the lost batch; may be repeated.")
+@click.option("--all", "all_", is_flag=True, help="Every lost batch of the partition that is shown in `status`.")
+@click.option("--yes", is_flag=True, help="Do it: what was in there is gone for good.")
+@output_option
+@cluster_options
+def void(target: Target, partition: int, index: tuple[int, ...], all_: bool, yes: bool, output: str) -> None:
+    """Declare a lost batch void, so that its partition goes on without it.
+
+    That is a committed batch that no member has any more. Without --yes: what would be lost, and what every member
+    says of it. Nothing is void before all members have said, at this moment, that they do not have it.
+    """
+    if bool(index) == all_:
+        raise click.UsageError("say which batch, with --index, or --all")
+    with target.connect() as client:
+        chosen = list(index) if index else lost_in(client.status_all(), partition)
+        if not chosen:
+            raise InvalidRequest(f"partition {partition} has no lost batch")
+        rows = [client.void_batch(partition, each, yes=yes) for each in chosen]
+    shown = [
+        {**row, "digest": row["digest"].hex(), "said": ", ".join(f"{n}: {said}" for n, said in row["said"].items())}
+        for row in rows
+    ]
+    print_rows(shown, output)
+    if not yes:
+        talk("logboom: nothing was changed; with --yes these batches are void, for good")
+
+
+def lost_in(answers: Answers, partition: int) -> list[int]:
+    """Last indices of a partition's lost batches, as the nodes show them."""
+    found = (answer for answer in answers.values() if not isinstance(answer, LogboomError))
+    return sorted({row[1] for answer in found for row in answer.get("lost", ()) if row[0] == partition})
+
+
 @partitions.command("list", epilog="Example:  logboom partitions list")
 @output_option
 @cluster_options
@@ -169,7 +256,12 @@ def list_(target: Target, output: str) -> None:
         machines = client.state_machines()
         answers = client.status_all()
     rows = [
-        {"partition": row["partition"], "state_machine": machines.get(row["partition"]), **row}
+        {
+            "partition": row["partition"],
+            "state_machine": machines.get(row["partition"]),
+            **row,
+            "lost": ",".join(map(str, lost_in(answers, row["partition"]))),
+        }
         for row in partition_rows(answers)
     ]
     print_rows(rows, output)

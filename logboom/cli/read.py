@@ -1,32 +1,31 @@
-"""``get``, ``scan``, ``tail``, ``barrier``: state, logs, and waiting for them."""
+"""``get``, ``scan``, ``tail``: state and logs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from logboom.cli.common import (
+    Duration,
     F,
-    PartitionIds,
     Target,
     cluster_options,
     encoding_option,
     output_option,
-    print_one,
     print_rows,
     print_stream,
     shown,
     talk,
     to_bytes,
     to_text,
-    watermark_row,
 )
-from logboom.client.reads import LogBatch
+from logboom.client.log_batches import LogBatch
 from logboom.commands import OP_ADD, OP_CAS, OP_DELETE, OP_PUT, unpack_numbers
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, Voided
 from logboom.routing import partition_of
 from logboom.types import Record
 
@@ -36,6 +35,7 @@ def _freshness(command: F) -> F:
         click.option("--node", help="Ask this node (id or address)."),
         click.option("--stale", is_flag=True, help="Whatever the node has."),
         click.option("--at-least", type=click.IntRange(0), metavar="G", help="Any node that has applied this far."),
+        click.option("--max-staleness", type=Duration(), help="Any node that has what was committed so long ago."),
     ):
         option(command)
     return command
@@ -54,6 +54,7 @@ def get(
     partition: int | None,
     at_least: int | None,
     stale: bool,
+    max_staleness: float | None,
     node: str | None,
     encoding: str,
     output: str,
@@ -68,7 +69,9 @@ def get(
             where = partition_of(key, count) if partition is None else partition
             groups.setdefault(where, []).append(key)
         for where, group in groups.items():
-            values = client.get_many(where, group, at_least=at_least, stale=stale, node=node)
+            values = client.get_many(
+                where, group, at_least=at_least, stale=stale, max_staleness=max_staleness, node=node
+            )
             found.update(zip(group, values, strict=True))
     rows = [{"key": to_text(key, encoding), "value": shown(found[key], encoding)} for key in wanted]
     print_rows(rows, output)
@@ -97,6 +100,7 @@ def scan(
     limit: int,
     at_least: int | None,
     stale: bool,
+    max_staleness: float | None,
     node: str | None,
     encoding: str,
     output: str,
@@ -115,6 +119,7 @@ def scan(
             limit=limit,
             at_least=at_least,
             stale=stale,
+            max_staleness=max_staleness,
             node=node,
         )
         print_stream(({"key": to_text(k, encoding), "value": shown(v, encoding)} for k, v in entries), output)
@@ -122,9 +127,16 @@ def scan(
 
 @click.command(epilog="Examples:  logboom tail -p 3 -f      logboom tail --start-global 100 -o jsonl")
 @click.option("-p", "--partition", type=click.IntRange(0), help="One partition; without it, all in global order.")
-@click.option("--start", type=click.IntRange(0), default=0, help="First index; 0: the earliest.")
-@click.option("--start-global", type=click.IntRange(0), default=0, help="Without -p: first global index.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended (with -p).")
+@click.option("--start", type=click.IntRange(0), default=0, help="First index (with -p); 0: the earliest.")
+@click.option("--start-global", type=click.IntRange(0), default=0, help="First global index.")
+@click.option(
+    "--start-time", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]), help="What was written from then on (UTC)."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended.")
+@click.option("--applied", is_flag=True, help="Only what has taken effect at the node.")
+@click.option("--key-prefix", help="Only records whose keys begin so (with -p).")
+@click.option("--header", metavar="NAME[=VALUE]", help="Only records with this header (with -p).")
+@click.option("--from-first", is_flag=True, help="Where records have been removed, begin with the first that is there.")
 @click.option("--limit", type=click.IntRange(0), default=0, help="At most so many records; 0: all.")
 @click.option("--node", help="Ask this node (id or address).")
 @click.option("--raw", is_flag=True, help="Payload bytes instead of kv commands.")
@@ -136,7 +148,12 @@ def tail(
     partition: int | None,
     start: int,
     start_global: int,
+    start_time: datetime | None,
     follow: bool,
+    applied: bool,
+    key_prefix: str | None,
+    header: str | None,
+    from_first: bool,
     limit: int,
     node: str | None,
     raw: bool,
@@ -144,20 +161,39 @@ def tail(
     output: str,
 ) -> None:
     """The committed log of a partition, or of all partitions in global order."""
-    if partition is None and (follow or start or node):
-        raise click.UsageError("--follow, --start and --node need --partition")
-    if partition is not None and start_global:
-        raise click.UsageError("--start-global is for all partitions; with --partition use --start")
+    if partition is None and (start or key_prefix is not None or header is not None):
+        raise click.UsageError("--start, --key-prefix and --header need --partition")
     if follow and output == "json":
         raise click.UsageError("a JSON array would never end: use -o jsonl with --follow")
+    how: dict[str, Any] = {
+        "start_global": start_global,
+        "start_time": None if start_time is None else start_time.replace(tzinfo=UTC),
+        "follow": follow,
+        "level": "applied" if applied else "durable",
+        "on_compacted": "first" if from_first else "error",
+        "node": node,
+    }
     with target.connect() as client:
         kinds = {} if raw else client.state_machines()
         batches: Iterable[LogBatch]
         if partition is None:
-            batches = client.scan_log(start_global=start_global)
+            batches = client.scan_log(**how)
         else:
-            batches = client.tail(partition, start=start, follow=follow, node=node)
+            prefix = None if key_prefix is None else to_bytes(key_prefix, encoding)
+            wanted = None if header is None else _header(header, encoding)
+            batches = client.tail(
+                partition, start=start, key_prefix=prefix, header=wanted, on_void=_tell_of_void, **how
+            )
         print_stream(_log_rows(batches, kinds, encoding, limit), output)
+
+
+def _header(text: str, encoding: str) -> tuple[str, bytes | None]:
+    name, given, value = text.partition("=")
+    return name, to_bytes(value, encoding) if given else None
+
+
+def _tell_of_void(gap: Voided) -> None:
+    talk(f"logboom: {gap.message}")
 
 
 def _log_rows(
@@ -165,11 +201,11 @@ def _log_rows(
 ) -> Iterator[dict[str, Any]]:
     left = limit
     for batch in batches:
-        for offset, record in enumerate(batch.records.records()):
+        for index, record in zip(batch.indexes().tolist(), batch.records.records(), strict=True):
             kv = kinds.get(batch.partition_id) == "kv"
             yield {
                 "partition": batch.partition_id,
-                "index": batch.first_index + offset,
+                "index": index,
                 "global_index": batch.global_index,
                 "timestamp_ms": batch.timestamp_ms,
                 "key": None if record.key is None else to_text(record.key, encoding),
@@ -198,40 +234,3 @@ def _command(record: Record, encoding: str) -> dict[str, Any]:
         except InvalidRequest:
             return {"op": "invalid", "value": record.payload.hex()}
     return {"op": "invalid", "value": record.payload.hex()}
-
-
-@click.command(epilog="Example:  logboom barrier -g 1200 -p 0,1,2 --scope all --timeout 5s")
-@click.option("-g", "--global-index", type=click.IntRange(0), required=True, help="Wait until this is reached.")
-@click.option("-p", "--partitions", type=PartitionIds(), help="Such as 0,3,5-9; without it, all.")
-@click.option("--scope", type=click.Choice(["node", "leader", "quorum", "all"]), default="node", show_default=True)
-@click.option("--level", type=click.Choice(["ordered", "durable", "applied"]), default="applied", show_default=True)
-@click.option("--wait-blocked", is_flag=True, help="Wait for paused partitions too, instead of failing at once.")
-@click.option("--node", help="Ask this node (id or address); scope node.")
-@output_option
-@cluster_options
-def barrier(
-    target: Target,
-    global_index: int,
-    partitions: list[int] | None,
-    scope: str,
-    level: str,
-    wait_blocked: bool,
-    node: str | None,
-    output: str,
-) -> None:
-    """Wait until partitions have come as far as a global index. Exit status 1 when time runs out."""
-    with target.connect() as client:
-        result = client.barrier(
-            global_index,
-            partitions=partitions,
-            scope=scope,
-            level=level,
-            wait_blocked=wait_blocked,
-            node=node,
-        )
-    rows = [watermark_row(mark) for mark in result.watermarks]
-    if output == "table":
-        talk(f"{result.node_id} has reached {result.global_index} ({level})")
-        print_rows(rows, output)
-    else:
-        print_one({"global_index": result.global_index, "node": result.node_id, "watermarks": rows}, output)

@@ -38,7 +38,9 @@ Examples:
 @click.option("-f", "--file", "path", help="Read commands from here; - is stdin.")
 @click.option("--format", "form", type=click.Choice(["lines", "jsonl", "csv", "parquet"]), help="Default: by name.")
 @click.option("--raw", is_flag=True, help="Every line is one record's payload, as it is (for `log` partitions).")
-@click.option("--wait", type=click.Choice(["committed", "durable", "applied"]), default="applied", show_default=True)
+@click.option(
+    "--wait", type=click.Choice(["committed", "durable", "applied"]), help="Default: the partition's own, or applied."
+)
 @click.option("--once", metavar="NAME", help="Submitting the same input again under this name takes no effect.")
 @encoding_option
 @output_option
@@ -51,7 +53,7 @@ def submit(
     path: str | None,
     form: str | None,
     raw: bool,
-    wait: str,
+    wait: str | None,
     once: str | None,
     encoding: str,
     output: str,
@@ -113,7 +115,9 @@ def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
 class _Totals:
     """Submits chunk by chunk, each partition's records in order, and adds the receipts up."""
 
-    def __init__(self, client: SyncClient, *, partition: int | None, by_key: bool, wait: str, once: str | None) -> None:
+    def __init__(
+        self, client: SyncClient, *, partition: int | None, by_key: bool, wait: str | None, once: str | None
+    ) -> None:
         self._client = client
         self._partition = partition
         self._by_key = by_key

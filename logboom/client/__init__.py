@@ -6,37 +6,42 @@ import os
 import random
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from logboom.certs import client_context
+from logboom.client import tracing
 from logboom.client.cluster import Cluster
+from logboom.client.cursors import Cursors
+from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
 from logboom.client.parts import Part, check_partition
-from logboom.client.reads import LogBatch, Reader
+from logboom.client.reads import AtLeast, Reader, ViewEntry
+from logboom.client.streams import close
 from logboom.client.submits import Submitter
+from logboom.client.waits import Waits
 from logboom.commands import COMMANDS, Command, Value, to_record
 from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
 from logboom.routing import partition_of
 from logboom.types import (
+    CURSORS,
     MIB,
     PRODUCER_ID_BYTES,
-    BarrierResult,
     GlobalLogIndex,
     Level,
     Receipt,
     Receipts,
     Record,
-    Scope,
+    Token,
 )
 
 Submittable = Command | Record
 SUBMITTABLE: Final = (*COMMANDS, Record)
 WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, Level.APPLIED)}
-AtLeast = int | Literal["session"] | None
+PATIENCE_S_MAX: Final = 3600
 
 
-class Client(Operations):
+class Client(Operations, LogReading, Cursors, Waits):
     """A connection to a logboom cluster: finds the leader, retries, applies nothing twice.
 
     ::
@@ -47,7 +52,8 @@ class Client(Operations):
             await boom.get(3, b"k")
 
     ``timeout`` (seconds) is the default deadline of every call. ``tls`` is a directory as ``logboom certs``
-    writes it, or a context. ``max_in_flight_bytes``: submits beyond it wait for earlier ones to be answered.
+    writes it, or a context. ``admission_wait`` (seconds) is the default of every submit. ``max_in_flight_bytes``:
+    submits beyond it wait for earlier ones to be answered.
     ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
     One client belongs to one event loop.
     """
@@ -60,6 +66,7 @@ class Client(Operations):
         tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
         producer_id: bytes | None = None,
         timeout: float = 30.0,
+        admission_wait: float = 0.0,
         max_in_flight_bytes: int = 64 * MIB,
         rng: random.Random | None = None,
     ) -> None:
@@ -70,6 +77,7 @@ class Client(Operations):
         random_bytes = os.urandom if rng is None else rng.randbytes
         self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else _producer(producer_id)
         self.timeout = timeout
+        self.admission_wait = admission_wait
         context = tls if tls is None or isinstance(tls, ssl.SSLContext) else client_context(os.fspath(tls))
         self._cluster = Cluster(endpoints, tls=context, token=token, rng=rng)
         self._submitter = Submitter(self._cluster, self.producer_id, in_flight_bytes_max=max_in_flight_bytes)
@@ -91,12 +99,20 @@ class Client(Operations):
         """The session token: highest global index in any receipt or read so far."""
         return self._reader.last_seen
 
+    async def token(self) -> Token:
+        """``last_seen`` and whose it is, to be handed to another client."""
+        await self.partitions()
+        return Token(str(self._cluster.id), self.last_seen)
+
     async def partitions(self) -> list[int]:
-        """Ids of all partitions, as they were when this client connected last, or changed or missed one itself."""
+        """Ids of all partitions, but the one for cursors.
+
+        As they were when this client connected last, or changed or missed one itself.
+        """
         cluster, deadline = self._cluster, self._deadline(None)
         if not cluster.partitions:
             await cluster.retry(cluster.any, lambda node: cluster.know_partitions(at=node), deadline=deadline)
-        return [row[0] for row in self._cluster.partitions]
+        return [row[0] for row in self._cluster.partitions if CURSORS not in row[3:]]
 
     async def key_partitions(self) -> int:
         """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
@@ -106,7 +122,7 @@ class Client(Operations):
     async def state_machines(self) -> dict[int, str]:
         """Ids of all partitions, and the state machine of each."""
         await self.partitions()
-        return {row[0]: row[1] for row in self._cluster.partitions}
+        return {row[0]: row[1] for row in self._cluster.partitions if CURSORS not in row[3:]}
 
     async def members(self) -> dict[str, str]:
         """Node ids and their client addresses."""
@@ -120,30 +136,44 @@ class Client(Operations):
         partition_id: int,
         commands: Submittable | Sequence[Submittable],
         *,
-        wait: str = "applied",
+        wait: str | None = None,
         timeout: float | None = None,
+        admission_wait: float | None = None,
         producer_id: bytes | None = None,
         epoch: int = 0,
         sequence: int | None = None,
         dense: bool = False,
+        traceparent: str | None = None,
     ) -> Receipt:
         """Submit commands to one partition, in order, as one request.
 
         ``wait``: ``committed`` (ordered and held by a majority), ``durable`` or ``applied``
-        (effects visible; ``receipt.results`` has a Status per command). Raises the errors of
+        (effects visible; ``receipt.results`` has a Status per command); None: what the partition's settings
+        say, ``applied`` unless somebody chose otherwise. Raises the errors of
         ``logboom.errors``; ``error.outcome`` says what may have happened.
 
         A client numbers its commands itself, so that its own retries take effect once. To be safe over
         restarts of *your* process, give ``producer_id`` (16 bytes) and the ``sequence`` of the first command;
         ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one.
+
+        A node that is overloaded refuses at once, and the client tries again until ``timeout``. With
+        ``admission_wait`` (seconds) the node keeps the request in a queue for so long, in which its turn comes sooner.
+
+        ``traceparent`` (W3C Trace Context) says which span asks, to a node that traces. Without it, it is
+        OpenTelemetry's current span, if your program uses that and the span is sampled.
         """
+        traceparent = tracing.parent(traceparent)
         alone = isinstance(commands, SUBMITTABLE) or not isinstance(commands, Sequence)
         rows: Any = [commands] if alone else commands
         if not rows:
             raise InvalidRequest("no commands given")
-        if len(rows) == 1 and producer_id is None and sequence is None:
+        if len(rows) == 1 and producer_id is None and sequence is None and traceparent is None:
             receipt = await self._submitter.single(
-                partition_id, to_record(rows[0]), wait=_level(wait), deadline=self._deadline(timeout)
+                partition_id,
+                to_record(rows[0]),
+                wait=_level(wait),
+                deadline=self._deadline(timeout),
+                admission_wait=self._patience(admission_wait),
             )
             self._reader.seen(receipt.global_index)
             return receipt
@@ -152,25 +182,37 @@ class Client(Operations):
             RecordBlock.from_records(map(to_record, rows)),
             wait=wait,
             timeout=timeout,
+            admission_wait=admission_wait,
             producer_id=producer_id,
             epoch=epoch,
             sequence=sequence,
             dense=dense,
+            traceparent=traceparent,
         )
 
     async def submit_many(
         self,
         commands: Mapping[int, Sequence[Submittable]],
         *,
-        wait: str = "applied",
+        wait: str | None = None,
         timeout: float | None = None,
+        admission_wait: float | None = None,
+        traceparent: str | None = None,
     ) -> Receipts:
         """One request over several partitions: ordered as a whole or not at all."""
         blocks = {p: RecordBlock.from_records(map(to_record, rows)) for p, rows in commands.items()}
-        return await self.submit_blocks(blocks, wait=wait, timeout=timeout)
+        return await self.submit_blocks(
+            blocks, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
+        )
 
     async def submit_by_key(
-        self, commands: Iterable[Submittable], *, wait: str = "applied", timeout: float | None = None
+        self,
+        commands: Iterable[Submittable],
+        *,
+        wait: str | None = None,
+        timeout: float | None = None,
+        admission_wait: float | None = None,
+        traceparent: str | None = None,
     ) -> Receipts:
         """Route every command by its key; one atomic request, one receipt per partition.
 
@@ -186,15 +228,29 @@ class Client(Operations):
             by_partition.setdefault(partition_of(record.key, count), []).append(record)
         if not by_partition:
             raise InvalidRequest("no commands given")
-        return await self.submit_many(by_partition, wait=wait, timeout=timeout)
+        return await self.submit_many(
+            by_partition, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
+        )
 
     async def submit_blocks(
-        self, blocks: Mapping[int, RecordBlock], *, wait: str = "applied", timeout: float | None = None
+        self,
+        blocks: Mapping[int, RecordBlock],
+        *,
+        wait: str | None = None,
+        timeout: float | None = None,
+        admission_wait: float | None = None,
+        traceparent: str | None = None,
     ) -> Receipts:
         """Columnar form of ``submit_many``: no per-record work."""
         if not blocks:
             raise InvalidRequest("no records given")
-        receipts = await self._submitter.blocks(dict(blocks), wait=_level(wait), deadline=self._deadline(timeout))
+        receipts = await self._submitter.blocks(
+            dict(blocks),
+            wait=_level(wait),
+            deadline=self._deadline(timeout),
+            admission_wait=self._patience(admission_wait),
+            traceparent=tracing.parent(traceparent),
+        )
         self._reader.seen(receipts.global_index)
         return receipts
 
@@ -203,19 +259,25 @@ class Client(Operations):
         partition_id: int,
         block: RecordBlock,
         *,
-        wait: str = "applied",
+        wait: str | None = None,
         timeout: float | None = None,
+        admission_wait: float | None = None,
         producer_id: bytes | None = None,
         epoch: int = 0,
         sequence: int | None = None,
         dense: bool = False,
+        traceparent: str | None = None,
     ) -> Receipt:
         """Columnar form of ``submit``; with ``producer_id`` and ``sequence``, under the caller's own numbering."""
         check_partition(partition_id)
         if (producer_id is None) != (sequence is None):
             raise InvalidRequest("give producer_id and sequence together, or neither")
         if producer_id is None or sequence is None:
-            return (await self.submit_blocks({partition_id: block}, wait=wait, timeout=timeout)).parts[0]
+            one = {partition_id: block}
+            receipts = await self.submit_blocks(
+                one, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
+            )
+            return receipts.parts[0]
         receipt = await self._submitter.numbered(
             Part(partition_id, sequence, block),
             wait=_level(wait),
@@ -223,40 +285,17 @@ class Client(Operations):
             producer_id=_producer(producer_id),
             epoch=epoch,
             dense=dense,
+            admission_wait=self._patience(admission_wait),
+            traceparent=tracing.parent(traceparent),
         )
         self._reader.seen(receipt.global_index)
         return receipt
 
-    # -- waiting
-
-    async def barrier(
-        self,
-        global_index: int,
-        *,
-        partitions: Sequence[int] | None = None,
-        scope: str = "node",
-        level: str = "applied",
-        timeout: float | None = None,
-        wait_blocked: bool = False,
-        node: str | None = None,
-    ) -> BarrierResult:
-        """Wait until the partitions (None: all) have reached ``global_index``.
-
-        ``scope``: ``node`` (whichever answers, or ``node=``), ``leader``, ``quorum``, ``all``. ``level``:
-        ``ordered``, ``durable``, ``applied``. Raises BarrierTimeout with the watermarks reached;
-        BarrierBlocked at once when a partition is paused, unless ``wait_blocked``.
-        """
-        if node is not None and scope != Scope.NODE:
-            raise InvalidRequest("node= goes with scope node only")
-        return await self._reader.barrier(
-            global_index,
-            partitions=partitions,
-            scope=Scope(scope) if scope in set(Scope) else _bad("scope", scope),
-            level=Level(level) if level in set(Level) else _bad("level", level),
-            wait_blocked=wait_blocked,
-            node=node,
-            deadline=self._deadline(timeout),
-        )
+    def _patience(self, admission_wait: float | None) -> float:
+        patience = self.admission_wait if admission_wait is None else admission_wait
+        if not 0 <= patience <= PATIENCE_S_MAX:
+            raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
+        return patience
 
     # -- reading
 
@@ -267,11 +306,18 @@ class Client(Operations):
         *,
         at_least: AtLeast = None,
         stale: bool = False,
+        max_staleness: float | None = None,
         node: str | None = None,
         timeout: float | None = None,
     ) -> Value | None:
-        """The value of a key: linearizable, or from any replica that has applied ``at_least``, or ``stale``."""
-        found = await self.get_many(partition_id, [key], at_least=at_least, stale=stale, node=node, timeout=timeout)
+        """The value of a key: linearizable; from any replica that has applied ``at_least``; or ``stale``.
+
+        ``at_least="session"``: whatever this client was told of before. ``max_staleness`` (seconds): any replica that
+        knows what was committed so long ago, and has applied it; 0 is linearizable, at any replica.
+        """
+        found = await self.get_many(
+            partition_id, [key], at_least=at_least, stale=stale, max_staleness=max_staleness, node=node, timeout=timeout
+        )
         return found[0]
 
     async def get_many(
@@ -281,12 +327,19 @@ class Client(Operations):
         *,
         at_least: AtLeast = None,
         stale: bool = False,
+        max_staleness: float | None = None,
         node: str | None = None,
         timeout: float | None = None,
     ) -> list[Value | None]:
         """Several keys from one consistent view."""
         return await self._reader.get_many(
-            partition_id, keys, at_least=at_least, stale=stale, node=node, deadline=self._deadline(timeout)
+            partition_id,
+            keys,
+            at_least=at_least,
+            stale=stale,
+            max_staleness=max_staleness,
+            node=node,
+            deadline=self._deadline(timeout),
         )
 
     def scan(
@@ -299,6 +352,7 @@ class Client(Operations):
         limit: int = 0,
         at_least: AtLeast = None,
         stale: bool = False,
+        max_staleness: float | None = None,
         node: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[bytes, Value]]:
@@ -311,45 +365,68 @@ class Client(Operations):
             limit=limit,
             at_least=at_least,
             stale=stale,
+            max_staleness=max_staleness,
             node=node,
             deadline=self._deadline(timeout),
         )
+
+    async def scan_view(
+        self,
+        partitions: Sequence[int] | None = None,
+        *,
+        prefix: bytes | None = None,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        at_least: AtLeast = None,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[ViewEntry]:
+        """Keys and values of a range in several partitions (None: all that have keys), all as of one global index.
+
+        A request over several partitions is in there as a whole or not at all. One partition after the other.
+        """
+        if partitions is None:
+            partitions = [p for p, machine in (await self.state_machines()).items() if machine != "log"]
+        entries = self._reader.scan_view(
+            partitions,
+            prefix=prefix,
+            start=start,
+            end=end,
+            at_least=at_least,
+            node=node,
+            deadline=self._deadline(timeout),
+        )
+        try:
+            async for entry in entries:
+                yield entry
+        finally:
+            await close(entries)
 
     def scan_blocks(
         self,
         partition_id: int,
         *,
+        start: bytes | None = None,
+        end: bytes | None = None,
         at_least: AtLeast = None,
         stale: bool = False,
+        max_staleness: float | None = None,
         node: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
-        """A whole partition in columns: the global index of the view, and keys with encoded values."""
+        """A whole partition, or a range, in columns: the global index of the view, and keys with encoded values."""
         return self._reader.scan_blocks(
             partition_id,
             prefix=None,
-            start=None,
-            end=None,
+            start=start,
+            end=end,
             limit=0,
             at_least=at_least,
             stale=stale,
+            max_staleness=max_staleness,
             node=node,
             deadline=self._deadline(timeout),
         )
-
-    def tail(
-        self, partition_id: int, *, start: int = 0, follow: bool = False, node: str | None = None
-    ) -> AsyncIterator[LogBatch]:
-        """The log of a partition from index ``start`` on, batch by batch; with ``follow``, for ever."""
-        return self._reader.tail(partition_id, start=start, follow=follow, node=node)
-
-    async def scan_log(
-        self, partitions: Sequence[int] | None = None, *, start_global: int = 0, timeout: float | None = None
-    ) -> AsyncIterator[LogBatch]:
-        """Batches of many partitions in global order, up to what was committed when it began."""
-        chosen = partitions if partitions is not None else await self.partitions()
-        async for batch in self._reader.scan_log(chosen, start_global=start_global, deadline=self._deadline(timeout)):
-            yield batch
 
 
 def _producer(given: Any) -> bytes:
@@ -358,15 +435,8 @@ def _producer(given: Any) -> bytes:
     return given
 
 
-def _level(wait: Any) -> Level:
+def _level(wait: Any) -> Level | None:
     level = WAITS.get(wait) if isinstance(wait, str) else None
-    return level if level is not None else _bad("wait", wait)
-
-
-def _bad(name: str, value: object) -> Any:
-    choices = {
-        "scope": "node, leader, quorum or all",
-        "level": "ordered, durable or applied",
-        "wait": "committed, durable or applied",
-    }
-    raise InvalidRequest(f"{name} must be {choices[name]}, not {value!r}")
+    if level is None and wait is not None:
+        raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
+    return level

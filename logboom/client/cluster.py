@@ -174,9 +174,9 @@ class Cluster:
         """They have changed: to be asked for anew."""
         self.partitions = []
 
-    async def refresh_partitions(self, at: NodeConnection) -> None:
-        """Ask a node which partitions there are. Raises what a request may raise."""
-        frame = await at.request(Kind.ADMIN, {"action": "partitions"})
+    async def refresh_partitions(self, at: NodeConnection, *, linearizable: bool = False) -> None:
+        """Ask a node which partitions there are; a leader, if that must be so now. Raises what a request may raise."""
+        frame = await at.request(Kind.ADMIN, {"action": "partitions", "linearizable": linearizable})
         self._learn_partitions(frame.header)
 
     async def know_partitions(self, at: NodeConnection) -> None:

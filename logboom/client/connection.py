@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import socket
 import ssl
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,13 @@ DEAD_AFTER_S: Final = 4.0
 """A node that owes answers and is silent for this long, PINGs included, is given up."""
 STREAM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Received and not yet consumed, per stream; then the connection stops reading."""
-
+QUEUED_BYTES_MAX: Final = 64 * 1024
+"""Before the next flush; who wants to send more waits for his turn."""
+LAST_FIRST_AFTER_S: Final = 0.1
+UNSENT_BYTES_MAX: Final = 256 * 1024
+"""What the kernel takes beyond what the other side has room for: what is in there cannot be given up any more."""
+TCP_NOTSENT_LOWAT: Final = 25
+"""Of Linux; ``socket`` has it from Python 3.12 on."""
 
 Answered = Callable[[Frame | LogboomError], None]
 """Told once: the reply, or what went wrong."""
@@ -66,8 +73,10 @@ class NodeConnection(asyncio.Protocol):
         self._replies: dict[int, Answered] = {}
         self._streams: dict[int, _Stream] = {}
         self._queue: list[Buffer] = []
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._queued = 0
+        self._congested = False
+        self._turns: deque[tuple[float, asyncio.Future[None]]] = deque()
+        """Who waits to send, and since when."""
         self._reading = True
         self._alive_at = self._loop.time()
         self._unsent = 0
@@ -134,6 +143,8 @@ class NodeConnection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if sys.platform == "linux":
+                sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
         self._alive_at = self._loop.time()
         self._beat = self._loop.call_later(BEAT_S, self._on_beat)
 
@@ -156,23 +167,51 @@ class NodeConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._writable.clear()
+        self._congested = True
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._writable.set()
+        self._congested = False
+        self._grant()
 
     # -- requests
 
     async def writable(self) -> None:
-        """Wait while the node is not reading fast enough."""
-        if not self._writable.is_set():
-            await self._writable.wait()
+        """Wait for one's turn while the node is not reading fast enough. Then send, before anything is awaited.
+
+        What is not sent yet can still be given up for nothing, so little is queued behind here. First come, first
+        served; but once somebody has waited long, the last to come is first: who has waited longest is nearest to his
+        deadline, and a node kept busy with what nobody waits for any more would do nothing else.
+        """
+        if self.is_writable or self.closed:
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append((self._loop.time(), turn))
+        try:
+            await turn
+        finally:
+            self._loop.call_soon(self._grant)  # the next one's, as soon as this one has sent or given up
 
     @property
     def is_writable(self) -> bool:
-        """The node reads fast enough."""
-        return self._writable.is_set()
+        """The node reads fast enough, and nobody waits."""
+        return self._has_room and not self._turns
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._congested and self._queued < QUEUED_BYTES_MAX
+
+    def _grant(self) -> None:
+        turns = self._turns
+        while turns and turns[0][1].done():
+            turns.popleft()
+        while turns and (self._has_room or self.closed):
+            long = self._loop.time() - turns[0][0] > LAST_FIRST_AFTER_S
+            _, turn = turns.pop() if long else turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                if not self.closed:  # else all go, to be told so
+                    return
 
     def post(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer], answered: Answered) -> int:
         """Send, and be told of the answer. Not when it is closed. What comes back is for ``forget``."""
@@ -250,11 +289,14 @@ class NodeConnection(asyncio.Protocol):
         if not self._queue:
             self._loop.call_soon(self._flush)
         self._queue.extend(buffers)
+        self._queued += sum(map(len, buffers))
 
     def _flush(self) -> None:
-        queue, self._queue = self._queue, []
+        queue, self._queue, self._queued = self._queue, [], 0
         if queue and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(queue)
+        if self._turns:
+            self._grant()
 
     def _expect(self) -> None:
         """Silence counts from here on, not from before there was anything to answer."""
@@ -301,7 +343,7 @@ class NodeConnection(asyncio.Protocol):
         self.closed = True
         if self._beat is not None:
             self._beat.cancel()
-        self._writable.set()
+        self._grant()
         replies, self._replies = self._replies, {}
         for answered in replies.values():
             answered(self._why(error))

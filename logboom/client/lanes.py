@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from logboom.client.connection import Answered
-from logboom.client.parts import Budget, Part, Sequences, receipt_of
+from logboom.client.parts import Budget, Part, Sequences, receipts_of
 from logboom.errors import DeadlineExceeded, LogboomError, Outcome, Unavailable, UnknownOutcome
 from logboom.records import RecordBlock
 from logboom.types import Level, Receipt, Receipts, Record
@@ -53,11 +53,19 @@ class Carrier(Protocol):
     def sequences(self, partition_id: int) -> Sequences:
         """Numbers for one partition."""
 
-    def post(self, part: Part, *, wait: Level, deadline: float, answered: Answered) -> Callable[[], None] | None:
+    def post(
+        self, part: Part, *, wait: Level | None, deadline: float, admission_wait: float, answered: Answered
+    ) -> Callable[[], None] | None:
         """Send to the leader, if that can be done at once; what it gives back takes the request back."""
 
     async def deliver(
-        self, parts: Sequence[Part], *, wait: Level, deadline: float, failed: LogboomError | None
+        self,
+        parts: Sequence[Part],
+        *,
+        wait: Level | None,
+        deadline: float,
+        admission_wait: float,
+        failed: LogboomError | None,
     ) -> Receipts:
         """Send until it is answered; ``failed``: what became of a first attempt."""
 
@@ -75,6 +83,7 @@ class Single(msgspec.Struct, gc=False):
     deadline: float
     answer: asyncio.Future[Receipt]
     size: int
+    admission_wait: float = 0.0
     sent: bool = False
 
 
@@ -85,6 +94,8 @@ class _Batch:
     singles: list[Single]
     part: Part
     deadline: float
+    admission_wait: float
+    """The most that any of them would wait: they are admitted together."""
     take_back: Callable[[], None] | None = None
     """While it is on the way without a task of its own."""
 
@@ -92,7 +103,7 @@ class _Batch:
 class Lane:
     """Single commands for one partition and level."""
 
-    def __init__(self, carrier: Carrier, partition_id: int, wait: Level) -> None:
+    def __init__(self, carrier: Carrier, partition_id: int, wait: Level | None) -> None:
         self._carrier = carrier
         self._partition_id = partition_id
         self._sequences = carrier.sequences(partition_id)
@@ -168,12 +179,17 @@ class Lane:
         for single in singles:
             single.sent = True
         part = Part(self._partition_id, self._sequences.take(len(singles)), block)
-        batch = _Batch(singles, part, max(single.deadline for single in singles))
+        patience = max(single.admission_wait for single in singles)
+        batch = _Batch(singles, part, max(single.deadline for single in singles), patience)
         self._in_flight[batch] = None
         self._commands_in_flight += len(singles)
         try:
             batch.take_back = self._carrier.post(
-                part, wait=self._wait, deadline=batch.deadline, answered=partial(self._answered, batch)
+                part,
+                wait=self._wait,
+                deadline=batch.deadline,
+                admission_wait=patience,
+                answered=partial(self._answered, batch),
             )
         except Exception as error:  # noqa: BLE001 - nobody expected this one: told, and reported
             self._broke(batch, error)
@@ -191,7 +207,7 @@ class Lane:
             if isinstance(answer, LogboomError):
                 _fail(batch.singles, UnknownOutcome(CLOSED))
             else:
-                _share(batch.singles, receipt_of(answer.header["parts"][0]))
+                _share(batch.singles, receipts_of(answer.header)[0])
         except Exception as error:  # noqa: BLE001 - whatever a node may have answered: told, and reported
             self._broke(batch, error)
             self._loop.call_exception_handler({"message": "an answer that is none", "exception": error})
@@ -202,7 +218,11 @@ class Lane:
         """The long way: another connection, another leader, another attempt."""
         try:
             receipts = await self._carrier.deliver(
-                [batch.part], wait=self._wait, deadline=batch.deadline, failed=failed
+                [batch.part],
+                wait=self._wait,
+                deadline=batch.deadline,
+                admission_wait=batch.admission_wait,
+                failed=failed,
             )
             _share(batch.singles, receipts.parts[0])
         except LogboomError as error:
@@ -271,9 +291,10 @@ def _fail(singles: Iterable[Single], error: LogboomError) -> None:
 
 def _share(singles: list[Single], whole: Receipt) -> None:
     partition, at, duplicate, results = whole.partition_id, whole.global_index, whole.duplicate, whole.results
+    held = whole.held
     index: Any = whole.first_index
     for position, single in enumerate(singles):
         if not single.answer.done():
             result = None if results is None else (results[position],)
-            single.answer.set_result(Receipt(partition, index, index, at, int(position < duplicate), result))
+            single.answer.set_result(Receipt(partition, index, index, at, int(position < duplicate), result, held))
         index += 1

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.cluster import Cluster
-from logboom.client.connection import NodeConnection
 from logboom.client.reads import Reader, watermark_of
 from logboom.errors import LogboomError, ProtocolError
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
@@ -118,21 +117,27 @@ class Operations:
         header: dict[str, Any] = {"action": "create_partition", "token": self._cluster.random_bytes(TOKEN_BYTES)}
         header |= {} if state_machine is None else {"state_machine": state_machine}
         header |= {} if mode is None else {"mode": mode}
-        frame = await self._admin_at_leader(header, deadline)
+        made = await self._reader.admin_at_leader(header, deadline=deadline)
         self._cluster.forget_partitions()
-        return int(frame.header["partition"])
+        return int(made["partition"])
 
     async def destroy_partition(self, partition_id: int, *, timeout: float | None = None) -> None:
         """End a partition and all its data on all nodes, for good. One that was destroyed before is no error."""
-        await self._admin_at_leader({"action": "destroy_partition", "partition": partition_id}, self._deadline(timeout))
+        header = {"action": "destroy_partition", "partition": partition_id}
+        await self._reader.admin_at_leader(header, deadline=self._deadline(timeout))
         self._cluster.forget_partitions()
 
-    async def _admin_at_leader(self, header: dict[str, Any], deadline: float) -> Frame:
-        def ask(node: NodeConnection) -> Awaitable[Frame]:
-            left_ms = max(1, int((deadline - self._cluster.now) * 1000))
-            return node.request(Kind.ADMIN, {**header, "timeout_ms": left_ms})
+    async def void_batch(
+        self, partition_id: int, index: int, *, yes: bool = False, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Declare the batch that holds record ``index``, and that no member has any more, void: it counts as nothing.
 
-        return await self._cluster.at_leader(ask, deadline=deadline)
+        Without ``yes`` only says what that would be: ``first_index``, ``last_index``, ``digest``, ``global_index``,
+        ``applied``, what every member ``said``, and whether it is ``void``. Raises InvalidRequest if somebody has it.
+        """
+        header = {"action": "void_batch", "partition": partition_id, "index": index, "yes": yes}
+        said = await self._reader.admin_at_leader(header, deadline=self._deadline(timeout))
+        return dict(said["void"])
 
     async def create_snapshot(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Have every node take a snapshot of everything committed so far; returns when the leader's is complete.

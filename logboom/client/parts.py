@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logboom.errors import DeadlineExceeded, InvalidRequest, RecordTooLarge
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Receipt, Record, Status
 
@@ -56,9 +56,11 @@ class Part:
 class Budget:
     """Bytes given to this client and not yet answered for. First come, first served."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float, in_vain: Callable[[], LogboomError] | None = None) -> None:
+        """``in_vain``: the error of whoever has waited for room to the end; without it, DeadlineExceeded."""
         self.limit = limit
         self.used = 0
+        self._in_vain = in_vain or self.too_late
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
@@ -69,7 +71,7 @@ class Budget:
         return True
 
     async def take(self, size: int, *, deadline: float) -> None:
-        """Take, waiting for room. Raises DeadlineExceeded, outcome ``not_applied``."""
+        """Take, waiting for room. Raises DeadlineExceeded or what ``in_vain`` makes, outcome ``not_applied``."""
         if self.try_take(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,11 +86,13 @@ class Budget:
                 turn.cancel()
                 self._grant()
             if isinstance(error, TimeoutError):
-                raise DeadlineExceeded(
-                    f"{self.limit} bytes are in flight and none were answered in time (max_in_flight_bytes)",
-                    outcome="not_applied",
-                ) from None
+                raise self._in_vain() from None
             raise
+
+    def too_late(self) -> LogboomError:
+        """Nothing was given back in time."""
+        story = f"{self.limit} bytes are in flight and none were answered in time (max_in_flight_bytes)"
+        return DeadlineExceeded(story, outcome="not_applied")
 
     def give(self, size: int) -> None:
         """Give back."""
@@ -130,7 +134,13 @@ def record_bytes(record: Record) -> int:
     return size
 
 
-def receipt_of(row: Sequence[Any]) -> Receipt:
+def receipts_of(header: Mapping[str, Any]) -> tuple[Receipt, ...]:
+    """Of a reply."""
+    held = dict(header.get("held", ()))
+    return tuple(receipt_of(row, held.get(row[0], "")) for row in header["parts"])
+
+
+def receipt_of(row: Sequence[Any], held: str = "") -> Receipt:
     """Of one part's row in a reply."""
     partition, first, last, global_index, duplicate, raw = row
     results = None
@@ -144,4 +154,5 @@ def receipt_of(row: Sequence[Any]) -> Receipt:
         GlobalLogIndex(global_index),
         duplicate,
         results,
+        held,
     )

@@ -7,15 +7,19 @@ at once gets a frame of his own: one atomic request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
+from logboom.client import tracing
 from logboom.client.cluster import Cluster
 from logboom.client.connection import Answered, NodeConnection
+from logboom.client.dense import Lines, Turn
 from logboom.client.lanes import Lane, Single
-from logboom.client.parts import Budget, Part, Sequences, check_partition, receipt_of, record_bytes
-from logboom.errors import InvalidRequest, LogboomError, RecordTooLarge
+from logboom.client.pacing import PATIENCE, Pace
+from logboom.client.parts import Budget, Part, Sequences, check_partition, receipts_of, record_bytes
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, QuotaExceeded, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.types import Level, Receipt, Receipts, Record
 from logboom.wire import Kind
@@ -32,29 +36,33 @@ class Submitter:
         self._cluster = cluster
         self._producer_id = producer_id
         self._sequences: dict[int, Sequences] = {}
-        self._lanes: dict[tuple[int, Level], Lane] = {}
+        self._lanes: dict[tuple[int, Level | None], Lane] = {}
         self.budget = Budget(in_flight_bytes_max)
+        self._pace = Pace(in_flight_bytes_max)
+        self._lines = Lines()
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.closed = False
 
-    def single(self, partition_id: int, record: Record, *, wait: Level, deadline: float) -> Awaitable[Receipt]:
+    def single(
+        self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
+    ) -> Awaitable[Receipt]:
         """One command; travels with others of the same turn. Raises before it is sent if it is too large."""
         check_partition(partition_id)
         size = record_bytes(record)
         if size > PART_BYTES_MAX:
             self._check_size(size)
         if not self.budget.try_take(size):
-            return self._single_in_turn(partition_id, record, size, wait=wait, deadline=deadline)
-        return self._put(partition_id, record, size, wait=wait, deadline=deadline)
+            return self._single_in_turn(partition_id, record, size, wait, deadline, admission_wait)
+        return self._put(partition_id, record, size, wait, deadline, admission_wait)
 
     async def _single_in_turn(
-        self, partition_id: int, record: Record, size: int, *, wait: Level, deadline: float
+        self, partition_id: int, record: Record, size: int, wait: Level | None, deadline: float, admission_wait: float
     ) -> Receipt:
         await self.budget.take(size, deadline=deadline)
-        return await self._put(partition_id, record, size, wait=wait, deadline=deadline)
+        return await self._put(partition_id, record, size, wait, deadline, admission_wait)
 
     def _put(
-        self, partition_id: int, record: Record, size: int, *, wait: Level, deadline: float
+        self, partition_id: int, record: Record, size: int, wait: Level | None, deadline: float, admission_wait: float
     ) -> asyncio.Future[Receipt]:
         if self.closed:
             self.budget.give(size)
@@ -63,39 +71,88 @@ class Submitter:
         if lane is None:
             lane = self._lanes[partition_id, wait] = Lane(self, partition_id, wait)
         answer: asyncio.Future[Receipt] = self._cluster.loop.create_future()
-        lane.put(Single(record, deadline, answer, size))
+        lane.put(Single(record, deadline, answer, size, admission_wait))
         return answer
 
-    async def blocks(self, blocks: dict[int, RecordBlock], *, wait: Level, deadline: float) -> Receipts:
+    async def blocks(
+        self,
+        blocks: dict[int, RecordBlock],
+        *,
+        wait: Level | None,
+        deadline: float,
+        admission_wait: float = 0.0,
+        traceparent: str | None = None,
+    ) -> Receipts:
         """One atomic request under this client's own sequence numbers."""
         for partition_id in blocks:
             check_partition(partition_id)
         size = sum(block.nbytes for block in blocks.values())
         self._check_size(size)
-        await self.budget.take(size, deadline=deadline)
-        taken = [(p, self.sequences(p).take(block.count), block) for p, block in blocks.items()]
-        try:
-            parts = [Part(p, first, block) for p, first, block in taken]
-            return await self.deliver(parts, wait=wait, deadline=deadline)
-        finally:
-            self.budget.give(size)
-            for p, first, _ in taken:
-                self.sequences(p).settle(first)
+        async with self._room(blocks, size, deadline):
+            parts = [Part(p, self.sequences(p).take(block.count), block) for p, block in blocks.items()]
+            try:
+                return await self.deliver(
+                    parts, wait=wait, deadline=deadline, admission_wait=admission_wait, traceparent=traceparent
+                )
+            finally:
+                for part in parts:
+                    self.sequences(part.partition_id).settle(part.first_sequence)
 
     async def numbered(
-        self, part: Part, *, wait: Level, deadline: float, producer_id: bytes, epoch: int, dense: bool
+        self,
+        part: Part,
+        *,
+        wait: Level | None,
+        deadline: float,
+        producer_id: bytes,
+        epoch: int,
+        dense: bool,
+        admission_wait: float = 0.0,
+        traceparent: str | None = None,
     ) -> Receipt:
         """One request under the caller's own producer id and sequence."""
         size = part.records.nbytes
         self._check_size(size)
-        await self.budget.take(size, deadline=deadline)
+        stream = (producer_id, part.partition_id)
+        line = self._lines.turn(stream, part.first_sequence) if dense else nullcontext()
+        with line as turn:
+            async with self._room([part.partition_id], size, deadline):
+                receipts = await self.deliver(
+                    [part],
+                    wait=wait,
+                    deadline=deadline,
+                    producer_id=producer_id,
+                    epoch=epoch,
+                    turn=turn,
+                    admission_wait=admission_wait,
+                    traceparent=traceparent,
+                )
+        return receipts.parts[0]
+
+    @asynccontextmanager
+    async def _room(self, partitions: Iterable[int], size: int, deadline: float) -> AsyncIterator[None]:
+        """For a request of its own: within what this client may have under way, and what a node takes of it."""
+        now = self._cluster.now
+        until = now + (deadline - now) * PATIENCE
+        windows = await self._pace.enter(partitions, size, until=until)
         try:
-            receipts = await self.deliver(
-                [part], wait=wait, deadline=deadline, producer_id=producer_id, epoch=epoch, dense=dense
-            )
+            await self.budget.take(size, deadline=until)
+        except BaseException:
+            self._pace.leave(windows, size)
+            raise
+        sent = self._cluster.now
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, DeadlineExceeded):
+                self._pace.answered(windows, size, sent=sent, now=self._cluster.now, deadline=deadline)
+            else:
+                self._pace.leave(windows, size)
+            raise
+        else:
+            self._pace.answered(windows, size, sent=sent, now=self._cluster.now, deadline=deadline)
         finally:
             self.budget.give(size)
-        return receipts.parts[0]
 
     def sequences(self, partition_id: int) -> Sequences:
         """Numbers for one partition."""
@@ -120,49 +177,77 @@ class Submitter:
         self,
         parts: Sequence[Part],
         *,
-        wait: Level,
+        wait: Level | None,
         deadline: float,
         producer_id: bytes | None = None,
         epoch: int = 0,
-        dense: bool = False,
+        turn: Turn | None = None,
+        admission_wait: float = 0.0,
         failed: LogboomError | None = None,
+        traceparent: str | None = None,
     ) -> Receipts:
         """Send one request until it is answered, with the same sequences every time.
 
-        ``failed``: what became of an attempt that was made before.
+        ``turn``: of a dense producer. ``failed``: what became of an attempt that was made before.
         """
         body = [section for part in parts for section in (part.records.metadata, part.records.data)]
 
         async def send(connection: NodeConnection) -> Receipts:
+            if turn is not None:
+                await turn.come()
             await connection.writable()
             header = {
-                **self._header(parts, wait=wait, deadline=deadline, own=producer_id is None),
+                **self._header(connection, parts, wait, deadline, admission_wait, own=producer_id is None),
                 "forward": self._cluster.must_forward(connection),
+                **tracing.header(traceparent),
             }
             if producer_id is not None:
-                header |= {"producer": producer_id, "epoch": epoch, "dense": dense}
-            reply = await connection.request(Kind.SUBMIT, header, body)
-            return Receipts(tuple(receipt_of(row) for row in reply.header["parts"]))
+                header |= {"producer": producer_id, "epoch": epoch, "dense": turn is not None}
+            if turn is not None:
+                turn.sent()
+            try:
+                reply = await connection.request(Kind.SUBMIT, header, body)
+            except LogboomError as error:
+                if isinstance(error, (Overloaded, QuotaExceeded)):
+                    self._pace.refused(error, self._cluster.now)
+                if turn is not None:
+                    turn.failed()
+                raise
+            return Receipts(receipts_of(reply.header))
 
         return await self._cluster.at_leader(send, deadline=deadline, failed=failed)
 
-    def post(self, part: Part, *, wait: Level, deadline: float, answered: Answered) -> Callable[[], None] | None:
+    def post(
+        self, part: Part, *, wait: Level | None, deadline: float, admission_wait: float, answered: Answered
+    ) -> Callable[[], None] | None:
         """See lanes.Carrier: without waiting for anything, or not at all."""
         connection = self._cluster.leader_now()
         if connection is None:
             return None
-        header = self._header([part], wait=wait, deadline=deadline, own=True)
+        header = self._header(connection, [part], wait, deadline, admission_wait, own=True)
         body = (part.records.metadata, part.records.data)
         return partial(connection.forget, connection.post(Kind.SUBMIT, header, body, answered))
 
-    def _header(self, parts: Sequence[Part], *, wait: Level, deadline: float, own: bool) -> dict[str, Any]:
+    def _header(
+        self,
+        at: NodeConnection,
+        parts: Sequence[Part],
+        wait: Level | None,
+        deadline: float,
+        admission_wait: float,
+        *,
+        own: bool,
+    ) -> dict[str, Any]:
         """Of a SUBMIT frame to the leader, with this client's own numbers or (``own``) somebody else's."""
+        if wait is None and "ack" not in at.welcome.get("features", ()):
+            wait = Level.APPLIED  # a node of an earlier release, whose partitions have no say
         return {
             "producer": self._producer_id,
             "epoch": 0,
             "dense": False,
-            "wait": wait.value,
+            "wait": None if wait is None else wait.value,
             "timeout_ms": max(1, int((deadline - self._cluster.now) * 1000)),
+            "admission_wait_ms": int(admission_wait * 1000),
             "forward": False,
             "parts": [
                 [

@@ -6,6 +6,7 @@
 
     commands.write.format("logboom").options(endpoints=E, op="add", addColumns="n,distance").mode("append").save()
     spark.read.format("logboom").options(endpoints=E, view="state").load()
+    spark.readStream.format("logboom").options(endpoints=E, partitions="4-7").load()
 
 Executors need logboom's base dependencies alone. docs/spark.md has columns, options and guarantees.
 """

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from logboom.certs import client_context
 from logboom.client import Client
@@ -41,6 +41,27 @@ class Session:
             future.cancel()
             raise
 
+    def prefetch(
+        self,
+        call: Callable[[Client], AsyncIterator[T]],
+        *,
+        size: Callable[[T], int],
+        bytes_max: int,
+        timeout: float | None = None,
+    ) -> Iterator[list[T]]:
+        """A stream, all that has come each time; at most ``bytes_max`` and one item lie here meanwhile.
+
+        ``timeout`` (seconds) bounds the wait for more. Raises TimeoutError.
+        """
+        ahead = _Ahead[T](size, bytes_max, self._loop)
+        filling = self.start(lambda client: ahead.fill(call(client)))
+        try:
+            while (found := ahead.take(timeout)) is not None:
+                yield found
+        finally:
+            # Also of a reader that stops half-way (limit): the stream ends at the node.
+            filling.cancel()
+
     def iterate(self, call: Callable[[Client], AsyncIterator[T]], *, timeout: float | None = None) -> Iterator[T]:
         """A stream, item by item; ``timeout`` (seconds) bounds the wait for each. Raises TimeoutError."""
 
@@ -60,6 +81,58 @@ class Session:
             closing = getattr(items, "aclose", None)
             if closing is not None:
                 self.run(lambda _: closing())
+
+
+class _Ahead(Generic[T]):
+    """Between the loop, which fetches, and the thread that takes."""
+
+    def __init__(self, size: Callable[[T], int], bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._size = size
+        self._bytes_max = bytes_max
+        self._loop = loop
+        self._room = asyncio.Event()
+        self._changed = threading.Condition()
+        self._items: list[T] = []
+        self._bytes = 0
+        self._ended = False
+        self._error: BaseException | None = None
+
+    async def fill(self, items: AsyncIterator[T]) -> None:
+        """On the loop: fetch until the end, waiting while there is no room."""
+        try:
+            async for item in items:
+                with self._changed:
+                    self._items.append(item)
+                    self._bytes += self._size(item)
+                    full = self._bytes >= self._bytes_max
+                    if full:
+                        self._room.clear()
+                    self._changed.notify()
+                if full:
+                    await self._room.wait()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            closing = getattr(items, "aclose", None)
+            if closing is not None:
+                await closing()
+            with self._changed:
+                self._ended = True
+                self._changed.notify()
+
+    def take(self, timeout: float | None) -> list[T] | None:
+        """In the thread: all there is, or None at the end. Raises what fetching raised, and TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._items or self._ended, timeout):
+                raise TimeoutError
+            found, self._items, self._bytes = self._items, [], 0
+        if found:
+            self._loop.call_soon_threadsafe(self._room.set)
+            return found
+        if self._error is not None:
+            raise self._error
+        return None
 
 
 _sessions: dict[tuple[int, Target], Session] = {}

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
+from logboom.spark.batch import plan_write
 from logboom.spark.options import WriteOptions, write_options
 from logboom.spark.report import Report, load, wait_for
-from logboom.spark.source import LogboomSource, plan_write
+from logboom.spark.source import LogboomSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,8 +71,8 @@ def submit(
 def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", scope: str = "leader") -> None:
     """Wait until the partitions of a write have come to ``report.global_index``.
 
-    ``level``: ``ordered``, ``durable``, ``applied``; ``scope``: ``node``, ``leader``, ``quorum``, ``all``;
-    ``timeout`` in seconds. Raises BarrierTimeout with the watermarks reached.
+    ``level``: ``ordered``, ``durable``, ``applied``, ``snapshotted``; ``scope``: ``node``, ``leader``, ``quorum``,
+    ``all``; ``timeout`` in seconds. Raises BarrierTimeout with the watermarks reached.
     """
     wait_for(report, timeout=timeout, level=level, scope=scope)
 

@@ -19,22 +19,25 @@ import pyarrow.compute as pc
 from logboom.commands import ADD_NUMBERS_MAX, OP_ADD, OP_DELETE, OP_PUT
 from logboom.errors import InvalidRequest, NoSuchPartition
 from logboom.records import KEY_BYTES_MAX, RECORDS_MAX, RecordBlock
-from logboom.routing import partitions_of
+from logboom.routing import partitions_of_each
+from logboom.spark.headers import packed
 from logboom.spark.layout import Layout
 
 Ints = npt.NDArray[np.int64]
-RECORD_OVERHEAD: Final = 8
+RECORD_OVERHEAD: Final = 12
 """Bytes of offsets per record."""
 BLOCK_OVERHEAD: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Commands of consecutive rows: where each goes, its key (None: no keys), its payload."""
+    """Commands of consecutive rows: where each goes, its key (None: no keys), its payload, its headers (None: none)."""
 
     partition: Ints
     keys: Any
     payloads: Any
+    headers: Any = None
+    """Packed, as a record has them."""
 
     @property
     def count(self) -> int:
@@ -44,8 +47,7 @@ class Columns:
     @property
     def nbytes(self) -> int:
         """Roughly what they take on the wire."""
-        keys = 0 if self.keys is None else int(self.keys.nbytes)
-        return keys + int(self.payloads.nbytes)
+        return sum(int(each.nbytes) for each in (self.payloads, self.keys, self.headers) if each is not None)
 
 
 def columns_of(batch: pa.RecordBatch, layout: Layout) -> Columns:
@@ -57,7 +59,8 @@ def columns_of(batch: pa.RecordBatch, layout: Layout) -> Columns:
         payloads = _mixed(batch, layout)
     else:
         payloads = _payloads(batch, layout, layout.op)
-    return Columns(_partitions(batch, keys, layout), keys, payloads)
+    headers = packed(_column(batch, "headers")) if layout.has_headers else None
+    return Columns(_partitions(batch, keys, layout), keys, payloads, headers)
 
 
 def concat(parts: Sequence[Columns]) -> Columns:
@@ -68,7 +71,19 @@ def concat(parts: Sequence[Columns]) -> Columns:
         np.concatenate([p.partition for p in parts]),
         None if parts[0].keys is None else pa.concat_arrays([p.keys for p in parts]),
         pa.concat_arrays([p.payloads for p in parts]),
+        None if parts[0].headers is None else pa.concat_arrays([p.headers for p in parts]),
     )
+
+
+def in_order(columns: Columns) -> Columns:
+    """The same rows in an order that comes from them alone. Rows that are equal in all are one as good as the other."""
+    fields = {"partition": pa.array(columns.partition), "payload": columns.payloads}
+    fields |= {} if columns.keys is None else {"key": columns.keys}
+    fields |= {} if columns.headers is None else {"headers": columns.headers}
+    names = [name for name in ("partition", "key", "payload", "headers") if name in fields]
+    order = pc.sort_indices(pa.table(fields), sort_keys=[(name, "ascending") for name in names])
+    keys, headers = (None if each is None else each.take(order) for each in (columns.keys, columns.headers))
+    return Columns(columns.partition[order.to_numpy()], keys, columns.payloads.take(order), headers)
 
 
 def blocks(columns: Columns, *, bytes_max: int) -> Iterator[tuple[int, RecordBlock]]:
@@ -80,19 +95,31 @@ def blocks(columns: Columns, *, bytes_max: int) -> Iterator[tuple[int, RecordBlo
         if low == high:
             continue
         rows = pa.array(order[low:high])
-        payload_ends, data = _raw(columns.payloads.take(rows))
-        key_ends, key_bytes = _raw(columns.keys.take(rows)) if columns.keys is not None else (None, b"")
-        sizes = payload_ends + (0 if key_ends is None else key_ends)
-        sizes += RECORD_OVERHEAD * np.arange(1, high - low + 1)
+        payloads = _raw(columns.payloads.take(rows))
+        others = [None if each is None else _raw(each.take(rows)) for each in (columns.keys, columns.headers)]
+        sizes = payloads[0] + RECORD_OVERHEAD * np.arange(1, high - low + 1)
+        for each in others:
+            sizes += 0 if each is None else each[0]
         start = 0
         while start < high - low:
             base = int(sizes[start - 1]) if start else 0
             stop = int(np.searchsorted(sizes, base + bytes_max - BLOCK_OVERHEAD, side="right"))
             stop = min(max(stop, start + 1), start + RECORDS_MAX)
-            ends, raw = _cut(payload_ends, data, start, stop)
-            keyed, key_raw = (None, b"") if key_ends is None else _cut(key_ends, key_bytes, start, stop)
-            block = RecordBlock.from_arrays(payload_ends=ends, data=raw, key_ends=keyed, key_bytes=key_raw)
-            yield int(sorted_ids[low]), block
+            ends, raw = _cut(*payloads, start, stop)
+            (key_ends, keys), (header_ends, headers) = (
+                (None, b"") if each is None else _cut(*each, start, stop) for each in others
+            )
+            yield (
+                int(sorted_ids[low]),
+                RecordBlock.from_arrays(
+                    payload_ends=ends,
+                    data=raw,
+                    key_ends=key_ends,
+                    key_bytes=keys,
+                    header_ends=header_ends,
+                    header_bytes=headers,
+                ),
+            )
             start = stop
 
 
@@ -139,7 +166,7 @@ def _partitions(batch: pa.RecordBatch, keys: Any, layout: Layout) -> Ints:
     known = np.asarray(layout.partitions, np.int64)
     if layout.by_key:
         distinct = keys.dictionary_encode()
-        picks = partitions_of(distinct.dictionary.to_pylist(), len(known))
+        picks = partitions_of_each(distinct.dictionary.to_pylist(), len(known))
         picked: Ints = known[picks][distinct.indices.to_numpy(zero_copy_only=False)]
         return picked
     column = _column(batch, "partition")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from logboom.commands import ADD_NUMBERS_MAX
 from logboom.errors import InvalidRequest, NoSuchPartition
 from logboom.spark.options import Op, WriteOptions
 
-COLUMNS: Final = ("partition", "key", "value", "op", "numbers")
+COLUMNS: Final = ("partition", "key", "value", "headers", "op", "numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Layout:
     """Empty: the numbers of ``add`` are in the column ``numbers``."""
     kind: Literal["q", "d"] = "q"
     null_key: bytes | None = None
+    has_headers: bool = False
 
 
 def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, str]) -> Layout:
@@ -56,8 +57,11 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
     for name in ("key", "value"):
         if name in names:
             _typed(schema, name, is_bytes, "binary or string")
+    has_headers = "headers" in names and "headers" not in options.add_columns
+    if has_headers:
+        _typed(schema, "headers", is_headers, "map<string,binary> or array<struct<key string,value binary>>")
     if machine != "kv":
-        return _plain(schema, options, machine, partitions)
+        return replace(_plain(schema, options, machine, partitions), has_headers=has_headers)
     if not has_key:
         raise InvalidRequest("commands of kv partitions need a column key")
     op = _op(schema, options)
@@ -70,17 +74,28 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
     if op == "put" and needs_value and "value" not in names:
         raise InvalidRequest("op put needs a column value")
     kind = _numbers(schema, options) if needs_numbers else "q"
-    return Layout(machine, partitions, by_key, has_key, op, options.add_columns, kind, options.null_key)
+    return Layout(machine, partitions, by_key, has_key, op, options.add_columns, kind, options.null_key, has_headers)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
     """Binary or text, in any of Arrow's layouts."""
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-    )
+    return is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def is_headers(kind: pa.DataType) -> bool:
+    """Names and bytes: a map, or what the source gives."""
+    if pa.types.is_map(kind):
+        return is_text(kind.key_type) and is_bytes(kind.item_type)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    pair = kind.value_type
+    names = [pair.field(k).name for k in range(pair.num_fields)]
+    return names == ["key", "value"] and is_text(pair.field(0).type) and is_bytes(pair.field(1).type)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """In any of Arrow's layouts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _existing(asked: tuple[int, ...] | None, machines: Mapping[int, str]) -> tuple[int, ...]:
@@ -126,7 +141,7 @@ def _op(schema: pa.Schema, options: WriteOptions) -> Op | None:
         return options.op or "put"
     if options.op is not None and not options.add_columns:
         raise InvalidRequest("give op as an option or as a column, not both")
-    _typed(schema, "op", lambda t: pa.types.is_string(t) or pa.types.is_large_string(t), "a string")
+    _typed(schema, "op", is_text, "a string")
     return None
 
 

@@ -14,10 +14,12 @@ from typing import Any, Final, Literal
 
 from logboom.client.cluster import parse_endpoints
 from logboom.errors import InvalidRequest
-from logboom.types import MIB
+from logboom.types import MIB, Level, Scope
 
 Op = Literal["put", "delete", "add"]
 View = Literal["state", "log"]
+Order = Literal["partition", "global"]
+RowOrder = Literal["input", "sorted"]
 Wait = Literal["committed", "durable", "applied"]
 
 EVERYWHERE: Final = ("endpoints", "partitions", "requestTimeoutMs", "token", "tlsDir")
@@ -26,34 +28,33 @@ WRITE: Final = (
     "writeId",
     "wait",
     "barrierTimeoutMs",
+    "barrierScope",
+    "barrierLevel",
     "maxInFlightBytes",
+    "rowOrder",
+    "maxSortBytes",
     "op",
     "addColumns",
     "nullKey",
     "reportFile",
 )
-READ: Final = (
-    *EVERYWHERE,
-    "view",
-    "node",
-    "atGlobalOffset",
+SPARKS_OWN: Final = ("checkpointLocation", "queryName")
+"""What Spark was told of a stream comes along."""
+STREAM_WRITE: Final = (*(name for name in WRITE if name != "writeId"), *SPARKS_OWN)
+LOG_ONLY: Final = (
     "startingOffsets",
-    "endingOffsets",
     "startingGlobalOffset",
-    "endingGlobalOffset",
     "failOnDataLoss",
-)
-LATER: Final = (
-    "maxOffsetsPerTrigger",
     "minPartitions",
-    "numRetries",
     "fetchBytes",
-    "pushdown",
-    "ordered",
     "includeHeaders",
     "includeProducer",
 )
-KNOWN: Final = {name.lower(): name for name in (*WRITE, *READ, *LATER)}
+BATCH_LOG_ONLY: Final = (*LOG_ONLY, "endingOffsets", "endingGlobalOffset", "ordered")
+STATE_ONLY: Final = ("atGlobalOffset",)
+READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "pushdown", *STATE_ONLY, *BATCH_LOG_ONLY)
+STREAM_READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "maxOffsetsPerTrigger", *LOG_ONLY)
+KNOWN: Final = {name.lower(): name for name in (*WRITE, *READ, *STREAM_WRITE, *STREAM_READ)}
 EARLIEST: Final = -2
 LATEST: Final = -1
 ID_RANGE: Final = re.compile(r"^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$")
@@ -80,12 +81,18 @@ class WriteOptions:
     write_id: str | None = None
     wait: Wait = "applied"
     barrier_timeout_ms: int = 120_000
+    barrier_scope: Scope = Scope.LEADER
+    barrier_level: Level | None = None
+    """None: as ``wait`` says."""
     in_flight_bytes_max: int = 8 * MIB
     op: Op | None = None
     add_columns: tuple[str, ...] = ()
     null_key: bytes | None = None
     report_file: str | None = None
     """On the driver's machine: where ``commit`` leaves the report, as JSON."""
+    row_order: RowOrder = "input"
+    """``sorted``: a task numbers its rows in an order that comes from the rows alone."""
+    sort_bytes_max: int = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +109,21 @@ class ReadOptions:
     start_global: int = 0
     end_global: int | None = None
     fail_on_data_loss: bool = True
+    ordered: Order = "partition"
+    tasks_min: int = 0
+    """As many Spark tasks at least, where there are rows for them."""
+    rows_per_trigger_max: int | None = None
+    fetch_bytes: int = 4 * MIB
+    """What a task holds that it has not handed on."""
+    retries: int = 3
+    pushdown: bool = False
+    headers: bool = False
+    producer: bool = False
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
+def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Raises InvalidRequest, naming the option and what it takes."""
-    rows = _checked(given, WRITE, "writing")
+    rows = _checked(given, STREAM_WRITE if stream else WRITE, "writing a stream" if stream else "writing a batch")
     default = WriteOptions(_target(rows))
     op = rows.get("op")
     add_columns = tuple(c.strip() for c in rows.get("addcolumns", "").split(",") if c.strip())
@@ -124,29 +141,39 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         write_id=write_id,
         wait=_choice(rows, "wait", ("committed", "durable", "applied"), default.wait),
         barrier_timeout_ms=_whole(rows, "barrierTimeoutMs", default.barrier_timeout_ms, low=1),
+        barrier_scope=Scope(_choice(rows, "barrierScope", tuple(map(str, Scope)), str(default.barrier_scope))),
+        barrier_level=_level(rows),
         in_flight_bytes_max=_whole(rows, "maxInFlightBytes", default.in_flight_bytes_max, low=1),
         op=_choice({"op": op}, "op", ("put", "delete", "add"), "put") if op is not None else None,
         add_columns=add_columns,
         null_key=null_key.encode() if null_key is not None else None,
         report_file=rows.get("reportfile") or None,
+        # A stream cannot be sorted before it comes here, and after a shuffle its rows come in any order.
+        row_order=_choice(rows, "rowOrder", ("input", "sorted"), "sorted" if stream else "input"),
+        sort_bytes_max=_whole(rows, "maxSortBytes", default.sort_bytes_max, low=1),
     )
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def _level(rows: Mapping[str, str]) -> Level | None:
+    if "barrierlevel" not in rows:
+        return None
+    return Level(_choice(rows, "barrierLevel", tuple(map(str, Level)), str(Level.APPLIED)))
+
+
+def read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
     """Raises InvalidRequest, naming the option and what it takes."""
-    rows = _checked(given, READ, "reading")
+    rows = _checked(given, STREAM_READ if stream else READ, "reading a stream" if stream else "reading a batch")
     view: View = _choice(rows, "view", ("state", "log"), "log")
-    mine = {
-        "state": ("atglobaloffset",),
-        "log": ("startingoffsets", "endingoffsets", "startingglobaloffset", "endingglobaloffset", "failondataloss"),
-    }
+    if stream and view == "state":
+        raise InvalidRequest("a stream reads view=log: the state of a partition has no order to follow")
     other: View = "log" if view == "state" else "state"
-    for name in mine[other]:
-        if name in rows:
-            raise InvalidRequest(f"option {KNOWN[name]} belongs to view={other}, and this is view={view}")
-    end_global = _whole(rows, "endingGlobalOffset", -1, low=0) if "endingglobaloffset" in rows else None
+    for name in BATCH_LOG_ONLY if view == "state" else STATE_ONLY:
+        if name.lower() in rows:
+            raise InvalidRequest(f"option {name} belongs to view={other}, and this is view={view}")
+    default = ReadOptions(_target(rows))
+    ordered: Order = _choice(rows, "ordered", ("partition", "global"), default.ordered)
     return ReadOptions(
-        target=_target(rows),
+        target=default.target,
         view=view,
         partitions=_partitions(rows),
         node=rows.get("node") or None,
@@ -154,9 +181,26 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         start=_offsets(rows, "startingOffsets", EARLIEST),
         end=_offsets(rows, "endingOffsets", LATEST),
         start_global=_whole(rows, "startingGlobalOffset", 0, low=0),
-        end_global=end_global,
-        fail_on_data_loss=_choice(rows, "failOnDataLoss", ("true", "false"), "true") == "true",
+        end_global=_whole(rows, "endingGlobalOffset", 0, low=0) if "endingglobaloffset" in rows else None,
+        fail_on_data_loss=_flag(rows, "failOnDataLoss", default=True),
+        ordered=ordered,
+        tasks_min=_whole(rows, "minPartitions", 0, low=1),
+        rows_per_trigger_max=(
+            _whole(rows, "maxOffsetsPerTrigger", 1, low=1) if "maxoffsetspertrigger" in rows else None
+        ),
+        fetch_bytes=_whole(rows, "fetchBytes", default.fetch_bytes, low=1),
+        retries=_whole(rows, "numRetries", default.retries, low=0),
+        pushdown=_flag(rows, "pushdown", default=False),
+        headers=_flag(rows, "includeHeaders", default=False),
+        producer=_flag(rows, "includeProducer", default=False),
     )
+
+
+def columns_asked(given: Mapping[str, str]) -> tuple[View, bool, bool]:
+    """The view, with headers, with producers: before it is known whether a query is a batch or a stream."""
+    rows = _checked(given, (*READ, "maxOffsetsPerTrigger"), "reading")
+    view: View = _choice(rows, "view", ("state", "log"), "log")
+    return view, _flag(rows, "includeHeaders", default=False), _flag(rows, "includeProducer", default=False)
 
 
 def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> dict[str, str]:
@@ -166,9 +210,9 @@ def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> 
         if name in fine:
             continue
         if name in KNOWN:
-            known = KNOWN[name]
-            why = "is not supported by this release" if known in LATER else f"does not apply to {doing}"
-            raise InvalidRequest(f"option {known} {why}; options here: {', '.join(sorted(allowed))}")
+            raise InvalidRequest(
+                f"option {KNOWN[name]} does not apply to {doing}; options here: {', '.join(sorted(allowed))}"
+            )
         near = difflib.get_close_matches(name, [a.lower() for a in allowed], n=1, cutoff=0.0)
         raise InvalidRequest(f"unknown option {name!r}; did you mean {KNOWN[near[0]]}?")
     return rows
@@ -224,6 +268,11 @@ def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int) -> int
     if not text.strip().isascii() or not text.strip().isdigit() or int(text) < low:
         raise InvalidRequest(f"option {name} takes a whole number from {low} on, not {text!r}")
     return int(text)
+
+
+def _flag(rows: Mapping[str, str], name: str, *, default: bool) -> bool:
+    found: str = _choice(rows, name, ("true", "false"), "true" if default else "false")
+    return found == "true"
 
 
 def _choice(rows: Mapping[str, str | None], name: str, choices: tuple[str, ...], default: str) -> Any:

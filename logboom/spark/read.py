@@ -2,234 +2,266 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from logboom.client import Client
 from logboom.client.reads import LogBatch
-from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition
-from logboom.records import Buffer, RecordBlock
+from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, NoSuchPartition, Voided
+from logboom.records import RecordBlock
+from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session
-from logboom.spark.options import EARLIEST, LATEST, ReadOptions
-from logboom.types import MIB
+from logboom.spark.options import ReadOptions
+from logboom.spark.pushdown import Bounds
+from logboom.spark.shares import Merged, Share
 
-STATE: Final = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("numbers", pa.list_(pa.int64())),
-        ("doubles", pa.list_(pa.float64())),
-        ("global_offset", pa.int64()),
-    ]
-)
-LOG: Final = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("global_offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
-BATCH_BYTES_MAX: Final = 1 * MIB
+log: Final = logging.getLogger("logboom.spark")
+CREDIT_MIN: Final = 64 * 1024
+LOOK_AGAIN_S: Final = 0.05
+GONE: Final = "partition %d: %d records from offset %d on are gone; going on behind them"
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one Spark task reads: one logboom partition; of its log, offsets ``start`` to ``end`` inclusive."""
-
-    partition_id: int
-    start: int = 0
-    end: int = 0
-
-
-def shares(options: ReadOptions, session: Session) -> list[Share]:
-    """One per partition, the ends of logs pinned now. Raises NoSuchPartition, InvalidRequest, Unavailable."""
-    known = session.run(lambda client: client.partitions())
-    chosen = list(options.partitions) if options.partitions is not None else known
-    for offsets in (options.start, options.end):
-        chosen_too = list(offsets) if isinstance(offsets, Mapping) else []
-        missing = [p for p in (*chosen, *chosen_too) if p not in known]
-        if missing:
-            raise NoSuchPartition(
-                f"partition {missing[0]} does not exist; this cluster has {len(known)}",
-                partition_id=missing[0],
-                partitions=len(known),
-            )
-    if options.node is not None and ":" not in options.node:
-        members = session.run(lambda client: client.members())
-        if options.node not in members:
-            raise InvalidRequest(f"option node takes a node's id or address; {options.node!r} is none of {members}")
-    if options.view == "state":
-        machines = session.run(lambda client: client.state_machines())
-        other = [p for p in chosen if machines[p] != "kv"]
-        if other:
-            raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")
-        return [Share(p) for p in chosen]
-    # The leader has every committed record; a task that reads elsewhere follows until it is there.
-    node = options.node or session.run(lambda client: client.status())["leader"]
-    marks = session.run(lambda client: client.watermarks(chosen, node=node))
-    last = {int(m.partition_id): int(m.log_index) for m in marks}
-    found = []
-    for p in chosen:
-        start = _at(options.start, p, EARLIEST, last[p])
-        end = min(last[p], _at(options.end, p, LATEST, last[p]) - 1)
-        found.append(Share(p, start, end))
-    return found
-
-
-def _at(offsets: int | Mapping[int, int], partition: int, default: int, last: int) -> int:
-    """The offset meant: LATEST is the one that comes next, as in Kafka an end is exclusive."""
-    offset = offsets.get(partition, default) if isinstance(offsets, Mapping) else offsets
-    if offset == LATEST:
-        return last + 1
-    return 1 if offset == EARLIEST else max(1, offset)
-
-
-def read_state(options: ReadOptions, share: Share, session: Session) -> Iterator[pa.RecordBatch]:
+def read_state(
+    options: ReadOptions, share: Share, bounds: Bounds, names: Sequence[str], session: Session
+) -> Iterator[pa.RecordBatch]:
     """All keys of a partition from one consistent view: linearizable, or of a replica that has come far enough."""
     node = _address(options, session)
     at_least = options.at_global if options.at_global is not None else (0 if node is not None else None)
+    start, end = bounds.key_from, bounds.key_before
+    if bounds.keys:
+        start, end = (
+            max(start, min(bounds.keys)),
+            min([max(bounds.keys) + b"\x00", *([end] if end is not None else [])]),
+        )
 
     def scan(client: Client) -> AsyncIterator[tuple[int, RecordBlock]]:
-        return client.scan_blocks(share.partition_id, at_least=at_least, node=node)
+        return client.scan_blocks(share.partition_id, start=start or None, end=end, at_least=at_least, node=node)
 
-    for global_index, block in session.iterate(scan):
-        yield from _pieces(state_batch(share.partition_id, global_index, block))
+    failures = 0
+    while True:
+        begun = False
+        try:
+            for global_index, block in session.iterate(scan):
+                begun = True
+                batch = state_batch(share.partition_id, global_index, block)
+                if bounds.keys is not None:
+                    batch = batch.filter(bounds.rows_of(batch.column("key")))
+                yield from pieces(batch.select(list(names)))
+            return
+        except LogboomError as error:
+            failures += 1
+            # Half of one view and half of another would be no view at all.
+            if begun or not error.retryable or failures > options.retries:
+                raise
 
 
-def read_log(options: ReadOptions, share: Share, session: Session) -> Iterator[pa.RecordBatch]:
-    """The records of a partition from ``share.start`` to ``share.end``. Raises DeadlineExceeded, IndexCompacted."""
+def read_log(
+    options: ReadOptions, share: Share, bounds: Bounds, schema: pa.Schema, session: Session
+) -> Iterator[pa.RecordBatch]:
+    """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, NoSuchPartition."""
     node = _address(options, session)
-    position = share.start
+    position, failures = share.start, 0
     while position <= share.end:
         try:
-            for batch in _tail(position, node, share, session, options.target.request_timeout_ms / 1000):
-                table = log_batch(batch)
-                low, high = position - batch.first_index, share.end - batch.first_index + 1
-                position = batch.last_index + 1
-                if _wanted(options, int(batch.global_index)):
-                    yield from _pieces(table.slice(max(0, low), min(table.num_rows, high) - max(0, low)))
+            for batches in _tail(position, node, share.partition_id, options, session):
+                position, failures = int(batches[-1].last_index) + 1, 0
+                cuts = [_cut(b, share, bounds) for b in batches]
+                for ready in _gathered([c for c in cuts if c is not None]):
+                    yield from _rows(ready, bounds, schema)
                 if position > share.end:
                     return
         except IndexCompacted as error:
+            first = int(error.fields.get("first", share.end + 1))
+            if options.fail_on_data_loss:
+                raise _lost(share.partition_id, position, first) from error
+            gone = min(first, share.end + 1) - position
+            log.warning(GONE, share.partition_id, gone, position)
+            position = max(position, first)
+        except Voided as error:
             if options.fail_on_data_loss:
                 raise
-            position = max(position, int(error.fields.get("first", share.end + 1)))
+            following = max(position + 1, int(error.fields.get("next", share.end + 1)))
+            log.warning(GONE, share.partition_id, min(following, share.end + 1) - position, position)
+            position = following
+        except NoSuchPartition as error:
+            if options.fail_on_data_loss:
+                raise
+            gone = share.end + 1 - position
+            log.warning("partition %d: destroyed, with %d records unread: %s", share.partition_id, gone, error)
+            return
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"partition {share.partition_id}: no record after offset {position - 1} came within "
-                f"{options.target.request_timeout_ms} ms, up to {share.end} were committed",
-                outcome="not_applied",
-            ) from None
+            raise _late(options, f"partition {share.partition_id}", position - 1, share.end) from None
+        except LogboomError as error:
+            failures += 1
+            if not error.retryable or failures > options.retries:
+                raise
 
 
-def _tail(position: int, node: str | None, share: Share, session: Session, timeout: float) -> Iterator[LogBatch]:
-    # Follows, because the node that answers may still be on its way to the pinned end.
+def _tail(
+    position: int, node: str | None, partition_id: int, options: ReadOptions, session: Session
+) -> Iterator[list[LogBatch]]:
+    # Half of what the task may hold is on its way while the other half waits to be taken.
+    ahead = max(CREDIT_MIN, options.fetch_bytes // 2)
+
+    def refuse(gap: Voided) -> None:
+        raise gap
+
     def tail(client: Client) -> AsyncIterator[LogBatch]:
-        return client.tail(share.partition_id, start=position, follow=True, node=node)
+        # Follows, because the node that answers may still be on its way to the pinned end.
+        return client.tail(partition_id, start=position, follow=True, node=node, credit=ahead, on_void=refuse)
 
-    return session.iterate(tail, timeout=timeout)
+    return session.prefetch(tail, size=_size, bytes_max=ahead, timeout=options.target.request_timeout_ms / 1000)
 
 
-def _wanted(options: ReadOptions, global_index: int) -> bool:
-    return options.start_global <= global_index and (options.end_global is None or global_index <= options.end_global)
+def _rows(batches: Sequence[LogBatch], bounds: Bounds, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if not bounds.about_keys:
+        yield from pieces(log_columns(batches, schema))
+        return
+    keys = log_columns(batches, pa.schema([("key", pa.binary())])).column(0)
+    fits = bounds.rows_of(keys)
+    if fits.true_count:
+        yield from pieces(log_columns(batches, schema).filter(fits))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a merged scan has come."""
+
+    merged: Merged
+    fail_on_data_loss: bool
+    after_global: int
+    seen: dict[int, int] = field(default_factory=dict)
+    _done: bool = False
+
+    def done(self) -> bool:
+        """All of the range has been seen."""
+        return self._done
+
+    def take(self, batch: LogBatch) -> bool:
+        """False: it lies behind the range. Raises IndexCompacted and CorruptData if something in front is missing."""
+        span, partition = self.merged.span, batch.partition_id
+        self._done = self._done or batch.global_index >= span.high
+        if batch.global_index > span.high:
+            return False
+        before = self.seen.get(partition)
+        if before is not None and batch.first_index != before + 1:
+            self._gap(batch, before)
+        if before is None and span.low == 1:
+            self._begin(batch)
+        self.after_global = batch.global_index
+        self.seen[partition] = int(batch.last_index)
+        return True
+
+    def _gap(self, batch: LogBatch, before: int) -> None:
+        partition = batch.partition_id
+        if self.fail_on_data_loss or batch.first_index <= before:
+            raise CorruptData(
+                f"partition {partition}: offset {batch.first_index} came after {before}; if what is between was "
+                "declared void, failOnDataLoss=false goes on behind it",
+                path=f"partition {partition}",
+                offset=before,
+            )
+        log.warning(GONE, partition, batch.first_index - before - 1, before + 1)
+
+    def _begin(self, batch: LogBatch) -> None:
+        start = next(s.start for s in self.merged.parts if s.partition_id == batch.partition_id)
+        if batch.first_index <= start:
+            return
+        if self.fail_on_data_loss:
+            raise _lost(batch.partition_id, start, int(batch.first_index))
+        log.warning(GONE, batch.partition_id, batch.first_index - start, start)
+
+
+def read_merged(
+    options: ReadOptions, merged: Merged, bounds: Bounds, schema: pa.Schema, session: Session
+) -> Iterator[pa.RecordBatch]:
+    """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, CorruptData.
+
+    A node tells no more than it had when it was asked, and it may be behind: it is asked again from there on until
+    something at the end of the range, or behind it, has been seen.
+    """
+    node = _address(options, session)
+    parts = {s.partition_id: s for s in merged.parts}
+    progress = _Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
+    patience = options.target.request_timeout_ms / 1000
+    failures, deadline = 0, time.monotonic() + patience
+    while not progress.done():
+        before = progress.after_global
+        try:
+            for batches in _scan(list(parts), before + 1, node, options, session):
+                taken = [b for b in batches if progress.take(b)]
+                cuts = [_cut(b, parts[b.partition_id], bounds) for b in taken]
+                for ready in _gathered([c for c in cuts if c is not None]):
+                    yield from _rows(ready, bounds, schema)
+                if progress.done():
+                    return
+        except LogboomError as error:
+            failures += 1
+            if not error.retryable or failures > options.retries:
+                raise
+        if progress.after_global > before:
+            failures, deadline = 0, time.monotonic() + patience
+        elif time.monotonic() > deadline:
+            raise _late(options, "in global order", before, merged.span.high)
+        else:
+            time.sleep(LOOK_AGAIN_S)
+
+
+def _scan(
+    partitions: list[int], start_global: int, node: str | None, options: ReadOptions, session: Session
+) -> Iterator[list[LogBatch]]:
+    def scan(client: Client) -> AsyncIterator[LogBatch]:
+        # What is gone of the beginning that was planned is noticed when the first batch comes.
+        return client.scan_log(partitions, start_global=start_global, on_compacted="first", node=node)
+
+    return session.prefetch(
+        scan, size=_size, bytes_max=options.fetch_bytes, timeout=options.target.request_timeout_ms / 1000
+    )
+
+
+def _cut(batch: LogBatch, share: Share, bounds: Bounds) -> LogBatch | None:
+    return cut(batch, share.start, share.end) if bounds.has_batch(batch) else None
+
+
+def _gathered(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
+    """About a megabyte each time: few rows at a time are many calls."""
+    ready, size = list[LogBatch](), 0
+    for batch in batches:
+        ready.append(batch)
+        size += batch.records.nbytes
+        if size >= BATCH_BYTES_MAX:
+            yield ready
+            ready, size = [], 0
+    if ready:
+        yield ready
+
+
+def _size(batch: LogBatch) -> int:
+    return batch.records.nbytes
+
+
+def _lost(partition_id: int, position: int, first: int) -> IndexCompacted:
+    return IndexCompacted(
+        f"partition {partition_id}: offset {position} is gone, {first} is the first that is held; failOnDataLoss=false "
+        "goes on there",
+        first=first,
+    )
+
+
+def _late(options: ReadOptions, where: str, position: int, end: int) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"{where}: no record after offset {position} came within {options.target.request_timeout_ms} ms, "
+        f"up to {end} were committed",
+        outcome="not_applied",
+    )
 
 
 def _address(options: ReadOptions, session: Session) -> str | None:
     if options.node is None:
         return None
     return session.run(lambda client: client.members()).get(options.node, options.node)
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if not batch.num_rows:
-        return
-    rows = max(1, batch.num_rows * BATCH_BYTES_MAX // max(1, batch.nbytes))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
-
-
-def project(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """The named columns, in that order."""
-    return batch.select(names)
-
-
-# -- columns
-
-
-def state_batch(partition_id: int, global_index: int, block: RecordBlock) -> pa.RecordBatch:
-    """Keys and encoded values as columns: each row has one of value, numbers, doubles."""
-    count = block.count
-    data = np.frombuffer(block.data, np.uint8)
-    ends = block.payload_ends.astype(np.int64)
-    starts = np.concatenate([[0], ends[:-1]])
-    if (starts >= ends).any():
-        raise CorruptData(
-            f"partition {partition_id}: a value without a tag", path=f"partition {partition_id}", offset=0
-        )
-    tags = data[starts]
-    numeric = np.isin(tags, (ord("q"), ord("d")))
-    if not (numeric | (tags == ord("b"))).all() or ((ends - starts - 1)[numeric] % 8).any():
-        raise CorruptData(f"partition {partition_id}: an unknown value", path=f"partition {partition_id}", offset=0)
-    # The bytes after the tag of the rows of one kind, back to back.
-    owner = np.repeat(tags, ends - starts)
-    owner[starts] = 0
-
-    def offsets(tag: int, width: int) -> npt.NDArray[np.int32]:
-        lengths = np.where(tags == tag, (ends - starts - 1) // width, 0)
-        return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-
-    def numbers(tag: str, form: str, kind: pa.DataType) -> Any:
-        values = pa.array(np.frombuffer(data[owner == ord(tag)].tobytes(), form), kind)
-        return pa.ListArray.from_arrays(
-            pa.array(offsets(ord(tag), 8), pa.int32()), values, mask=pa.array(tags != ord(tag))
-        )
-
-    valid = pa.array(tags == ord("b")).buffers()[1]
-    raw = pa.py_buffer(data[owner == ord("b")].tobytes())
-    value = pa.BinaryArray.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets(ord("b"), 1)), raw])
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(np.full(count, partition_id, np.int32)),
-            _binary(block.key_ends, block.key_bytes),
-            value,
-            numbers("q", "<i8", pa.int64()),
-            numbers("d", "<f8", pa.float64()),
-            pa.array(np.full(count, global_index, np.int64)),
-        ],
-        schema=STATE,
-    )
-
-
-def log_batch(batch: LogBatch) -> pa.RecordBatch:
-    """Log records as columns; ``value`` is the payload as stored, a record without a key has none."""
-    block, count = batch.records, batch.records.count
-    keys = pa.nulls(count, pa.binary())
-    if block.has_keys:
-        empty = np.diff(block.key_ends, prepend=np.uint32(0)) == 0
-        valid = pa.array(~empty).buffers()[1] if empty.any() else None
-        keys = _binary(block.key_ends, block.key_bytes, valid)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(np.full(count, batch.partition_id, np.int32)),
-            pa.array(np.arange(batch.first_index, batch.first_index + count, dtype=np.int64)),
-            pa.array(np.full(count, batch.global_index, np.int64)),
-            pa.array(np.full(count, batch.timestamp_ms * 1000, np.int64)).cast(pa.timestamp("us", tz="UTC")),
-            keys,
-            _binary(block.payload_ends, block.data),
-        ],
-        schema=LOG,
-    )
-
-
-def _binary(ends: npt.NDArray[np.uint32], raw: Buffer, valid: Any = None) -> Any:
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
-    return pa.BinaryArray.from_buffers(pa.binary(), len(ends), [valid, pa.py_buffer(offsets), pa.py_buffer(bytes(raw))])

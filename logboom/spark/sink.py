@@ -3,7 +3,8 @@
 Exactly once: the producer is (write id, Spark partition), never the attempt; a record's
 sequence is its row's position among the rows this task sends to the same logboom partition.
 A second attempt with the same rows in the same order sends the same sequences, and the state
-machine skips what it has seen. ``dense`` makes it refuse a gap, so rows that overtake others
+machine skips what it has seen. A stream's producer is (query, Spark partition), its epoch the
+batch. ``dense`` makes it refuse a gap, so rows that overtake others
 after a leader change are refused and sent again, never applied out of order.
 """
 
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import google_crc32c
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -23,13 +25,13 @@ import pyarrow as pa
 from logboom.client import Client
 from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
-from logboom.spark.encode import Columns, blocks, columns_of, concat
+from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
 from logboom.spark.options import Target, Wait
-from logboom.types import MIB, PRODUCER_ID_BYTES, Receipt, Status
+from logboom.types import MIB, PRODUCER_ID_BYTES, Level, Receipt, Scope, Status
 
 BLOCK_BYTES_MAX: Final = 1 * MIB
-COLLECT_BYTES: Final = 1 * MIB
+COLLECT_BYTES: Final = 4 * MIB
 """Arrow batches are gathered up to this before they are sorted by partition: fewer, larger blocks."""
 FINE: Final = frozenset((Status.OK, Status.NOT_FOUND, Status.UNKNOWN_RESULT))
 
@@ -45,6 +47,14 @@ class WritePlan:
     barrier_timeout_ms: int
     in_flight_bytes_max: int
     report_file: str | None = None
+    barrier_scope: Scope = Scope.LEADER
+    barrier_level: Level | None = None
+    """None: as ``wait`` says."""
+    producer: str | None = None
+    """Who numbers the rows, if that is more than this write."""
+    epoch: int = 0
+    sort_bytes_max: int | None = None
+    """Rows are numbered in an order of their own, and a task holds no more than this of them; None: as they come."""
 
 
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +68,7 @@ class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
     last_index: int
     global_index: int
     fingerprint: bytes
-    """Hash over the rows in order."""
+    """Checksums over the rows in order: against accidents, not against somebody who looks for equal ones."""
 
 
 class TaskReport(msgspec.Struct, frozen=True, array_like=True):
@@ -103,23 +113,36 @@ def write_task(
     """Write all rows of a task; returns when every one has been applied. Raises the errors of ``logboom.errors``."""
     run = _Run(plan, task, sender)
     try:
-        collected: list[Columns] = []
-        size = 0
-        for whole in batches:
-            for batch in _pieces(whole):
-                columns = columns_of(batch, plan.layout)
-                collected.append(columns)
-                size += columns.nbytes
-                if size >= min(COLLECT_BYTES, plan.in_flight_bytes_max):
-                    run.send(concat(collected))
-                    collected, size = [], 0
-        if collected:
-            run.send(concat(collected))
+        for columns in _collected(plan, batches):
+            run.send(columns)
         run.drain(0)
     except BaseException:
         run.give_up()
         raise
     return run.report(attempt)
+
+
+def _collected(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Columns]:
+    """Rows as commands, about as many at once as may be under way; all of them if they are to be sorted."""
+    limit = plan.sort_bytes_max
+    collected: list[Columns] = []
+    size = 0
+    for whole in batches:
+        for batch in _pieces(whole):
+            columns = columns_of(batch, plan.layout)
+            collected.append(columns)
+            size += columns.nbytes
+            if limit is None and size >= min(COLLECT_BYTES, plan.in_flight_bytes_max):
+                yield concat(collected)
+                collected, size = [], 0
+            elif limit is not None and size > limit:
+                raise InvalidRequest(
+                    f"a task has more than {limit} bytes of rows to sort: make batches smaller (maxOffsetsPerTrigger) "
+                    "or tasks more, raise maxSortBytes, or say rowOrder=input if rows come in the same order every time"
+                )
+    if collected:
+        together = concat(collected)
+        yield together if limit is None else in_order(together)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
@@ -137,13 +160,17 @@ class _Part:
     def __init__(self) -> None:
         self.rows = self.duplicate = self.last_index = self.global_index = 0
         self.first_index: int | None = None
-        self._hashes = [hashlib.blake2b(digest_size=8) for _ in range(3)]
+        self._sums = [0] * 5
 
     def add(self, block: RecordBlock) -> None:
-        # Three streams, so that the result does not depend on where blocks were cut.
+        # A stream for each column, so that the result does not depend on where blocks were cut.
         lengths = np.stack([np.diff(e, prepend=np.uint32(0)) for e in (block.payload_ends, block.key_ends)], axis=1)
-        for stream, raw in zip(self._hashes, (lengths.tobytes(), block.key_bytes, block.data), strict=True):
-            stream.update(raw)
+        streams = [lengths.tobytes(), bytes(block.key_bytes), bytes(block.data)]
+        if block.has_headers:
+            raw, ends = block.packed_headers()
+            streams += [np.diff(ends, prepend=np.uint32(0)).tobytes(), bytes(raw)]
+        for place, stream in enumerate(streams):
+            self._sums[place] = google_crc32c.extend(self._sums[place], stream)
         self.rows += block.count
 
     def landed(self, receipt: Receipt) -> None:
@@ -160,7 +187,7 @@ class _Part:
             self.first_index or 0,
             self.last_index,
             self.global_index,
-            b"".join(h.digest() for h in self._hashes),
+            b"".join(each.to_bytes(4, "little") for each in self._sums),
         )
 
 
@@ -171,7 +198,7 @@ class _Run:
         self._plan = plan
         self._task = task
         self._sender = sender
-        self._producer = producer_id(plan.write_id, task)
+        self._producer = producer_id(plan.producer or plan.write_id, task)
         self._parts: dict[int, _Part] = {}
         self._window: deque[tuple[Future[Receipt], int, int]] = deque()
         self._bytes = 0
@@ -197,6 +224,7 @@ class _Run:
                 wait="applied",
                 timeout=self._plan.target.request_timeout_ms / 1000,
                 producer_id=self._producer,
+                epoch=self._plan.epoch,
                 sequence=first,
                 dense=True,
             )
@@ -210,9 +238,14 @@ class _Run:
             self._window.popleft()
             self._bytes -= size
             self._parts[partition_id].landed(receipt)
-            for status, count in Counter(receipt.results or ()).items():
-                if status not in FINE:
-                    self._rejected[status.name] += count
+            self._judge(receipt.results or ())
+
+    def _judge(self, results: tuple[Status, ...]) -> None:
+        if not results or (results[0] in FINE and results.count(results[0]) == len(results)):
+            return  # as nearly always: nothing is done for each row
+        for status, count in Counter(results).items():
+            if status not in FINE:
+                self._rejected[status.name] += count
 
     def give_up(self) -> None:
         """Cancel what is under way; what was applied stays, and the next attempt's is recognised."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from logboom.errors import ConfigError
@@ -44,6 +43,8 @@ def open_machine(
 
 
 def _registered(name: str) -> type[StateMachine]:
+    from importlib.metadata import entry_points  # a node with built-in machines alone starts sooner
+
     registered = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in registered:
         known = ", ".join(sorted([*BUILT_IN, *registered]))

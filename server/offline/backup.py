@@ -27,7 +27,7 @@ from logboom.types import GlobalLogIndex, PartitionId
 from partitions.batch import Batch, parse_batch
 from ports.disk import File
 from server.disk_os import OsDisk
-from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, log_tails
+from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, log_tails, voids_of
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
 from snapshots.meta import SetMeta, decode
@@ -191,7 +191,7 @@ class _Copy:
             for gap in archive.gaps(last_index):
                 self._log(archive, *gap)
             try:
-                archive.run_to(last_index, digest)
+                archive.run_to(last_index, digest, voids_of(meta, partition))
             except CorruptData as error:
                 raise WrongNode(
                     f"{archive.directory} is of another history, or damaged: `logboom verify {self._target.path}` "

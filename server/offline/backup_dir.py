@@ -20,11 +20,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.batch import Batch
 from ports.disk import Disk
 from raftlog.journal import cluster_hash
 from raftlog.parent_state import ParentState
+from raftlog.voids import Void
 from server.manifest import sealed
 from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of
 from snapshots.meta import SetMeta
@@ -198,27 +199,53 @@ class LogArchive:
                 end, digest = span.last_index, span.last_digest
         return [*found, (end, through_index, digest)] if end < through_index else found
 
-    def run_to(self, last_index: int, digest: bytes) -> list[Span]:
+    def run_to(self, last_index: int, digest: bytes, voids: Sequence[Void] = ()) -> list[Span]:
         """The files that hold what ends there, from the first one on that the others follow without a gap.
 
-        Raises CorruptData when there is no such batch.
+        ``voids``: those of this partition, over which the log steps. Raises CorruptData when there is no such batch.
         """
         run: list[Span] = []
         for span in self.spans():
             if span.first_index > last_index:
                 break
-            follows = run and (run[-1].last_index + 1, run[-1].last_digest) == (span.first_index, span.before_digest)
+            follows = run and leads(_end_of(run), (span.first_index - 1, span.before_digest), voids)
             run = [*run, span] if follows else [span]
         if run and run[-1].last_index >= last_index:
             last = self.read(run[-1].first_index).batches
             if any((b.last_index, b.digest) == (last_index, digest) for _, b in last):
                 return run
+        if any((v.last_index, v.digest) == (last_index, digest) for v in voids):
+            return run if run and leads(_end_of(run), (last_index, digest), voids) else []
         raise CorruptData(
             f"{self.directory}: does not have the batch at {last_index} that a set ends with", path=str(self.directory)
         )
 
 
-def log_tails(meta: SetMeta) -> dict[PartitionId, tuple[int, bytes]]:
+End = tuple[int, bytes]
+"""Last index and digest of a batch."""
+
+
+def _end_of(run: Sequence[Span]) -> End:
+    return run[-1].last_index, run[-1].last_digest
+
+
+def leads(end: End, to: End, voids: Sequence[Void]) -> bool:
+    """What lies between is nothing, or void."""
+    by_first = {void.first_index: void for void in voids}
+    while end != to:
+        void = by_first.get(PartitionLogIndex(end[0] + 1))
+        if void is None:
+            return False
+        end = void.last_index, void.digest
+    return True
+
+
+def voids_of(meta: SetMeta, partition: PartitionId) -> list[Void]:
+    """What a set knows to be void in a partition's log."""
+    return ParentState.decode(meta.parent).voids.of(partition)
+
+
+def log_tails(meta: SetMeta) -> dict[PartitionId, End]:
     """Where the logs end that a backup of this set has: last index and digest."""
     tails = ParentState.decode(meta.parent).tails
     return {

@@ -162,11 +162,13 @@ def _snapshot(path: Path, raw: bytes) -> Inspected:
         path = path.with_suffix(".set")
         raw = OsDisk().read_file(path)
     meta = decode_set(raw, path=str(path))
-    tails = ParentState.decode(meta.parent).tails
+    parent = ParentState.decode(meta.parent)
+    tails = parent.tails
     about = {
         "path": str(path), "cluster": meta.cluster, "global_index": meta.global_index, "raft_index": meta.raft_index,
         "raft_term": meta.raft_term, "created_ms": meta.created_ms, "states_bytes": meta.states_bytes,
         "states_digest": meta.states_digest.hex(),
+        "voids": [[v.partition_id, v.first_index, v.last_index, v.digest.hex(), v.applied] for v in parent.voids.kept],
     }  # fmt: skip
     rows = [
         {

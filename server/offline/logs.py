@@ -10,7 +10,7 @@ from typing import Final
 
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import DIGEST_BYTES, PartitionId
-from partitions.committed import Columns
+from partitions.committed import NOWHERE_SEGMENT, Columns
 from partitions.places import PLACES, decode_places
 from partitions.segment import (
     INDEX_HEADER,
@@ -41,6 +41,8 @@ class _Check:
     partition_id: PartitionId
     carried: Container[bytes]
     """Digests of batches that the journal still holds."""
+    void: Container[bytes]
+    """Digests of batches that were declared void: nothing has to be in their place."""
     report: Report
     places: Columns = field(default_factory=Columns)
     """Up to the base, and still here."""
@@ -62,24 +64,26 @@ def check_log(
     tail: Tail,
     routes: Sequence[Route],
     carried: Container[bytes],
+    void: Container[bytes] = (),
     report: Report,
     installing: bool = False,
     journal: bool = True,
 ) -> int:
     """What one partition's log has, beside what it has to have.
 
-    ``tail``: where the partition ends at the journal's base; ``routes``: what the journal names behind it.
+    ``tail``: where the partition ends at the journal's base; ``routes``: what the journal names behind it; ``void``:
+    digests of what was declared void, at the base or behind it.
     ``installing``: a snapshot that ends at ``tail`` is to be installed: a log that does not reach it begins behind it.
     ``journal``: it could be read; else the log is looked at for itself.
 
     Adds to ``report``; returns the first index that the log still has.
     """
-    check = _Check(disk, directory, partition_id, carried, report, installing=installing)
+    check = _Check(disk, directory, partition_id, carried, void, report, installing=installing)
     names = {segment_ordinal(name): name for name in disk.list(directory) if name.endswith(".log")}
     if tail.last_index or (not journal and disk.exists(directory / PLACES)):
         _read_places(check, tail if journal else None)
         _leave_removed(check, names)
-    check.found = bytearray(len(check.places.last))
+    check.found = _void_rows(check)
     check.wanted = {(route.last_index, route.digest): None for route in routes}
     newest = max(names, default=0)
     for ordinal, name in sorted(names.items()):
@@ -127,10 +131,20 @@ def _read_places(check: _Check, tail: Tail | None) -> None:
     check.places = columns.part(columns.start, end)
 
 
+def _void_rows(check: _Check) -> bytearray:
+    """Per row: it was void when the places were written, or became so afterwards."""
+    columns = check.places
+    segments = enumerate(columns.segment, start=columns.start)
+    return bytearray(
+        segment == NOWHERE_SEGMENT or columns.digest(position) in check.void for position, segment in segments
+    )
+
+
 def _leave_removed(check: _Check, names: dict[int, str]) -> None:
     """Compaction takes the oldest segments first: what was in them is not asked for."""
     columns = check.places
     newest = dict(zip(columns.segment, columns.last, strict=True))
+    newest.pop(NOWHERE_SEGMENT, None)
     missing = {segment: last for segment, last in newest.items() if segment not in names}
     present = [(segment, last) for segment, last in newest.items() if segment in names]
     for segment, last in missing.items():
@@ -163,7 +177,7 @@ def _missing_routes(check: _Check, routes: Iterable[Route], tail: Tail) -> int:
     head = tail.digest
     for route in routes:
         previous = check.wanted[route.last_index, route.digest]
-        if previous is None and route.digest not in check.carried:
+        if previous is None and route.digest not in check.carried and route.digest not in check.void:
             missing.append(route.last_index)
         elif previous is not None and previous != head:
             strange.append(route.last_index)

@@ -18,13 +18,13 @@ from logboom.settings import ClusterSettings, LogSettings, Settings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from partitions.log import PartitionLog
 from ports.disk import Disk
-from raftlog.parent_state import ParentState
+from raftlog.parent_state import ParentState, Tail
 from server.data_dir import BEGUN, MANIFEST
 from server.disk_os import OsDisk
 from server.install import Intent
 from server.manifest import Manifest
 from server.manifest import encode as encode_manifest
-from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails
+from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails, voids_of
 from server.offline.batches import Span
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
@@ -70,7 +70,8 @@ def restore(
         meta = _chosen(source, global_index)
         _check(meta, settings.cluster, as_cluster=as_cluster)
         runs = {
-            partition: source.log(partition).run_to(*tail) for partition, tail in sorted(log_tails(meta).items())
+            partition: source.log(partition).run_to(*tail, voids_of(meta, partition))
+            for partition, tail in sorted(log_tails(meta).items())
         }  # before anything is written
         _check_empty(disk, target)
         disk.make_directory(target)
@@ -176,28 +177,40 @@ class _Restore:
             mode=DurabilityMode.WRITE_AHEAD,
         )
         try:
-            self._fill(log, self._source.log(partition), run, tail.last_index)
+            self._fill(log, self._source.log(partition), run, tail)
         finally:
             log.close()
 
-    def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], through: int) -> None:
+    def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], tail: Tail) -> None:
         rows: list[tuple[int, int, bytes]] = []
-        if run[0].before_digest != NO_DIGEST:
-            log.follow(PartitionLogIndex(run[0].first_index - 1), run[0].before_digest)
-        total, done = sum(span.nbytes for span in run), 0
+        voids = {void.first_index: void for void in voids_of(self._meta, archive.partition_id)}
+        before = (run[0].first_index - 1, run[0].before_digest) if run else (tail.last_index, tail.digest)
+        if before[1] != NO_DIGEST:
+            log.follow(PartitionLogIndex(before[0]), before[1])
+
+        def step_over(after: int) -> int:
+            while after < tail.last_index and (void := voids.get(PartitionLogIndex(after + 1))) is not None:
+                log.concede(void.last_index, void.digest)
+                rows.append((void.last_index, void.global_index, void.digest))
+                after = void.last_index
+            return after
+
+        total, done, after = sum(span.nbytes for span in run), 0, step_over(before[0])
         for span in run:
             for global_index, batch in archive.read(span.first_index).batches:
-                if batch.last_index > through:
+                if batch.last_index > tail.last_index:
                     break
-                log.append(batch)
-                rows.append((batch.last_index, global_index, batch.digest))
+                if batch.last_index > after:  # else it is void, and was copied before it was lost
+                    log.append(batch)
+                    rows.append((batch.last_index, global_index, batch.digest))
+                    after = step_over(batch.last_index)
             job = log.take()
             if job is not None:
                 job.run()
                 job.done()
             done += span.nbytes
             self._progress(f"log of partition {archive.partition_id}", done, total)
-        log.save_fetched(rows)()
+        log.save_fetched(rows, voids={(void.last_index, void.digest) for void in voids.values()})()
         self.batches += len(rows)
 
     def claim(self) -> None:
@@ -210,7 +223,7 @@ class _Restore:
 def _parent(meta: SetMeta) -> bytes:
     """Where the logs end, and which partitions there are; not who the old cluster's nodes were."""
     found = ParentState.decode(meta.parent)
-    return ParentState(found.global_index, found.raft_index, found.tails, found.lifecycle).encode()
+    return ParentState(found.global_index, found.raft_index, found.tails, found.lifecycle, None, found.voids).encode()
 
 
 def _of_one(settings: LogSettings) -> LogSettings:

@@ -15,7 +15,9 @@ from ports.disk import Disk
 from ports.invariant import InvariantViolated
 from raftlog.entry import Route, unpack_routes
 from raftlog.journal import Journal
+from raftlog.journal_codec import AnotherClusters
 from raftlog.parent_state import EMPTY, ParentState
+from raftlog.voids import voided_in
 from server.data_dir import MANIFEST
 from server.disk_os import OsDisk
 from server.install import INTENT, Intent
@@ -28,9 +30,14 @@ from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
 from server.offline.states import DATA, KNOWN, check_states, is_there
 from server.offline.verify_backup import verify_backup
+from server.rejoin import REJOIN, set_aside
 from snapshots.meta import SetMeta
 
 STATE: Final = "state"
+REJOINS: Final = (
+    "start the node, while a majority of the others runs: it sets the journal aside, and rejoins under its id; where "
+    "there are no more than two voters, restore the cluster from a backup"
+)
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
 
@@ -57,10 +64,12 @@ class _Node:
         self._disk = disk
         self._path = path
         self._report = report
+        self._rejoining = False
 
     def check(self) -> None:
         """All of it."""
         manifest = self._manifest()
+        self._rejoin()
         sets = self._sets(manifest)
         installing = self._intent(sets)
         journal = self._journal(manifest, installing)
@@ -80,6 +89,20 @@ class _Node:
         except (CorruptData, IncompatibleVersion) as error:
             self._report.error(path, error, MANIFEST_ADVICE)
             return None
+
+    def _rejoin(self) -> None:
+        """Journals that were damaged before, and whether the cluster has taken this node back since."""
+        path = self._path / REJOIN
+        self._rejoining = self._disk.exists(path)
+        if self._rejoining:
+            self._report.note(
+                path, "the journal was damaged, and this node is not taken back yet", "start it, and wait"
+            )
+        for aside in set_aside(self._disk, self._path / "journal"):
+            advice = (
+                "leave it while the node rejoins" if self._rejoining else "remove it when nobody wants to know more"
+            )
+            self._report.note(aside, "a damaged journal that was set aside", advice)
 
     def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
         directory = self._path / "snapshots"
@@ -112,7 +135,7 @@ class _Node:
             report.note(directory, "not looked at: the manifest does not say whose it is", "mend the manifest first")
             return None
         if not self._disk.exists(directory):
-            if self._disk.exists(self._path / "partitions") and installing is None:
+            if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:
                 report.damage(directory, "missing", REBUILD)
             return None
         names = [name for name in self._disk.list(directory) if name.endswith(".journal") or name == "base"]
@@ -121,7 +144,8 @@ class _Node:
                 disk=self._disk, directory=directory, cluster_id=manifest.cluster, random_bytes=bytes
             )
         except (CorruptData, IncompatibleVersion, InvariantViolated) as error:
-            report.error(directory, error, REBUILD)
+            damaged = isinstance(error, CorruptData) and not isinstance(error, AnotherClusters)
+            report.error(directory, error, REJOINS if damaged else REBUILD)
             return None
         finally:
             for name in names:
@@ -144,16 +168,19 @@ class _Node:
         there = {PartitionId(int(n)) for n in self._disk.list(root) if n.isdigit()} if self._disk.exists(root) else ()
         parent = ParentState()
         routes: dict[PartitionId, list[Route]] = {}
+        void: set[bytes] = set()
         if installing is not None:
             parent = ParentState.decode(installing.parent)
         elif journal is not None:
             try:
                 parent = ParentState.decode(journal.base.state)
+                void.update(voided_in(command for command, _, _ in journal.entries[1:]))
                 for command, _, _ in journal.entries[1:]:
                     for route in unpack_routes(command):
                         routes.setdefault(PartitionId(route.partition_id), []).append(route)
             except (CorruptData, IncompatibleVersion) as error:
                 self._report.error(self._path / "journal", error, REBUILD)
+        void.update(each.digest for each in parent.voids.kept)
         firsts = {}
         for partition in sorted(there):
             self._report.count("partitions")
@@ -164,6 +191,7 @@ class _Node:
                 tail=parent.tails.get(partition, EMPTY),
                 routes=routes.get(partition, []),
                 carried=journal.carried if journal is not None else (),
+                void=void,
                 report=self._report,
                 installing=installing is not None,
                 journal=journal is not None or installing is not None,

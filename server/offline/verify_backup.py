@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,16 +10,25 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import PartitionId
 from ports.disk import Disk
 from raftlog.journal import cluster_hash
+from raftlog.voids import Void
 from server.disk_os import OsDisk
-from server.offline.backup_dir import INDEX, LOGS, Contents, LogArchive, decode_contents, log_tails
+from server.offline.backup_dir import (
+    INDEX,
+    LOGS,
+    Contents,
+    End,
+    LogArchive,
+    decode_contents,
+    leads,
+    log_tails,
+    voids_of,
+)
 from server.offline.batches import Span
 from server.offline.findings import Progress, Report, bytes_below, silent
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
 
-End = tuple[int, bytes]
-"""Last index and digest of a batch."""
 AGAIN: Final = "remove it and back up again: what is missing is copied, if the cluster still has it"
 
 
@@ -37,6 +46,7 @@ def _check(disk: LookingDisk, path: Path, report: Report) -> None:
     cluster = None if contents is None else contents.cluster
     sets = {int(m.global_index): m for m in check_sets(disk, path, cluster=cluster, advice=AGAIN, report=report)}
     needed: dict[PartitionId, dict[End, int]] = {}
+    voids: dict[PartitionId, list[Void]] = {}
     for kept in () if contents is None else contents.sets:
         meta = sets.get(kept.global_index)
         place = path / f"{kept.global_index:020d}.set"
@@ -48,9 +58,10 @@ def _check(disk: LookingDisk, path: Path, report: Report) -> None:
             report.damage(place, f"it is not the set that {INDEX} names", AGAIN)
         for partition, end in log_tails(meta).items():
             needed.setdefault(partition, {})[end] = kept.global_index
+            voids.setdefault(partition, []).extend(voids_of(meta, partition))
     for partition in sorted({*needed, *_partitions(disk, path)}):
         archive = LogArchive(disk, path / LOGS / str(partition), partition)
-        missing = _log(archive, needed.get(partition, {}), cluster, report)
+        missing = _log(archive, needed.get(partition, {}), voids.get(partition, ()), cluster, report)
         for (last_index, _), global_index in missing.items():
             problem = f"the batch at {last_index}, with which the set {global_index} ends, is not here"
             report.damage(archive.directory, problem, AGAIN)
@@ -73,9 +84,11 @@ def _partitions(disk: Disk, path: Path) -> list[PartitionId]:
     return [PartitionId(int(name)) for name in sorted(names) if name.isdigit()]
 
 
-def _log(archive: LogArchive, needed: Mapping[End, int], cluster: str | None, report: Report) -> dict[End, int]:
+def _log(
+    archive: LogArchive, needed: Mapping[End, int], voids: Sequence[Void], cluster: str | None, report: Report
+) -> dict[End, int]:
     """Returns what is missing of ``needed``."""
-    missing = dict(needed)
+    missing = {end: at for end, at in needed.items() if end not in {(void.last_index, void.digest) for void in voids}}
     before: Span | None = None
     for file in archive.paths():
         report.count("batch_files")
@@ -91,16 +104,18 @@ def _log(archive: LogArchive, needed: Mapping[End, int], cluster: str | None, re
             report.damage(file, "it is of another cluster", AGAIN)
             continue
         if before is not None:
-            _joint(file, before, span, report)
+            _joint(file, before, span, voids, report)
         for _, batch in batches:
             missing.pop((batch.last_index, batch.digest), None)
         before = span
     return missing
 
 
-def _joint(file: Path, before: Span, span: Span, report: Report) -> None:
+def _joint(file: Path, before: Span, span: Span, voids: Sequence[Void], report: Report) -> None:
+    if leads((before.last_index, before.last_digest), (span.first_index - 1, span.before_digest), voids):
+        return
     if span.first_index > before.last_index + 1:
         problem = f"nothing is here between {before.last_index} and {span.first_index}"
         report.note(file, problem, "back up again: it is copied, if the cluster still has it")
-    elif span.first_index <= before.last_index or span.before_digest != before.last_digest:
+    else:
         report.damage(file, f"does not follow what ends at {before.last_index}", AGAIN)

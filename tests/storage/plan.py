@@ -14,6 +14,7 @@ from tests.storage.compacting_world import CompactingWorld
 from tests.storage.journal_world import JournalWorld
 from tests.storage.node_world import NodeWorld
 from tests.storage.partition_world import PartitionWorld, WriteBehindWorld
+from tests.storage.rejoin_world import RejoinWorld
 from tests.storage.small_worlds import MachineWorld, ManifestWorld
 from tests.storage.snapshot_world import SnapshotWorld
 from tests.storage.world import Explored, Make, explore, kill_everywhere
@@ -47,6 +48,7 @@ PLANS = {
     "node": Plan(NodeWorld, steps=50, seeds=2, least=3000, kill_every=9),
     "manifest": Plan(ManifestWorld, steps=12, seeds=2, least=9, later=2),
     "checkpoint": Plan(MachineWorld, steps=12, seeds=2, least=180, later=3),
+    "rejoin": Plan(RejoinWorld, steps=25, seeds=3, least=60, later=4, kill_every=2),
     "snapshots": Plan(SnapshotWorld, steps=12, seeds=2, least=100, later=3, kill_every=2),
 }
 

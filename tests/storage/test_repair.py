@@ -13,7 +13,6 @@ from chaos.sim.disk import Image, SimDisk
 from logboom.errors import CorruptData
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
-from raftlog.lacks import Lack
 from raftlog.repair import Repair, Wanted
 from tests.storage.flips import Recovered, Store, recovered, stored
 from tests.storage.partition_world import raw
@@ -52,7 +51,7 @@ class Wire:
             journal=start.journal,
             offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
-            damaged=lambda route: None,
+            damaged=start.payloads.lose,  # type: ignore[arg-type]
         )
         return self.ends[node]
 
@@ -150,11 +149,14 @@ def test_a_committed_batch_that_nobody_has_is_told_and_looked_for_until_somebody
     ours.damaged(Wanted(route, None))
     ours.work()
     wire.deliver()
-    assert not ours.work()
-    assert ours.lost() == [(route, Lack.DAMAGED)]
+    assert not ours.work(), "the other has only just found it damaged: whether its state has it applied it says next"
+    wire.now += 1
+    ours.work()
+    wire.deliver()
+    assert ours.work(), "nobody has it: there is a hole, and everything else goes on"
+    assert [lost for lost, _ in ours.lost()] == [route]
+    assert ours.active, "it is looked for all the same"
     assert not others.active
-    assert peer.payloads.receive(memoryview(third.payloads.read(route))) is None  # it does not know yet
-    assert peer.payloads.lose(route)
     peer.payloads.receive(memoryview(third.payloads.read(route)))
     peer.group.flush()
     wire.now += 1

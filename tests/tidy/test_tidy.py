@@ -30,10 +30,6 @@ FETCHED = {
 }
 
 MODULE_LINES_MAX = 450
-LONGER = {
-    # module: why it is still one thing
-    "raftlog/engine.py": "one class that overrides one class: splitting it would hide which holes are closed",
-}
 EXECUTES_ON_READ = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 NOT_FROM_PORTS = {"asyncio.sleep", "os.urandom"}
 CORES_DO_WITHOUT = {"time", "random", "socket", "secrets", "uuid", "subprocess"}
@@ -87,10 +83,7 @@ def test_modules_stay_small() -> None:
         for path in tracked()
         if path.suffix == ".py" and (lines := len(path.read_bytes().splitlines())) > MODULE_LINES_MAX
     }
-    assert not {name: lines for name, lines in long.items() if name not in LONGER}, (
-        "split these, the important thing first"
-    )
-    assert set(LONGER) <= set(long), "no longer long: take it off the list"
+    assert not long, "split these, the important thing first"
 
 
 def test_invariants_survive_optimisation() -> None:

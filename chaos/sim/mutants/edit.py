@@ -38,6 +38,8 @@ class Mutant:
     broken: str
     noticed_by: tuple[str, ...]
     edits: tuple[Edit, ...]
+    needs: str = ""
+    """A field of ``Parameters`` without which nothing of it is ever seen: other seeds are not played."""
 
     @cached_property
     def patches(self) -> list[tuple[FunctionType, CodeType]]:

@@ -49,14 +49,14 @@ MUTANTS: Final = (
         ("BarrierSound",),
         (
             Edit(
-                "dispatcher.barriers:Barriers.add",
-                "self.frontier(p, level) < target",
-                "self.frontier(p, level) < target - 1",
+                "dispatcher.barriers:Barriers._goal",
+                "self.frontier(p, want.level, want.reach) < target",
+                "self.frontier(p, want.level, want.reach) < target - 1",
             ),
             Edit(
                 "dispatcher.barriers:Barriers._wake",
-                "reached = self.frontier(partition_id, level)",
-                "reached = self.frontier(partition_id, level) + 1",
+                "reached = self.frontier(partition_id, *key)",
+                "reached = self.frontier(partition_id, *key) + 1",
             ),
         ),
     ),
@@ -79,10 +79,43 @@ MUTANTS: Final = (
         (Edit("dispatcher.pending:Pending.lost", "request.ticket.release(part.partition_id)", "pass"),),
     ),
     Mutant(
+        "share-kept",
+        "A principal's share of the node is not given back with the budget (I10).",
+        ("I10",),
+        (
+            Edit(
+                "dispatcher.admission:Admission.give_back",
+                "share.take(-taken.operations, -taken.nbytes, -1)",
+                "share.take(-taken.operations, -taken.nbytes, -1 if key[1] is not None else 0)",
+            ),
+        ),
+    ),
+    Mutant(
+        "waits-on",
+        "What waits for admission goes on waiting at a node that leads no more (I10).",
+        ("I10",),
+        (
+            Edit("dispatcher.pipeline:Pipeline.lost_leadership", "self.submitting.lost_leadership()", "pass"),
+            Edit("dispatcher.waiting:WaitingRoom.expire", "self._ends[0][0] <= now", "self._ends[0][0] <= now - 60"),
+        ),
+    ),
+    Mutant(
+        "budget-of-the-late",
+        "What has been taken for a request whose time is over is not given back (I10).",
+        ("I10",),
+        (
+            Edit(
+                "dispatcher.waiting:WaitingRoom.expire",
+                "if waiting.over:",
+                "self._admission.try_admit(waiting.parts, now, waiting.principal)\n        if waiting.over:",
+            ),
+        ),
+    ),
+    Mutant(
         "shown-before-recovered",
         "A restarted node shows its watermarks at once (I7).",
         ("I7", "BarrierSound", "ReadYourWrites"),
-        (Edit("dispatcher.backend:Backend.recovered", "return ", "return True or "),),
+        (Edit("dispatcher.backend:Backend.recovered", "self.recovery.of(partitions)", "True"),),
     ),
     Mutant(
         "at-least-not-awaited",
@@ -101,11 +134,37 @@ MUTANTS: Final = (
                 "limit = store.durable_index",
             ),
         ),
+        needs="write_behind",
     ),
     Mutant(
         "stable-on-one",
         "Write-behind: a batch counts as stable once any node has synced it.",
         ("AppliedStable",),
         (Edit("dispatcher.stability:Stability._count", "held[self._position]", "held[0]"),),
+        needs="write_behind",
+    ),
+    Mutant(
+        "quorum-of-one",
+        "A barrier over a majority is answered once any node is there (BarrierSound).",
+        ("BarrierSound",),
+        (
+            Edit(
+                "dispatcher.frontiers:Frontiers.frontier",
+                "held[len(nodes) // 2 if scope is Scope.QUORUM else -1]",
+                "held[0]",
+            ),
+        ),
+    ),
+    Mutant(
+        "mode-any",
+        "A barrier over several partitions is answered once one of them is there (BarrierSound).",
+        ("BarrierSound",),
+        (Edit("dispatcher.waits:_need", "return -1", "return 1"),),
+    ),
+    Mutant(
+        "old-enough",
+        "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
+        ("BoundedStaleness",),
+        (Edit("dispatcher.freshness:Freshness.recent", "or self._known[0] < since", ""),),
     ),
 )

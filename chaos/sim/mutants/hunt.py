@@ -38,8 +38,11 @@ def hunt(job: Hunt) -> Caught:
     mutant = MUTANTS[job.name]
     played, cpu_s = 0, 0.0
     for seed in job.seeds:
+        parameters = draw(seed, seconds=job.seconds)
+        if mutant.needs and not getattr(parameters, mutant.needs):
+            continue
         with mutant.applied():
-            ran = run(draw(seed, seconds=job.seconds))
+            ran = run(parameters)
         cpu_s += ran.cpu_s
         failure = ran.outcome.failure
         played += 1

@@ -9,7 +9,8 @@ from chaos.sim.mutants.edit import Edit, Mutant
 ENGINE: Final = "raftlog.engine:Engine."
 CORE: Final = "raftlog.core:RaftLog."
 CHECKED_ACK: Final = 'invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")'
-STOCK: Final = "return SyncObj._SyncObj__onMessageReceived(self, node, message)"
+# The fourth class up is the library's own.
+STOCK: Final = "return Elections.__mro__[3]._SyncObj__onMessageReceived(self, node, message)"
 STOCK_REPLY: Final = f"""self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
     {STOCK}
     if message["term"] > self.term:"""
@@ -49,8 +50,8 @@ MUTANTS: Final = (
         (
             Edit(
                 ENGINE + "_SyncObj__onMessageReceived",
-                'if term >= self.term and (message.get("force") or not self._leader_is_alive()):',
-                'if term >= self.term and not self._leader_is_alive() and not self._set("votedForNodeId", None):',
+                "if term >= self.term and may:",
+                'if term >= self.term and may and not self._set("votedForNodeId", None):',
             ),
         ),
     ),
@@ -74,8 +75,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "elected-alone",
-        "A candidate leads as soon as it stands (OneLeaderPerTerm).",
-        ("OneLeaderPerTerm", "LeaderComplete"),
+        "A candidate leads as soon as it stands (ElectedByQuorum).",
+        ("ElectedByQuorum", "OneLeaderPerTerm", "LeaderComplete"),
         (Edit(ENGINE + "_campaign_if_due", "if not self._voters:", "if True:"),),
     ),
     Mutant(
@@ -105,7 +106,7 @@ MUTANTS: Final = (
     Mutant(
         "commit-beyond-agreement",
         "A follower believes its leader's commit index up to the end of its own log, whether that agrees or not.",
-        ("CommitTrue", "PrefixAgreement", "OffsetsDenseUnique"),
+        ("CommitTrue", "CommitAgreed", "PrefixAgreement", "OffsetsDenseUnique"),
         (
             Edit(
                 ENGINE + "_on_append",
@@ -117,12 +118,14 @@ MUTANTS: Final = (
     Mutant(
         "stock-append",
         "As stock PySyncObj: everything behind the previous entry is cut off, conflict or not.",
-        ("InvariantViolated", "CommitNeverRegresses", "AckDurable", "CommitOnQuorum", "LeaderComplete", "CommitTrue"),
+        ("CutForNothing", "InvariantViolated", "CommitNeverRegresses", "AckDurable", "CommitOnQuorum"),
         (
             Edit(
                 ENGINE + "_on_append",
                 "self._store(entries)",
-                "self.journal.truncate_from(previous + 1); [self.journal.add(*entry) for entry in entries]",
+                "self.journal.truncate_from(previous + 1); "
+                "self.membership.truncated(previous + 1); "
+                "self._store(entries)",
             ),
         ),
     ),
@@ -139,14 +142,16 @@ MUTANTS: Final = (
             "Liveness",
         ),
         (
-            Edit(ENGINE + "_on_append", "self._heard_leader = self.clock.monotonic()", STOCK),
+            Edit(
+                ENGINE + "_on_append", "before, self._heard_leader = self._heard_leader, self.clock.monotonic()", STOCK
+            ),
             Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', STOCK_REPLY),
         ),
     ),
     Mutant(
         "reply-term-unchecked",
         "Replies of any term count, as entries and as proof of leadership.",
-        ("LinearizableRead", "CommitOnQuorum"),
+        ("ReplyOfTerm", "LinearizableRead", "CommitOnQuorum"),
         (
             Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', "if False:"),
             Edit(
@@ -220,5 +225,24 @@ MUTANTS: Final = (
         "Committed entries are handed up before they are synced here (decisions/0004).",
         ("AppliedDurable",),
         (Edit(ENGINE + "_apply_committed", "min(self.commit_index, self.journal.durable_index)", "self.commit_index"),),
+    ),
+    Mutant(
+        "counts-the-forgetful",
+        "What a node acknowledges that has lost its journal counts for the quorum (decisions/0019).",
+        ("CommitOnQuorum", "LinearizableRead"),
+        (Edit(ENGINE + "_counts", "return node.id not in self.forgetful", "return True"),),
+    ),
+    Mutant(
+        "votes-while-rejoining",
+        "A node votes though it has forgotten for whom it has voted, and what it has acknowledged (decisions/0019).",
+        ("VoteOnce", "LeaderComplete", "OneLeaderPerTerm"),
+        (
+            Edit(ENGINE + "_SyncObj__onMessageReceived", "may = self.membership.rejoining is None and (", "may = ("),
+            Edit(
+                ENGINE + "_on_pre_vote",
+                "if self.is_leader or self.membership.rejoining is not None:",
+                "if self.is_leader:",
+            ),
+        ),
     ),
 )

@@ -14,17 +14,17 @@ MUTANTS: Final = (
     Mutant(
         "captured-late",
         "A worker does not stop at the cut: its state is captured wherever it is by then.",
-        ("SnapshotEquivalence", "InvariantViolated", "I5", "I6", "I8"),
+        ("CapturedAtCut", "SnapshotEquivalence", "InvariantViolated", "I5", "I6", "I8"),
         (
             Edit(
                 WORKER + "_start",
-                "limit = cursor.limit if self._cut is None else min(cursor.limit, self._cut.through_index)",
-                "limit = cursor.limit",
+                "limit = cursor.limit if nearest is None else",
+                "limit = cursor.limit if nearest is None or nearest.is_cut else",
             ),
             Edit(
                 WORKER + "_start",
-                "self._cut.through_index == self.applied_index",
-                "self._cut.through_index <= self.applied_index",
+                "nearest.through_index == self.applied_index",
+                "nearest.through_index <= self.applied_index",
             ),
         ),
     ),
@@ -83,8 +83,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "partitions.log:PartitionLog.save_fetched",
-                "columns = with_fetched(self._committed.columns, rows, followed=self._followed, find=self.find)",
-                "columns = with_fetched(self._committed.columns, rows[1:], followed=self._followed, find=self.find)",
+                "with_fetched(self._committed.columns, rows, followed=self._followed",
+                "with_fetched(self._committed.columns, rows[1:], followed=self._followed",
             ),
         ),
     ),

@@ -56,20 +56,14 @@ MUTANTS: Final = (
     Mutant(
         "journal-name-not-synced",
         "A new journal file's name is not synced: with the power goes the file (I8).",
-        ("VoteDurable", "AckDurable", "AcknowledgedKept"),
+        ("VoteDurable", "AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (Edit(FILES + "new_segment", "self.disk.sync_directory(self.directory)", "pass"),),
     ),
     Mutant(
         "log-name-not-synced",
         "A new segment's name is not synced: with the power goes the file (I8).",
-        ("AckDurable", "AcknowledgedKept"),
+        ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (Edit(SEGMENT + "_roll", "self._disk.sync_directory(self._directory)", "pass"),),
-    ),
-    Mutant(
-        "found-journal-not-synced",
-        "What a killed process had written counts as held after the start, and is not synced.",
-        ("AckDurable", "VoteDurable", "AcknowledgedKept"),
-        (Edit("raftlog.journal_replay:Replay.run", "self._write_again(files.tail)", "pass"),),
     ),
     Mutant(
         "found-log-not-synced",
@@ -89,7 +83,7 @@ MUTANTS: Final = (
     Mutant(
         "truncation-not-recorded",
         "The journal forgets to say that entries were cut off.",
-        ("NoSelfStop",),
+        ("NoSelfStop", "WouldStart"),
         (
             Edit(
                 JOURNAL + "deleteEntriesFrom",
@@ -182,6 +176,7 @@ MUTANTS: Final = (
                 "while self._undurable:",
             ),
         ),
+        needs="write_behind",  # else what is committed is synced here before it is handed up
     ),
     Mutant(
         "position-before-state",

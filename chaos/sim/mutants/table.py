@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants import flow, raft, snapshots, storage
+from chaos.sim.mutants import flow, lag, members, raft, snapshots, storage
 from chaos.sim.mutants.edit import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    m.name: m for m in (*raft.MUTANTS, *storage.MUTANTS, *flow.MUTANTS, *snapshots.MUTANTS)
+    m.name: m
+    for m in (*raft.MUTANTS, *storage.MUTANTS, *flow.MUTANTS, *snapshots.MUTANTS, *members.MUTANTS, *lag.MUTANTS)
 }

@@ -51,7 +51,9 @@ def test_a_local_cluster_from_the_command_line(tmp_path: Path) -> None:
     )  # fmt: skip
     try:
         assert local.stdout is not None
-        about = json.loads(local.stdout.readline())
+        said = local.stdout.readline()
+        assert said, local.communicate(timeout=30)[1]
+        about = json.loads(said)
         assert len(nodes_of(directory)) == 3
         reach = {"LOGBOOM_ENDPOINTS": about["endpoints"], "LOGBOOM_TLS_DIR": str(directory / "tls")}
 

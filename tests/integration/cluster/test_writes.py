@@ -79,7 +79,7 @@ async def test_a_full_budget_refuses_by_name_and_returns_to_zero() -> None:
                 await boom.submit(2, [Put(b"b%d" % k, b"") for k in range(60)], wait="committed", timeout=5)
             error = refused.value
             assert (error.partition_id, error.limit, error.maximum, error.used) == (2, "partition_ops", 100, 60)
-            assert error.retry_after == pytest.approx(20)  # later than the deadline: said at once, not tried again
+            assert 20 <= error.retry_after <= 25  # later than the deadline: said at once, not tried again
             assert error.outcome == "not_applied"
             with pytest.raises(RecordTooLarge):
                 await boom.submit(2, [Put(b"c%d" % k, b"") for k in range(101)])

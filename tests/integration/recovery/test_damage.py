@@ -15,7 +15,6 @@ from logboom import Add, Put
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
-from raftlog.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
 SEGMENT = 1024 * KIB
@@ -102,15 +101,15 @@ def test_a_segment_whose_index_is_removed_is_scanned_and_repaired(cluster: Local
     assert sealed.with_suffix(".idx").exists()
 
 
-def test_a_damaged_journal_refuses_to_start_and_changes_nothing(cluster: LocalCluster, stopped: str) -> None:
+def test_a_journal_of_another_format_refuses_to_start_and_changes_nothing(cluster: LocalCluster, stopped: str) -> None:
     journal = min((cluster.data_dirs[stopped] / "journal").glob("*.journal"))
     good = journal.read_bytes()
     bad = bytearray(good)
-    bad[SEGMENT_HEADER.size + RECORD_HEADER.size] ^= 1  # in the body of the first record
+    bad[6] ^= 64  # its version
     journal.write_bytes(bad)
     cluster.start_node(stopped)
     wait_for(lambda: not cluster.alive(stopped))
-    assert "corrupt_data" in cluster.log(stopped).read_text().splitlines()[-1]
+    assert "incompatible_version" in cluster.log(stopped).read_text().splitlines()[-1]
     assert journal.read_bytes() == bad
     journal.write_bytes(good)
     cluster.start_node(stopped)

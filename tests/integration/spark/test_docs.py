@@ -1,4 +1,4 @@
-"""The README's examples run as they stand, but for the addresses."""
+"""The examples of the README and the notebook of docs/spark.md run as they stand, but for the addresses."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,9 @@ from logboom.testing import LocalCluster
 # One JVM: whichever worker runs one of these runs them all.
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
-README = Path(__file__).parents[3] / "README.md"
+ROOT = Path(__file__).parents[3]
+README = ROOT / "README.md"
+NOTEBOOK = (ROOT / "docs" / "spark.md").read_text().partition("## A notebook")[2]
 ENDPOINTS = "127.0.0.1:7701,127.0.0.1:7702,127.0.0.1:7703"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
@@ -31,3 +33,16 @@ def test_the_spark_example(spark, small, capsys):
     shown = capsys.readouterr().out
     assert "|apples|    10|  400|" in shown
     assert "| pears|     2|   90|" in shown
+
+
+def test_the_notebook(spark, small, tmp_path, capsys):
+    cells = re.findall(r"```python\n(.*?)```", NOTEBOOK, re.DOTALL)
+    names = {"spark": spark, "CHECKPOINT": str(tmp_path)}
+    for cell in cells:
+        exec(cell.replace(ENDPOINTS, small.endpoints), names)
+    names["boom"].close()
+    assert capsys.readouterr().out == "10000 events\n10000 read\n100 users, 0 differ\n"
+    # The cell of the stream again: nothing new, nothing changed.
+    exec(cells[2], names)
+    exec(cells[3], names)
+    assert capsys.readouterr().out == "0 read\n100 users, 0 differ\n"

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 import logboom.spark
@@ -214,16 +214,9 @@ def test_rows_that_do_not_fit_come_back_as_typed_errors(spark, cluster):
         logboom.spark.submit(rows, **options(cluster))
 
 
-def test_overwrite_and_streams_are_refused_clearly(spark, cluster, tmp_path):
+def test_overwrite_is_refused_clearly(spark, cluster):
     with pytest.raises(AnalysisException, match="use mode"):
         adds(spark, "mode-").write.format("logboom").options(**options(cluster)).mode("overwrite").save()
-    stream = spark.readStream.format("logboom").options(endpoints=cluster.endpoints).load()
-    with pytest.raises((AnalysisException, StreamingQueryException), match="reads in batches"):
-        stream.writeStream.format("noop").start().awaitTermination()
-    rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) key", "'v' value")
-    writer = rate.writeStream.format("logboom").options(endpoints=cluster.endpoints, partitions=KV)
-    with pytest.raises((AnalysisException, StreamingQueryException), match="foreachBatch"):
-        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
 
 
 def test_the_report_of_a_save_is_left_where_asked(spark, cluster, tmp_path):

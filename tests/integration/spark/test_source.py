@@ -67,6 +67,116 @@ def test_a_log_partition_takes_plain_values(spark, cluster, client):
     assert [int(r.value) for r in read.collect()[-50:]] == list(range(50))
 
 
+@pytest.fixture
+def pushing(spark):
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
+
+
+def scan_of(frame):
+    """What Spark does itself: its plan in words."""
+    return frame._jdf.queryExecution().executedPlan().toString().replace("RuntimeFilters", "")
+
+
+def test_filters_are_answered_by_the_source(spark, cluster, client, pushing):
+    receipt = client.submit(LOG, [Record(b"pushed-%d" % k, b"key-%d" % (k % 4)) for k in range(20)])
+    first = receipt.first_index
+    frame = load(spark, cluster, pushdown="true").where(
+        f"partition = {LOG} and offset >= {first} and offset < {first + 12}"
+    )
+    keyed = frame.where("key = cast('key-1' as binary)")
+    assert sorted(r.offset for r in keyed.collect()) == [first + 1, first + 5, first + 9]
+    assert "Filter" not in scan_of(keyed), "nothing is left for Spark to filter"
+    mixed = frame.where("cast(value as string) like '%7'")
+    assert [bytes(r.value) for r in mixed.collect()] == [b"pushed-7"]
+    at = frame.first()
+    later = load(spark, cluster, pushdown="true", partitions=LOG).where(f.col("timestamp") > f.lit(at.timestamp))
+    assert at.offset not in {r.offset for r in later.collect()}
+    same = load(spark, cluster, pushdown="true", partitions=LOG).where(f"global_offset = {at.global_offset}")
+    assert same.count() == 20
+    assert load(spark, cluster, pushdown="true").where("partition = 4 and partition = 3").count() == 0
+
+
+def test_a_range_of_keys_of_a_state_is_answered_by_the_source(spark, cluster, client, pushing):
+    client.submit(2, [Put(b"range-%d" % k, b"v") for k in range(9)])
+    state = load(spark, cluster, view="state", pushdown="true", partitions="0-3")
+    some = state.where("key >= cast('range-3' as binary) and key < cast('range-6' as binary)")
+    assert sorted(bytes(r.key) for r in some.collect()) == [b"range-3", b"range-4", b"range-5"]
+    assert "Filter" not in scan_of(some)
+    one = state.where("key in (cast('range-8' as binary), cast('range-0' as binary)) and partition = 2")
+    assert sorted(bytes(r.key) for r in one.collect()) == [b"range-0", b"range-8"]
+
+
+def test_pushdown_without_sparks_own_setting_says_so(spark, cluster):
+    with pytest.raises(AnalysisException, match=r"filterPushdown\.enabled"):
+        load(spark, cluster, pushdown="true").where("partition = 4").count()
+
+
+@pytest.mark.parametrize("tasks", [None, 3])
+def test_global_order_is_that_of_the_parent_log(spark, cluster, client, tasks):
+    begin = client.submit(LOG, Record(b"order-begin")).global_index
+    for k in range(30):
+        commands = [Put(b"order", b"%d" % k), Put(b"order", b"again")] if k % 3 else Record(b"order-%d" % k)
+        client.submit(k % 3 or LOG, commands)
+    options = {"minPartitions": tasks} if tasks else {}
+    frame = load(spark, cluster, ordered="global", startingGlobalOffset=begin, **options)
+    rows = [
+        (r.global_offset, r.partition, r.offset) for r in frame.select("global_offset", "partition", "offset").collect()
+    ]
+    assert rows == sorted(rows)
+    assert len(rows) == 1 + 10 + 2 * 20
+    assert len({p for _, p, _ in rows}) == 3
+    assert frame.rdd.getNumPartitions() == (tasks or 1)
+
+
+def test_a_partition_is_read_by_as_many_tasks_as_asked_for(spark, cluster, client):
+    receipt = client.submit(LOG, [Record(b"%d" % k) for k in range(40)])
+    start = f'{{"4": {receipt.first_index}}}'
+    frame = load(spark, cluster, partitions=LOG, startingOffsets=start, minPartitions=4, fetchBytes=1)
+    assert frame.rdd.getNumPartitions() == 4
+    assert [int(r.value) for r in frame.orderBy("offset").collect()] == list(range(40))
+
+
+def headers_of(frame):
+    return [[(h.key, bytes(h.value)) for h in r.headers or []] for r in frame.orderBy("offset").collect()]
+
+
+def test_headers_that_were_written_are_read_and_a_stream_passes_them_on(spark, cluster, client, tmp_path):
+    first = client.submit(LOG, [Record(b"before")]).last_index + 1
+    made = spark.sql(
+        f"select {LOG} as partition, 'v' as value, map('id', encode(string(id), 'utf-8'), 'kind', X'00FF') as headers "
+        f"from range(0, 3, 1, 1) union all select {LOG}, 'v', null"
+    ).coalesce(1)
+    made.write.format("logboom").options(endpoints=cluster.endpoints, partitions=LOG).mode("append").save()
+    written = load(
+        spark, cluster, partitions=LOG, includeHeaders="true", startingOffsets=f'{{"{LOG}": {first}}}',
+        endingOffsets=f'{{"{LOG}": {first + 4}}}',
+    )  # fmt: skip
+    wanted = [[("id", b"%d" % k), ("kind", b"\x00\xff")] for k in range(3)] + [[]]
+    assert headers_of(written) == wanted
+
+    reads = {"endpoints": cluster.endpoints, "partitions": LOG, "includeHeaders": "true"}
+    events = spark.readStream.format("logboom").options(**reads, startingOffsets=f'{{"{LOG}": {first}}}').load()
+    copy = events.select("partition", "value", "headers").writeStream.format("logboom")
+    copy = copy.options(endpoints=cluster.endpoints, partitions=LOG, rowOrder="input")
+    copy.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    copied = load(
+        spark, cluster, partitions=LOG, includeHeaders="true", startingOffsets=f'{{"{LOG}": {first + 4}}}'
+    )  # fmt: skip
+    assert headers_of(copied) == wanted
+
+
+def test_headers_and_producers_are_columns_when_asked_for(spark, cluster, client):
+    numbered = {"producer_id": b"spark-source-123", "epoch": 2, "sequence": 5}
+    client.submit(LOG, [Record(b"with", None, (("a", b"1"), ("b", b"2"))), Record(b"without")], **numbered)
+    frame = load(spark, cluster, partitions=LOG, includeHeaders="true", includeProducer="true")
+    rows = frame.where("producer = cast('spark-source-123' as binary)").orderBy("offset").collect()
+    assert [(r.epoch, r.sequence) for r in rows] == [(2, 5), (2, 6)]
+    assert [[(h.key, bytes(h.value)) for h in r.headers or []] for r in rows] == [[("a", b"1"), ("b", b"2")], []]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

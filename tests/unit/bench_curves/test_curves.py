@@ -245,21 +245,25 @@ def test_reads_are_judged_where_nothing_else_goes_on():
     rows = [
         Row(load, what, p50, 9.0, 10)
         for load, p50 in (("idle", 0.4), ("bulk", 4.0))
-        for what in ("get, linearizable (default)", "barrier, wake-up")
+        for what in ("get, linearizable (default)", "barrier, wake-up", reads.BESIDE)
     ]
-    assert [(check.value, check.met) for check in reads.judge(rows)] == [(0.4, True), (0.4, True)]
+    judged = [(check.value, check.met) for check in reads.judge(rows)]
+    assert judged == [(0.4, True), (0.4, True), (9.0, False)]
 
 
 def test_spark_is_judged_by_medians():
     rows = spark.table(
         {
-            "log, committed": [Run(1.0, 0)],
-            "log, durable": [Run(390_000, 0), Run(410_000, 0), Run(1, 5)],
+            "log, committed": [Run(500_000, 0)],
+            "log, durable": [Run(490_000, 0), Run(510_000, 0), Run(1, 5)],
             "kv, applied": [Run(100_000, 0)],
+            **{reading.name: [Run(2_000_000, 0)] for reading in spark.READINGS},
         }
     )
-    assert [row["again"] for row in rows] == [0, 5, 0]
-    assert [(check.value, check.met) for check in spark.judge(rows)] == [(390_000, False), (100_000, True)]
+    assert [row["again"] for row in rows] == [0, 5, 0, 0, 0, 0]
+    judged = [(check.value, check.met) for check in spark.judge(rows)]
+    assert judged[:3] == [(500_000, True), (490_000, False), (100_000, True)]
+    assert all(met for _, met in judged[3:])
 
 
 def test_works_name_their_partitions():

@@ -123,7 +123,7 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def total(of: str, key: str) -> int:
         return sum(getattr(outcome, of)[key] for outcome in outcomes)
 
-    seeds, faults, operations, commits, *rest = summary.lines()
+    seeds, faults, operations, commits, moved, *rest = summary.lines()
     assert seeds.startswith(f"20 seeds, {summary.simulated_s:,.0f} simulated seconds in {summary.cpu_s:,.0f} s of CPU")
     assert seeds.endswith(f"(slowest {min(speeds):.1f}, seed {speeds[min(speeds)]})")
     assert faults.startswith(f"{sum(total('faults', kind) for kind in ('kill', 'power', 'stop'))} faults of 3 kinds: ")
@@ -137,7 +137,9 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
         f"{sum(outcome.commits for outcome in outcomes):,} commits, {elections} elections, "
         f"{snapshots} snapshots, {installs} installs"
     )
-    assert rest == [replay_line(outcomes[4], seconds=60.0), replay_line(outcomes[11], seconds=60.0), "2 failed"]
+    assert moved == "changes of members: none; partitions: 0 created, 0 destroyed"
+    failed = [replay_line(outcomes[seed], seconds=60.0) for seed in (4, 11)]
+    assert rest == ["lag: none", *failed, "2 failed"]
 
 
 def test_a_summary_of_nothing_says_so() -> None:

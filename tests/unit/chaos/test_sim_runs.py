@@ -21,7 +21,7 @@ import structlog
 
 from chaos.sim import main as sim_main
 from chaos.sim import runner
-from chaos.sim.parameters import FOLLOWER, KINDS, LEADER, Fault, draw
+from chaos.sim.parameters import FOLLOWER, KINDS, LAG_KINDS, LEADER, Fault, draw
 from chaos.sim.runner import SEEDS_AHEAD, Ran, replay_line, run, run_many
 from chaos.sim.simulation import Outcome
 from chaos.sim.timeline import Timeline
@@ -145,16 +145,16 @@ def test_schedules_can_be_played() -> None:
         times = [fault.at for fault in drawn.faults]
         assert times == sorted(times), seed
         assert all(0 < fault.at < 20.0 and fault.duration > 0 for fault in drawn.faults), seed
-        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= set(KINDS), seed
-        assert {fault.node for fault in drawn.faults} <= {LEADER, FOLLOWER, *range(drawn.nodes)}, seed
+        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS}, seed
+        assert {fault.node for fault in drawn.faults} <= {LEADER, FOLLOWER, *range(5)}, seed
         assert drawn.victims <= set(range(drawn.nodes)), seed
         assert 2 * len(drawn.victims) < drawn.nodes, seed
 
 
 def test_seeds_make_all_kinds_of_clusters_and_faults() -> None:
     drawn = [draw(seed) for seed in range(301)]
-    assert {fault.kind for parameters in drawn for fault in parameters.faults} == set(KINDS)
-    assert {parameters.nodes for parameters in drawn} == {3, 5}
+    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {*KINDS, *LAG_KINDS}
+    assert {parameters.nodes for parameters in drawn} == {1, 3, 5}
     assert {parameters.write_behind for parameters in drawn} == {True, False}
     assert {bool(parameters.log_partitions) for parameters in drawn} == {True, False}
 

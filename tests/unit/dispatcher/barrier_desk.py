@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Sequence
 
-from dispatcher.barriers import Barriers, Waiter
+from dispatcher.barriers import Barriers
+from dispatcher.goals import Reached, Waiter, Want
 from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError
 from logboom.settings import BarrierSettings
-from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, Watermark
+from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, Scope, Watermark
 
 A, B, C = PARTITIONS = tuple(PartitionId(p) for p in range(3))
 WAITING_LEVELS = (Level.ORDERED, Level.COMMITTED, Level.DURABLE, Level.APPLIED)
@@ -22,7 +23,7 @@ class Desk:
 
     def __init__(self, **limits: int) -> None:
         self.watermarks = Watermarks(PARTITIONS)
-        self.barriers = Barriers(BarrierSettings(**limits), self.watermarks)
+        self.barriers = Barriers(BarrierSettings(**{"waiters_reserved": 0, **limits}), self.watermarks)
         self.applied_at = dict.fromkeys(PARTITIONS, 0)
 
     def wait(
@@ -36,18 +37,24 @@ class Desk:
         wait_blocked: bool = False,
         now: float = 0.0,
         then: Callable[[], None] = lambda: None,
+        reach: Scope = Scope.NODE,
+        need: int = -1,
+        principal: Hashable = None,
+        leading: bool = False,
+        own: bool = False,
     ) -> tuple[Waiter | None, list[Answer]]:
         answers: list[Answer] = []
 
-        def done(answer: Answer) -> None:
-            answers.append(answer)
+        def done(answer: Reached | LogboomError) -> None:
+            answers.append(answer.marks if isinstance(answer, Reached) else answer)
             then()
 
         waiter = self.barriers.add(
+            Want(tuple((p, GlobalLogIndex(target)) for p in partitions), level, reach, need),
             client=client,
-            target=target,
-            partitions=partitions,
-            level=level,
+            principal=principal,
+            leading=leading,
+            own=own,
             deadline=deadline,
             wait_blocked=wait_blocked,
             now=now,

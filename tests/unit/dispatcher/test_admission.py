@@ -7,13 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.admission import Admission, Ticket
+from dispatcher.budgets import Taken
 from logboom.errors import Overloaded, PartitionFrozen, RecordTooLarge
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
 from ports.invariant import InvariantViolated
 
 A, B, C = PARTITIONS = tuple(PartitionId(p) for p in range(3))
-LIMITS = AdmissionSettings(partition_ops=10, partition_bytes=100, node_ops=20, node_bytes=200, retry_after_ms=70)
+LIMITS = AdmissionSettings(
+    partition_ops=10,
+    partition_bytes=100,
+    node_ops=20,
+    node_bytes=200,
+    retry_after_ms=70,
+    fair_share_percent=100,
+)
 
 Parts = list[tuple[PartitionId, int, int]]
 
@@ -87,7 +95,7 @@ class TestGivingBack:
         admission = gates()
         admission.admit([(A, 1, 10)], 0.0)
         with pytest.raises(InvariantViolated, match="partition 0 below zero"):
-            admission.give_back(A, 2, 10)
+            admission.give_back(Taken(A, 2, 10, "", 0.0))
 
 
 class TestRefusing:
@@ -113,7 +121,7 @@ class TestRefusing:
             "limit": limit,
             "maximum": maximum,
             "used": used,
-            "retry_after": 0.07,
+            "retry_after": pytest.approx(0.07, rel=0.25),
         }
         assert error.retryable
         assert error.outcome == "not_applied"

@@ -92,6 +92,14 @@ class TestReaching:
         desk.commit(5)
         assert answers == []
 
+    def test_where_all_of_it_was_durable_once_stays_so(self) -> None:
+        desk = Desk()
+        desk.barriers.durable(A, 1, whole=True)
+        desk.commit(5)
+        desk.barriers.durable(A, 1, whole=False)  # what comes behind 5 is not
+        desk.commit(7)
+        assert desk.barriers.frontier(A, Level.DURABLE) == 5
+
     def test_a_durable_index_never_goes_back(self) -> None:
         desk = Desk()
         desk.barriers.durable(A, 5)

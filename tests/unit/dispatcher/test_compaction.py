@@ -20,14 +20,15 @@ from tests.unit.snapshots.states_world import Dump, entries, set_meta
 class Compacting(Compaction):
     """That notes what it is to compact to."""
 
-    def __init__(self, *, sets: int, held: int | None, keep: int = 2) -> None:
+    def __init__(self, *, sets: int, held: int | None, keep: int = 2, applied: int = 1 << 62) -> None:
         self.store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
         for number in range(1, sets + 1):
             writer = self.store.begin(GlobalLogIndex(10 * number))
             writer.add(0, "kv", Dump(entries(1)))  # type: ignore[arg-type]
             self.store.complete(writer, set_meta(writer.finish()))
         self.targets: list[int] = []
-        nobody: Any = SimpleNamespace(journal=SimpleNamespace(base=SimpleNamespace(index=1)))
+        journal, engine = SimpleNamespace(base=SimpleNamespace(index=1)), SimpleNamespace(applied_index=applied)
+        nobody: Any = SimpleNamespace(journal=journal, engine=engine)
         super().__init__(
             settings=SnapshotSettings(keep=keep),
             cluster=ClusterSettings(),
@@ -71,6 +72,13 @@ async def test_more_may_be_kept() -> None:
     one = Compacting(sets=4, held=None, keep=3)
     await one._compact()
     assert (one.targets, one.left()) == ([30], [20, 30, 40])
+
+
+async def test_nothing_goes_that_its_own_log_has_not_come_to_again() -> None:
+    """A node that has lost its journal has sets that lie before it."""
+    one = Compacting(sets=3, held=None, applied=2)
+    await one._compact()
+    assert (one.targets, one.left()) == ([], [10, 20, 30])
 
 
 async def test_closed_it_begins_nothing_until_it_goes_on() -> None:

@@ -33,7 +33,7 @@ def _play(seed: int) -> None:
 
     def strike() -> None:
         backend: Any = leader().node.pipeline
-        quiet = [(p, t) for p, t in backend._tails.items() if t.last_index == backend.logs[p].durable_index]
+        quiet = [(p, t) for p, t in backend.tails.items() if t.last_index == backend.logs[p].durable_index]
         if not quiet:
             simulation.loop.call_later(0.01, strike)
             return

@@ -49,11 +49,11 @@ class Pair:
         self.asked: list[tuple[SubmitRequest, Done]] = []
         self.answers: list[SubmitReply | LogboomError] = []
         self.up, self.down = Wire(), Wire()
-        refuse = lambda request, done: done(UnknownOutcome("nobody asks a follower"))  # noqa: E731
+        refuse = lambda request, done, _: done(UnknownOutcome("nobody asks a follower"))  # noqa: E731
         self.follower = Forwarding(links=self.up, submit=refuse, clock=self.clock, bytes_max=bytes_max)  # type: ignore[arg-type]
         self.leader = Forwarding(
             links=self.down,  # type: ignore[arg-type]
-            submit=lambda request, done: self.asked.append((request, done)),
+            submit=lambda request, done, _: self.asked.append((request, done)),
             clock=self.clock,
             bytes_max=bytes_max,
         )

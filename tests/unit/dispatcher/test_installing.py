@@ -21,7 +21,7 @@ from logboom.types import GlobalLogIndex, NodeId, PartitionId, RaftIndex, Term
 from logboom.wire import Frame, FrameDecoder, Kind, encode
 from partitions.batch import parse_batch
 from partitions.log import PartitionLog
-from partitions.opening import LogBase
+from partitions.opening import LogBase, begin_places
 from raftlog.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -222,6 +222,22 @@ async def test_a_log_whose_beginning_is_gone_everywhere_begins_where_theirs_does
     again = target.reopened()
     assert again.first_available_index == source.log.first_available_index
     assert history(again) == history(source.log)
+
+
+async def test_a_log_of_which_nobody_has_anything_any_more_begins_at_the_cut() -> None:
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    tail = source.batches[-1]
+    base, installed = LogBase(tail.last_index, tail.digest, G), Path("/s/installed")
+    source.disk.make_directory(installed)
+    begin_places(source.disk, installed, LOG, base)
+    source.serving._logs = {LOG: open_log(source.disk, base, directory=installed)}
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    await target.ended()
+    assert target.ready == [G]
+    begin_places(target.disk, Path("/t/log"), LOG, base)
+    assert target.reopened().first_available_index == tail.last_index + 1
 
 
 async def test_another_node_goes_on_where_the_first_one_fell_silent() -> None:

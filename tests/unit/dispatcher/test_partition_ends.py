@@ -123,6 +123,9 @@ class Stage:
         self.rooms = SimpleNamespace(logs={}, machines={}, ending={}, check=lambda _: None, open=lambda *_: opened)
         self.partitioning = Partitioning(cast(Any, self), cast(Any, self.rooms))
         self.told: list[Any] = []
+        self.barred: list[PartitionId] = []
+        self.submitting = SimpleNamespace(proposed_end=self.barred.append)
+        self.recovery = Recovered([PartitionId(0)])
 
     def opened(self, partition_id: PartitionId) -> None:
         self.workers[partition_id] = None
@@ -151,6 +154,14 @@ class TestAsking:
         assert isinstance(stage.partitioning.missing(2), LogboomError)
         assert stage.partitioning.missing(2).retryable
         assert stage.work() == [2, 3]
+
+    def test_one_that_a_replay_creates_is_hidden_while_it_is_opened(self) -> None:
+        stage = Stage()
+        stage.create(1)
+        assert stage.recovery.of([PartitionId(2)])
+        stage.commit()
+        assert stage.jobs
+        assert not stage.recovery.of([PartitionId(2)])
 
     def test_asking_again_with_the_same_token_creates_nothing(self) -> None:
         stage = Stage()

@@ -17,7 +17,7 @@ from logboom.errors import CorruptData
 from logboom.settings import ScrubSettings
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 5, 8, 9])
+@pytest.mark.parametrize("seed", [1, 4, 5, 6, 10, 15])
 @pytest.mark.parametrize("faults", [False, True], ids=["quiet", "faults"])
 def test_a_state_that_rots_is_made_anew_while_everything_goes_on(seed: int, faults: bool) -> None:
     print("seed", seed)
@@ -40,6 +40,7 @@ def _play(seed: int, *, faults: bool) -> None:
             for partition in drawn.kv_partitions:
                 key = host.state_files.rot(host.path("partitions", str(partition), "state"), rng)
                 if key is not None:
+                    simulation.oracle.rotten.add(host.name)
                     struck.append((host.node.pipeline, partition))
                     return
         simulation.loop.run_as(None, strike, delay=0.1)

@@ -13,6 +13,7 @@ from dispatcher.requests import (
     SubmitPart,
     SubmitReply,
     SubmitRequest,
+    copied,
     encode_reply,
     encode_submit,
     field_of,
@@ -128,7 +129,7 @@ class TestBadHeader:
     def test_a_producer_has_16_bytes(self, length: int) -> None:
         refused(InvalidRequest, f"16 bytes, not {length}", producer=bytes(length))
 
-    @pytest.mark.parametrize("wait", [ABSENT, None, "ordered", "APPLIED", "", 3, b"applied"])
+    @pytest.mark.parametrize("wait", ["ordered", "APPLIED", "", 3, b"applied"])
     def test_a_level_that_is_none_is_refused(self, wait: object) -> None:
         refused(InvalidRequest, "wait must be committed, durable or applied", wait=wait)
 
@@ -256,6 +257,8 @@ def test_what_is_sent_on_to_the_leader_is_what_came(
         NOW + 30,
         tuple(SubmitPart(PartitionId(p), first, floor, RecordBlock.from_records(r)) for p, first, floor, r in parts),
         0,
+        admit_by=NOW + 7,
+        principal="spark",
     )
     header, sections = encode_submit(request, now=NOW)
     raw = b"".join(bytes(buffer) for buffer in encode(Kind.FORWARD, header, sections, request_id=9))
@@ -263,7 +266,23 @@ def test_what_is_sent_on_to_the_leader_is_what_came(
     again = parse_submit(received, now=NOW, forwarded=True)
     assert (again.producer, again.epoch, again.dense, again.wait) == (PRODUCER, epoch, dense, wait)
     assert (again.deadline, again.forwarded) == (NOW + 30, True)
+    assert (again.admit_by, again.principal) == (NOW + 7, "spark")
     assert [(p.partition_id, p.first_sequence, p.floor, p.records.records()) for p in again.parts] == parts
+
+
+def test_it_waits_for_admission_no_longer_than_it_has_time_and_nobody_names_himself() -> None:
+    request = parse_submit(
+        frame(timeout_ms=500, admission_wait_ms=9_000, principal="somebody"), now=NOW, principal="me"
+    )
+    assert (request.admit_by, request.principal) == (NOW + 0.5, "me")
+    assert parse_submit(frame(), now=NOW).admit_by == 0.0
+
+
+def test_a_request_that_is_kept_holds_nothing_else() -> None:
+    request = parse_submit(frame(), now=NOW)
+    kept = copied(request)
+    assert kept == request
+    assert all(type(p.records.data) is bytes and type(p.records.metadata) is bytes for p in kept.parts)
 
 
 def test_a_request_that_is_sent_on_too_late_still_has_a_time_limit() -> None:

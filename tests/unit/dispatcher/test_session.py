@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dispatcher.service import ClientService, Session
+from dispatcher.session_counts import SessionCounts
 from logboom.wire import Frame, Kind
 from partitions.compaction import Leases
 from ports.net import Connection
@@ -32,14 +33,16 @@ class Backend:
         return [0]
 
     def log(self, partition_id: int) -> Any:
-        return SimpleNamespace(durable_index=0, first_available_index=1, lease=Leases(60.0).add)
+        return SimpleNamespace(durable_index=0, hole=None, first_available_index=1, lease=Leases(60.0).add)
 
     def subscribe_commits(self, partition_id: int, moved: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
 
 def opened(connection: Any) -> Session:
-    session = Session(cast(ClientService, SimpleNamespace(backend=Backend(), sessions={})))
+    session = Session(
+        cast(ClientService, SimpleNamespace(backend=Backend(), sessions={}, counts=SessionCounts(), tracer=None))
+    )
     session.opened(cast(Connection, connection))
     return session
 

@@ -172,6 +172,42 @@ class TestMembers:
         rule.update(NodeId("n1"), P, 10)
         assert rule.stable(P) == 9
 
+    def test_who_is_linked_is_remembered_through_configurations_of_before_it_came(self) -> None:
+        """A log that is replayed begins with those, and what was said once is not said again."""
+        rule = stability(3)
+        n1, n4 = NodeId("n1"), NodeId("n4")
+        rule.link_up(n4)
+        rule.update(n4, P, 4)
+        rule.update(n1, P, 6)
+        rule.set_members(nodes(2), voters=nodes(2))
+        assert rule.set_members([n1, n4], voters=[n1, n4]) == [P]
+        assert rule.stable(P) == 4
+
+    @pytest.mark.parametrize("last", ["link", "seat"])
+    def test_who_is_neither_a_member_nor_linked_is_forgotten(self, last: str) -> None:
+        rule = stability(3)
+        n1, n2 = nodes(2)
+        rule.link_up(n2)
+        rule.update(n2, P, 4)
+        if last == "link":
+            rule.set_members([n1], voters=[])
+            rule.link_down(n2, member=False)
+        else:
+            rule.link_down(n2, member=True)
+            rule.set_members([n1], voters=[])
+        rule.update(n1, P, 6)
+        assert not rule.untold()
+        assert rule.set_members([n1, n2], voters=[n1, n2]) == []
+        assert rule.update(n2, P, 5)
+
+    def test_what_a_member_has_said_outlives_its_link(self) -> None:
+        rule = stability(3)
+        n1, n2 = nodes(2)
+        rule.link_up(n2)
+        rule.update(n2, P, 4)
+        rule.link_down(n2, member=True)
+        assert rule.update(n1, P, 6)
+
     def test_new_members_are_told_and_old_ones_not(self) -> None:
         rule = stability(2)
         rule.update(NodeId("n1"), P, 3)

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.tail import REPAIR_S, Tail
+from dispatcher.feeds import REPAIR_S, FeedRequest
+from dispatcher.read_budget import ReadBudget
+from dispatcher.tail import Tail
 from logboom.errors import CorruptData, IndexCompacted, LogboomError
 from logboom.wire import Kind
 from partitions.batch import Batch
@@ -26,6 +28,7 @@ class Backend:
         self.now = 100.0
         self.jobs: list[Callable[[], None]] = []
         self.subscribed = 0
+        self.read_budget = ReadBudget(bytes_max=ROOM, segments_max=4)
 
     def log(self, _: int) -> PartitionLog:
         return self._log
@@ -61,7 +64,7 @@ class Reader:
         self.indexes: list[int] = []
         self.end: list[LogboomError | None] = []
         self.tail = Tail(
-            backend, 3, start=start, follow=follow, credit=credit, send=self._sent,  # type: ignore[arg-type]
+            backend, 3, FeedRequest(start=start, follow=follow, credit=credit), send=self._sent,  # type: ignore[arg-type]
             congested=lambda: False, ended=self.end.append,
         )  # fmt: skip
         self.tail.move()

@@ -24,6 +24,8 @@ class FakeNode:
         self.partitions = partitions
         self.frame_bytes = frame_bytes
         self.members: dict[str, str] = {}
+        self.features: list[str] | None = None
+        """None: of the first release."""
         self.leader: str | None = None
         self.address = ""
         self.frames: list[Frame] = []
@@ -132,6 +134,8 @@ class Session(asyncio.Protocol):
                 "partitions": [[p, "kv", "write_ahead"] for p in range(node.partitions)],
                 "frame_bytes": node.frame_bytes,
             }
+            if node.features is not None:
+                welcome["features"] = node.features
             self.send(frame, Kind.WELCOME, welcome)
         elif frame.kind is Kind.SUBMIT:
             rows = node.submit(frame)
@@ -139,8 +143,8 @@ class Session(asyncio.Protocol):
         elif frame.kind is Kind.PING:
             self.send(frame, Kind.PONG, {})
         elif frame.kind is Kind.BARRIER:
-            marks = [[p, 1, 1, 1, 0, frame.header["global_index"], "running"] for p in range(node.partitions)]
-            reached = {"global_index": frame.header["global_index"], "node": node.name, "watermarks": marks}
+            marks = [[p, 1, 1, 1, 0, frame.header.get("global_index", 0), "running"] for p in range(node.partitions)]
+            reached = {"global_index": frame.header.get("global_index", 0), "node": node.name, "watermarks": marks}
             self.send(frame, Kind.REACHED, reached)
 
 

@@ -13,12 +13,13 @@ from click.testing import CliRunner
 
 from logboom.cli import COMMANDS, cli, exit_status, main
 from logboom.cli.common import Duration, PartitionIds
+from logboom.cli.operate import problems
 from logboom.cli.rows import command_of, read_rows, words_row
 from logboom.commands import Add, Cas, Delete, Put, to_record
-from logboom.errors import BY_CODE
+from logboom.errors import BY_CODE, Unavailable
 from logboom.records import RecordBlock
 from logboom.types import Record
-from logboom.wire import Kind
+from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, fails
 from tests.unit.logboom.test_connection import entries, records
 
@@ -34,13 +35,19 @@ def status_of(role: str = "leader", state: str = "running", leader: str | None =
     def answer(session: Session, frame: Any) -> None:
         header = {
             "node": session.node.name, "cluster": "test", "role": role, "term": 2, "leader": leader, "commit_index": 9,
-            "recovered": True, "members": [["n1", session.node.address, True]], "waiters": 0, "uptime_s": 1.5,
+            "recovered": True, "waiters": 0, "uptime_s": 1.5,
+            "members": [[name, at, True, "voter"] for name, at in session.node.members.items()],
             "version": "0", "partitions": [[0, 5, 5, 4, 0, 8, state]], "backlog": [[0, 1, 100]],
             "digests": [[0, 8, b"\xab"]] if frame.header["digests"] else None,
         }  # fmt: skip
         session.send(frame, Kind.STATUS_REPLY, header)
 
     return answer
+
+
+def said_by(node: str, roles: dict[str, str]) -> dict[str, Any]:
+    members = [[name, "127.0.0.1:1", True, role] for name, role in roles.items()]
+    return {"node": node, "leader": "n1", "recovered": True, "partitions": [], "members": members}
 
 
 # -- in general
@@ -65,9 +72,15 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
         (["submit", "-p", "0", "-f", "/nowhere/x", "--wait", "durable"], "No such file"),
         (["get"], "KEYS"),
         (["barrier", "-g", "x"], "'x' is not a valid integer"),
+        (["barrier"], "give one of"),
+        (["barrier", "-g", "1", "--at", "now"], "give one of"),
+        (["barrier", "--at", "yesterday"], "is not a time"),
+        (["barrier", "--receipt", "3"], "3:1200"),
+        (["barrier", "--receipt", "3:1", "-p", "3"], "no --partitions"),
+        (["barrier", "-g", "1", "--mode", "most"], "neither all nor any"),
         (["barrier", "-g", "1", "-p", "3-1"], "0,3,5-9"),
         (["status", "--timeout", "soon"], "500ms"),
-        (["tail", "--follow"], "--partition"),
+        (["tail", "--start", "3"], "--partition"),
         (["get", "-p", "0", "--encoding", "hex", "xyz"], "not hex"),
         (["node", "--id", "n1"], "node.data_dir"),
         (["node", "--config", "/nowhere/n.toml"], "No such file"),
@@ -290,6 +303,54 @@ def test_barrier_sends_what_was_asked(node: FakeNode, capsys) -> None:
     assert "paused" in err
 
 
+def test_barrier_takes_receipts_and_modes(node: FakeNode, capsys) -> None:
+    status, out, _ = run(
+        capsys, "barrier", "--receipt", "0:7", "--receipt", "3:9", "--mode", "1", "--scope", "quorum",
+        "--level", "snapshotted", "-o", "json",
+    )  # fmt: skip
+    assert status == 0
+    assert json.loads(out)["global_index"] == 9
+    header = node.of(Kind.BARRIER)[0].header
+    assert (header["targets"], header["mode"], header["scope"], header["level"]) == (
+        [[0, 7], [3, 9]], 1, "quorum", "snapshotted",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("output", ["table", "jsonl"])
+def test_barrier_shows_where_the_partitions_are(node: FakeNode, capsys, output: str) -> None:
+    def progress(session: Session, frame: Frame) -> None:
+        told = {"node": "n1", "frontiers": [[0, 3], [1, 9]], "reached": 1, "needed": 2}
+        session.send(frame, Kind.BARRIER_PROGRESS, told, more=True)
+        session.send(frame, Kind.REACHED, {"node": "n1", "watermarks": [], "frontiers": [[0, 9]]})
+
+    node.answers[Kind.BARRIER] = progress
+    status, out, err = run(capsys, "barrier", "-g", "9", "--watch", "-o", output)
+    assert status == 0
+    if output == "jsonl":
+        first, last = map(json.loads, out.splitlines())
+        assert (first["reached"], first["needed"], first["frontiers"]) == (1, 2, {"0": 3, "1": 9})
+        assert last["global_index"] == 9
+    else:
+        assert "1 of 2 partitions; partition 0 is at 3" in err
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_watermarks_are_shown_once_or_as_they_move(node: FakeNode, capsys, follow: bool) -> None:
+    def watched(session: Session, frame: Frame) -> None:
+        head = {"node": "n1", "commit_index": 9, "whole": True, "gone": []}
+        for n in (1, 2):
+            row = [0, n, n, n, 0, n, "running"]
+            told = {**head, "minimum": n, "watermarks": [row], "first": n == 1}
+            session.send(frame, Kind.WATCHED, told, more=True)
+        session.fail(frame, BY_CODE["partition_destroyed"]("partition 0 was destroyed"))
+
+    node.answers[Kind.WATCH] = watched
+    status, out, err = run(capsys, "watermarks", "-p", "0", "-o", "jsonl", *(["--follow"] if follow else []))
+    assert [json.loads(line)["minimum"] for line in out.splitlines()] == ([1, 2] if follow else [1])
+    assert status == (1 if follow else 0)
+    assert ("destroyed" in err) == follow
+
+
 # -- operating
 
 
@@ -363,3 +424,19 @@ def test_a_configuration_can_be_checked_without_starting(capsys, tmp_path: Path)
     status, _, err = run(capsys, "node", "--config", str(path), "--check")
     assert status == 2
     assert "did you mean raft.heartbeat_ms" in err
+
+
+def test_a_majority_is_one_of_those_who_vote() -> None:
+    away = Unavailable("away")
+    roles = {"n1": "voter", "n2": "voter", "n3": "voter", "n4": "learner", "n5": "joining"}
+    reached: dict[str, Any] = {node: said_by(node, roles) for node in ("n1", "n2")}
+    assert problems({**reached, "n3": away, "n4": away, "n5": away}) == []
+    learners: dict[str, Any] = {node: said_by(node, roles) for node in ("n1", "n4", "n5")}
+    assert problems({**learners, "n2": away, "n3": away}) == ["no majority: n2, n3 cannot be reached"]
+    rejoins = {**reached["n2"], "role": "rejoining", "recovered": False}
+    waits = "n2 has lost its journal, and waits to be taken back by the leader"
+    assert problems({**reached, "n2": rejoins}) == [waits]
+    assert problems({**reached, "n2": rejoins, "n3": away}) == [
+        "no majority: n3 cannot be reached; n2 gives no vote",
+        waits,
+    ]

@@ -12,8 +12,9 @@ import logboom
 from logboom import errors
 
 PUBLIC = {
-    "Add", "BarrierResult", "Cas", "Client", "Delete", "LogBatch", "LogboomError", "Put", "Receipt", "Receipts",
-    "Record", "RecordBlock", "Status", "SyncClient", "Watermark",
+    "Add", "BarrierProgress", "BarrierResult", "Cas", "Client", "Delete", "Descriptor", "LogBatch", "LogMetadata",
+    "LogboomError", "Put", "Receipt", "Receipts", "Record", "RecordBlock", "Status", "SyncClient", "Token", "Watermark",
+    "WatermarkUpdate",
 }  # fmt: skip
 
 
@@ -45,3 +46,15 @@ def test_every_error_is_in_the_tree_of_the_docstring(kind) -> None:
     assert kind is errors.LogboomError or f" {kind.__name__}" in (errors.__doc__ or "")
     assert kind.__doc__
     assert kind.outcome in ("not_applied", "unknown", "applied")
+
+
+def test_the_vocabulary_comes_without_the_client() -> None:
+    script = "import logboom.types, logboom.errors, sys; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "logboom.client", "logboom.records"} & set(loaded)
+
+
+def test_what_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeError, match="'logboom' has no attribute 'Clent'"):
+        _ = logboom.Clent  # type: ignore[attr-defined]
+    assert set(logboom.__all__) <= set(dir(logboom))

@@ -211,7 +211,7 @@ class TestCompact:
 
     def test_files_in_use_are_closed_when_nobody_uses_them_any_more(self) -> None:
         _, log, batches = grown()
-        with log._reader._files.use(1) as file:
+        with log._reader.files.use(1) as file:
             settle(log, base_at(batches, 30))
             assert file.read(offset=0, length=6) == b"LBSEGM"
         with pytest.raises(OSError, match="Bad file descriptor"):

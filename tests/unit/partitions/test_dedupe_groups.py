@@ -71,3 +71,22 @@ def test_a_producer_that_was_forgotten_within_a_transaction_begins_anew() -> Non
     rows = [(65, 0, 1, 0), (66, 0, 1, 0), (67, 0, 1, 0), (65, 0, 1, 0)]
     headers = [header(number, *row) for number, row in enumerate(rows, 1)]
     assert play(headers, {1, 2}) == play(headers, {1, 2, 3}) == play(headers, set())
+
+
+def test_a_dense_producer_goes_on_behind_a_batch_that_is_void() -> None:
+    """Nothing of it was recorded: it may come again, and does not keep out for ever what comes after it."""
+    dedupe = Dedupe(ApplySettings())
+
+    def dense(sequence: int, *, floor: int, number: int) -> str | None:
+        found = header(number, 1, sequence, 2, 0)._replace(dense=True, floor=floor)
+        decision = dedupe.decide(found)
+        dedupe.record(found, decision, GlobalLogIndex(number))
+        dedupe.commit()
+        return decision.refused
+
+    assert dense(0, floor=0, number=1) is None
+    # 2 and 3 were void.
+    assert dense(4, floor=2, number=3) == "out_of_sequence", "they may still come again"
+    assert dense(4, floor=4, number=4) is None, "its client will not send them again"
+    assert dense(2, floor=4, number=5) is None
+    assert dedupe.decide(header(6, 1, 2, 2, 0)).duplicate == 2, "too late: the floor has passed them"

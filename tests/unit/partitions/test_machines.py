@@ -62,7 +62,7 @@ class Users:
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = SimpleNamespace(name="users", load=lambda: Users)
-    monkeypatch.setattr(machines, "entry_points", lambda *, group: [entry] if group == machines.GROUP else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: [entry] if group == machines.GROUP else [])
 
 
 def opened(name: str, directory: Path) -> Machine:

@@ -63,7 +63,7 @@ def test_another_partition_s_is_refused() -> None:
 
 def test_a_newer_version_is_refused_before_anything_else_is_looked_at() -> None:
     with pytest.raises(IncompatibleVersion):
-        decode_places(MAGIC + b"\x02\0", partition_id=P, path=PATH)
+        decode_places(MAGIC + b"\x03\0", partition_id=P, path=PATH)
 
 
 @pytest.mark.parametrize("column", ["last", "global_index"])

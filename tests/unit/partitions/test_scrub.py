@@ -110,6 +110,23 @@ class TestStates:
         assert [piece.nbytes for piece in kv.scrub()] == [0]
 
 
+def test_a_disk_that_is_away_for_a_while_has_lost_nothing() -> None:
+    disk, log, _ = grown()
+    away = True
+
+    def hook(operation: str, path: Path, _: int) -> None:
+        if operation == "read" and path.suffix == ".log" and away:
+            raise OSError(errno.EIO, "no")
+
+    disk.hook = hook
+    pieces = log.scrub()
+    assert next(pieces).again
+    away = False
+    rest = list(pieces)
+    assert not [piece for piece in rest if piece.damage or piece.again]
+    assert sum(piece.nbytes for piece in rest) == log.committed_bytes
+
+
 @pytest.mark.parametrize(("number", "damaged"), [(errno.EIO, True), (errno.EMFILE, False)])
 def test_a_bad_sector_is_damage_and_a_lack_of_descriptors_is_not(number: int, damaged: bool) -> None:
     disk, log, batches = grown()

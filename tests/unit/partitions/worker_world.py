@@ -117,7 +117,7 @@ class World:
         self.states: list[str] = []
         self.fatal: list[BaseException] = []
         self.ends: list[int] = []
-        self._head = NO_DIGEST
+        self.head = NO_DIGEST
         self.worker = ApplyWorker(
             log=self.log,
             machine=self.machine,  # type: ignore[arg-type]
@@ -145,12 +145,12 @@ class World:
     def commit(self, count: int = 1, *, records: int = 2) -> None:
         for _ in range(count):
             first = self.log.committed_index + 1
-            batch = make(first, self._head, [b"x"] * records, sequence=first - 1)
+            batch = make(first, self.head, [b"x"] * records, sequence=first - 1)
             self.log.append(batch)
             flush(self.log)
             self.ends.append(batch.last_index)
             self.log.commit(last_index=batch.last_index, digest=batch.digest, global_index=10 * len(self.ends), term=1)
-            self._head = batch.digest
+            self.head = batch.digest
 
     def notify(self, *, urgent: bool = True) -> None:
         self.worker.notify(self.log.durable_index, urgent=urgent)

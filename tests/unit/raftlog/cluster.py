@@ -21,15 +21,16 @@ from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.lacks import Lack
 from raftlog.links import Identity, Links
-from raftlog.membership import Membership
+from raftlog.membership import Membership, Rejoining
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail
+from tests.unit.raftlog.no_holes import NoHoles
 from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload, voters
 
 PARTITIONS = (PartitionId(0), PartitionId(1))
 
 
-class Store:
+class Store(NoHoles):
     """Payloads: a synced file of batches, each `partition, index, digest, previous` and a body."""
 
     def __init__(self, disk: MemoryDisk, path: Path) -> None:
@@ -45,8 +46,8 @@ class Store:
             offset += 64
         self.end = offset
         self.file.sync()
-        self.journaled = self.sync_requested = False
-        self.behind = False
+        self.journaled = self.sync_requested = self.behind = False
+        self.records = 0
 
     def adopt(self, donor: Store, tails: dict[PartitionId, Tail]) -> None:
         """What a snapshot brings: the donor's batches that lead to ``tails``, on stable storage."""
@@ -155,9 +156,9 @@ class SimNode:
         self.proposed: list[tuple[PartitionId, int, bytes]] = []
         self.network = cluster.net.of(f"{node_id}:1")
         clock = VirtualClock(loop)
-        begins = self.parent.members or cluster.begins(node_id)
+        begins, rejoins = self.parent.members or cluster.begins(node_id), cluster.rejoining(node_id)
         self.raft = RaftLog(
-            membership=Membership(node_id=node_id, journal=self.journal, begins=begins),
+            membership=Membership(node_id=node_id, journal=self.journal, begins=begins, rejoining=rejoins),
             journal=self.journal,
             payloads=self.store,
             links_of=lambda events: Links(
@@ -281,17 +282,17 @@ class Cluster:
         self.segment_bytes = segment_bytes
         redo, unsettled = self.rng.choice((0, 64, 1 << 20)), self.rng.choice((0, 2000))
         self.limits = GroupLimits(inline=0, redo=redo, unsettled=unsettled)
-        self.put_back = 0
+        self.put_back = self.reads = self.crashes = self.compactions = self.installs = 0
         self.drop_payload = drop_payload
-        self.reads = 0
-        self.crashes = 0
         self.compacts = compacts
-        self.compactions = self.installs = 0
         self.too_far: set[NodeId] = set()
         """Nodes that need a snapshot, as leaders say."""
 
     def begins(self, node_id: NodeId) -> Configuration:  # while its log says nothing
         return voters(*self.ids)
+
+    def rejoining(self, node_id: NodeId) -> Rejoining | None:  # whether it has lost its journal
+        return None
 
     def open_journal(self, node_id: NodeId) -> Journal:
         return Journal.open(

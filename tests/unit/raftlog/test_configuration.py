@@ -19,6 +19,7 @@ from raftlog.parent_state import ParentState
 from tests.unit.raftlog.test_livelocks import journal_of
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
+TOKEN, ANOTHER = b"t" * 16, b"u" * 16
 
 
 def seat(node: str, role: Role = Role.JOINING, *, port: int | None = None) -> Seat:
@@ -69,6 +70,27 @@ class TestRules:
         with pytest.raises(InvalidRequest, match=words):
             change(three())
 
+    def test_who_has_lost_its_journal_joins_anew_once_for_each_time(self) -> None:
+        without = three().rejoining(N2, TOKEN)
+        assert without.voters == (N1, N3)
+        assert without.seat(N2) == three().seat(N2)._replace(role=Role.JOINING)  # type: ignore[union-attr]
+        assert not without.says_the_same(three())
+        back = without.giving(N2, Role.VOTER)
+        assert back.rejoining(N2, TOKEN) is back, "it was taken out for that already"
+        again = back.rejoining(N2, ANOTHER).rejoining(N1, TOKEN)
+        assert again.voters == (N3,)
+        assert again.rejoined == ((N1, TOKEN), (N2, ANOTHER))
+        assert again.removing(N2).rejoined == ((N1, TOKEN),)
+
+    def test_a_learner_stays_one_and_the_last_voter_too(self) -> None:
+        learner = three().adding(seat(N4, Role.LEARNER)).rejoining(N4, TOKEN)
+        assert learner.seat(N4).role is Role.LEARNER  # type: ignore[union-attr]
+        assert learner.rejoined_with(N4) == TOKEN
+        with pytest.raises(InvalidRequest, match="only voter"):
+            three().removing(N1).removing(N2).rejoining(N3, TOKEN)
+        with pytest.raises(InvalidRequest, match="not a member"):
+            three().rejoining(N4, TOKEN)
+
     def test_an_entry_with_all_that_may_be_fits(self) -> None:
         now = three()
         for k in range(4, SEATS_MAX + 1):
@@ -76,7 +98,7 @@ class TestRules:
         with pytest.raises(InvalidRequest, match="cannot be more"):
             now.adding(seat("n99"))
         many = tuple(NodeId(f"{k:0{ID_LENGTH_MAX}d}") for k in range(REMOVED_MAX))
-        full = Configuration(now.seats, many)
+        full = Configuration(now.seats, many, rejoined=tuple((node, TOKEN) for node in now.ids))
         assert len(pack_control(full.fields())) < CONTROL_BYTES_MAX
         with pytest.raises(InvalidRequest, match="no more can be"):
             full.removing(N1)
@@ -94,6 +116,20 @@ class TestEntries:
         assert found.says_the_same(now)
         assert (found.term, found.index) == (3, 9)
         assert parse(pack_control({"do": "cut"}), 9, 3) is None
+
+    def test_who_has_rejoined_is_in_it(self) -> None:
+        now = three().rejoining(N3, ANOTHER).rejoining(N1, TOKEN)
+        found = parse(pack_control(now.fields()), 9, 3)
+        assert found is not None
+        assert found.says_the_same(now)
+
+    @pytest.mark.parametrize(
+        "rows",
+        [None, {}, [["n1"]], [["n1", "text"]], [["n1", b"short"]], [["n9", TOKEN]], [["n2", TOKEN], ["n1", TOKEN]]],
+    )
+    def test_what_cannot_have_rejoined_is_refused(self, rows: object) -> None:
+        with pytest.raises(CorruptData):
+            parse(pack_control({**three().fields(), "rejoined": rows}), 9, 3)
 
     @pytest.mark.parametrize(
         "change",

@@ -121,7 +121,7 @@ class TestParentState:
             with pytest.raises(CorruptData):
                 ParentState.decode(each)
         with pytest.raises(IncompatibleVersion):
-            ParentState.decode(b"\x03" + raw[1:])
+            ParentState.decode(b"\x04" + raw[1:])
 
     def test_what_was_written_before_partitions_came_and_went_is_read(self) -> None:
         state = ParentState()

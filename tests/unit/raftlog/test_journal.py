@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ports.sync import Redo
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.journal_codec import SEGMENT_HEADER
-from server.disk_os import OsDisk
+from server.disk_os import OsDisk, OsFile
 
 SEGMENT_BYTES = 4096
 
@@ -270,6 +271,45 @@ def test_scrubbing_passes_over_what_is_stripped_or_removed(tmp_path: Path) -> No
     pieces = journal.scrub()
     journal.write_base(Base(journal.last_index, journal.entries[-1][2], b"state"))
     assert not [piece for piece in pieces if piece.damage]
+    journal.close()
+
+
+def test_what_scrubbing_has_found_is_mended_when_the_journal_begins_later(tmp_path: Path) -> None:
+    journal = grown(tmp_path, 60)
+    middle = journal.entry(journal.base_index + 1)
+    journal.write_base(Base(journal.base_index + 1, middle[2], b"state"))
+    first, base = files(tmp_path)[0], tmp_path / "base"
+    for path in (first, base):
+        raw = bytearray(path.read_bytes())
+        raw[60] ^= 1
+        path.write_bytes(raw)
+    found = [piece.damage for piece in journal.scrub() if piece.damage is not None]
+    mended = [journal.outlives(damage) for damage in found]
+    assert [each() for each in mended] == [False, False]
+    journal.write_base(Base(journal.last_index, journal.entries[-1][2], b"state"))
+    assert [each() for each in mended] == [True, True]
+    assert not found_by_scrub(journal)
+    journal.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_scrubbing_reads_a_second_time_what_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    journal = grown(tmp_path, 60)
+    read, failed = OsFile.read_anew, 0
+
+    def fails(file: OsFile, *, offset: int, length: int) -> bytes:
+        nonlocal failed
+        if failed < times:
+            failed += 1
+            raise OSError(errno.EIO, "no")
+        return read(file, offset=offset, length=length)
+
+    monkeypatch.setattr(OsFile, "read_anew", fails)
+    pieces = list(journal.scrub())
+    assert [piece.again for piece in pieces].count(True) == 1
+    assert len([piece for piece in pieces if piece.damage]) == times - 1
     journal.close()
 
 

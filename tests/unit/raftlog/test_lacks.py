@@ -30,9 +30,14 @@ def test_there_is_no_verdict_before_all_have_answered() -> None:
         (Lack.ABSENT, Lack.DAMAGED, Lack.DAMAGED),
         (Lack.DAMAGED, Lack.COMPACTED, Lack.COMPACTED),
         (Lack.COMPACTED, Lack.ABSENT, Lack.COMPACTED),
+        (Lack.APPLIED, Lack.COMPACTED, Lack.COMPACTED),
+        (Lack.APPLIED, Lack.DAMAGED, Lack.APPLIED),
+        (Lack.LOST, Lack.ABSENT, Lack.DAMAGED),
+        (Lack.UNKNOWN, Lack.ABSENT, None),
+        (Lack.UNKNOWN, Lack.COMPACTED, None),
     ],
 )
-def test_a_snapshot_anywhere_is_a_way_out_and_damage_is_no_absence(a: Lack, b: Lack, verdict: Lack) -> None:
+def test_a_snapshot_anywhere_is_a_way_out_and_damage_is_no_absence(a: Lack, b: Lack, verdict: Lack | None) -> None:
     answers = Answers()
     answers.say(A, ROUTE, a)
     answers.say(B, ROUTE, b)
@@ -46,6 +51,26 @@ def test_the_newest_answer_counts_until_it_is_forgotten() -> None:
     assert answers.verdict(ROUTE.digest, [A]) is Lack.COMPACTED
     answers.forget(ROUTE.digest)
     assert answers.verdict(ROUTE.digest, [A]) is None
+
+
+def test_whose_link_broke_has_said_nothing() -> None:
+    answers = Answers()
+    for node in (A, B):
+        answers.say(node, ROUTE, Lack.ABSENT)
+    answers.forget_peer(B)
+    assert answers.verdict(ROUTE.digest, [A, B]) is None
+    answers.say(B, ROUTE, Lack.ABSENT)
+    answers.clear()
+    assert answers.verdict(ROUTE.digest, [A]) is None
+
+
+def test_an_answer_of_an_older_term_or_to_an_older_question_is_none() -> None:
+    answers = Answers()
+    answers.say(A, ROUTE, Lack.ABSENT, term=4, asked=7)
+    assert answers.said(ROUTE.digest, term=4, asked=7) == {A: Lack.ABSENT}
+    assert answers.said(ROUTE.digest, term=5, asked=7) == {}
+    assert answers.said(ROUTE.digest, term=4, asked=8) == {}
+    assert answers.verdict(ROUTE.digest, [A], term=5) is None
 
 
 def test_rows_come_back_as_they_were() -> None:

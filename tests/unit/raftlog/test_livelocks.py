@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from logboom.settings import RaftSettings
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
 from raftlog import gate
 from raftlog.engine import Engine
+from raftlog.engine.patience import Patience
 from raftlog.entry import Route, pack_routes
 from raftlog.journal import Journal
 from raftlog.lacks import Lack
@@ -45,6 +48,13 @@ def test_a_message_whose_first_payload_is_missing_still_asks_for_the_entry_befor
     """Cut down to a bare heartbeat, nobody ever said that the entries before it were not here either."""
     message, missing = gate.pass_through(append_entries(10, 12), lambda _: False)
     assert (missing, message["entries"], message["prevLogIdx"]) == (10, [], 9)
+
+
+def test_payload_is_asked_for_only_where_the_journals_agree_before_it() -> None:
+    """Else each question has the leader come forward again, which is going back to where they do."""
+    message = append_entries(10, 12) | {"prevLogTerm": 2}
+    assert [gate.agrees(message, 10, term) for term in (1, 2, None)] == [False, True, False]
+    assert [gate.agrees(message, 12, term) for term in (1, 2, None)] == [True, False, False]
 
 
 class Wire:
@@ -109,6 +119,13 @@ class Voter:
         for peer in (THEIRS, NodeId("n3")):
             self.engine.connected(peer, up=True)
 
+    def wait(self, seconds: float) -> None:
+        """Its own loop turns meanwhile."""
+        end = self.now + seconds
+        while self.now < end:
+            self.engine.tick()
+            self.now = min(end, self.now + 0.01)
+
     def asked(self, kind: str, **more: Any) -> None:
         last = {"last_log_index": 4, "last_log_term": 1}
         self.engine.receive(THEIRS, {"type": kind, "term": 1} | last | more)
@@ -120,9 +137,10 @@ def test_who_grants_a_pre_vote_stands_back() -> None:
     voter.now += 10  # its own deadline is over
     voter.asked("pre_vote", term=2)
     assert [m["type"] for m in voter.sent] == ["pre_vote_ok"]
+    voter.now += 0.01
     voter.engine.tick()
     assert [m["type"] for m in voter.sent] == ["pre_vote_ok"], "it stands for election in the same moment"
-    voter.now += RaftSettings().election_min_ms / 1000
+    voter.wait(RaftSettings().election_min_ms / 1000)
     voter.engine.tick()
     assert voter.sent[-1]["type"] == "pre_vote"
 
@@ -132,11 +150,53 @@ def test_who_is_asked_by_one_who_is_behind_stands_at_once() -> None:
     voter = Voter(now=1000.0)
     voter.engine.receive(THEIRS, append_entries(5, 6) | {"prevLogTerm": 1})
     voter.sent.clear()
-    voter.now += RaftSettings().election_min_ms / 1000 + 0.001  # the shortest silence; its own deadline is random
+    voter.engine.tick()
+    voter.wait(RaftSettings().election_min_ms / 1000)
+    voter.now += 0.001  # the shortest silence; its own deadline is random
     voter.asked("pre_vote", term=2)
     assert voter.sent == []
     voter.engine.tick()
     assert [m["type"] for m in voter.sent] == ["pre_vote", "pre_vote"]
+
+
+def test_who_stood_still_reads_before_it_stands() -> None:
+    """What the leader sent meanwhile lies in a socket; whoever wakes up late cannot tell that from silence."""
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, append_entries(5, 6) | {"prevLogTerm": 1})
+    voter.engine.tick()
+    voter.sent.clear()
+    voter.now += 10
+    voter.engine.tick()
+    assert voter.sent == []
+    voter.wait(RaftSettings().heartbeat_ms / 1000)
+    voter.engine.tick()
+    assert [m["type"] for m in voter.sent] == ["pre_vote", "pre_vote"]
+
+
+@pytest.mark.parametrize(("rhythm_s", "borne_s"), [(0.03, 0.15), (0.12, 0.24), (0.3, 0.5)])
+def test_a_leader_that_comes_irregularly_is_borne_longer(rhythm_s: float, borne_s: float) -> None:
+    """Twice its longest silence of late, from ``election_min_ms`` up to a share of ``election_patience_ms``."""
+    voter = Voter(now=1000.0)
+    for _ in range(10):
+        voter.now += rhythm_s
+        voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 0, "seq": 1})
+        voter.engine.tick()
+    voter.sent.clear()
+    voter.wait(borne_s - 0.02)
+    assert voter.sent == []
+    voter.asked("pre_vote", term=2)
+    assert voter.sent == [], "whoever asks is told nothing"
+    voter.wait(2 * borne_s)
+    assert voter.sent[-1]["type"] == "pre_vote"
+
+
+def test_a_rhythm_is_forgotten() -> None:
+    patience = Patience(RaftSettings())
+    patience.heard(0.3)
+    assert patience.stretch == pytest.approx(1000 / 300)
+    for _ in range(1000):
+        patience.heard(0.03)
+    assert patience.stretch == 1
 
 
 def test_who_hears_a_leader_does_not_stand_whoever_asks() -> None:

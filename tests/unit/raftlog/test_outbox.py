@@ -47,6 +47,7 @@ class _Target:
         return self.taken != self.queued
 
     pending_bytes = 1
+    records = 1
     redo_bytes = 0
 
     def __init__(self, *, broken: bool = False) -> None:

@@ -54,3 +54,24 @@ def test_console_is_for_people() -> None:
     assert "up" in line
     assert "n1" in line
     assert not line.startswith("{")
+
+
+def test_every_line_says_which_node_and_libraries_log_the_same_way() -> None:
+    rows = parsed(
+        logged(
+            "import logging, warnings\n"
+            "configure(level='info', form='json', node='n7')\n"
+            "log.info('up'); log.info('other', node='n8')\n"
+            "logging.getLogger('asyncio').error('Task %s', 'x')\n"
+            "logging.getLogger('asyncio').debug('much')\n"
+            "warnings.warn('careful')\n"
+            "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.getLogger('lib').exception('bad')",
+        )
+    )
+    assert [(row["event"], row["node"]) for row in rows[:3]] == [("up", "n7"), ("other", "n8"), ("Task x", "n7")]
+    assert (rows[2]["logger"], rows[2]["level"]) == ("asyncio", "error")
+    assert rows[3]["level"] == "warning"
+    assert "careful" in rows[3]["event"]
+    assert "ZeroDivisionError" in rows[4]["exception"]
+    assert len(rows) == 5
+    assert all(row["timestamp"].endswith("Z") for row in rows)

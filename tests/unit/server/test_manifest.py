@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings, Member, PartitionSettings
-from logboom.types import DurabilityMode, NodeId
-from server.manifest import Kind, Manifest, decode, encode
+from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from raftlog.voids import Void
+from server.manifest import Kind, Manifest, decode, encode, sealed
 
 AHEAD, BEHIND = DurabilityMode.WRITE_AHEAD, DurabilityMode.WRITE_BEHIND
 MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (3, 1, 2))
@@ -36,6 +40,22 @@ def test_it_is_read_as_it_was_written() -> None:
     raw = encode(found)
     assert decode(raw, path="here") == found
     assert len(raw) < 1000
+
+
+def test_voids_make_it_a_newer_format_and_come_back() -> None:
+    void = Void(
+        PartitionId(1), PartitionLogIndex(5), PartitionLogIndex(6), b"d" * 16, GlobalLogIndex(9), 7, applied=True
+    )
+    plain, found = manifest(), manifest().with_voids([void])
+    assert (b'"format":2' in encode(plain), b'"voids"' in encode(plain)) == (True, False)
+    raw = encode(found)
+    assert b'"format":3' in raw
+    assert decode(raw, path="here") == found
+    assert found.voids[0].digest == (b"d" * 16).hex()
+    fields = msgspec.json.decode(encode(plain), type=dict[str, Any])
+    del fields["checksum"]
+    with pytest.raises(CorruptData, match="format 3"):
+        decode(sealed({**fields, "format": 3}), path="here")
 
 
 @pytest.mark.parametrize("count", [-1, 0, 100_001, 1 << 63])

@@ -153,6 +153,28 @@ class TestPeers:
             finally:
                 await links.close()
 
+    async def test_who_hangs_up_after_the_introduction_is_not_dialled_again_at_once(self) -> None:
+        """It does so as long as it takes us for nobody: it has not heard of us yet, or we are removed."""
+
+        async def turn_away(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.writelines(encode(Kind.PEER_HELLO, HELLO | {"node": "n9"}))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(turn_away, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        clock, events = OsClock(), Events()
+        async with server:
+            links = links_of("n2", events, peer_address=f"{host}:{port}")
+            began = clock.monotonic()
+            await links.start("127.0.0.1:0")
+            try:
+                await until(lambda: events.ups.count("-n9") >= 6)
+            finally:
+                await links.close()
+        # Pauses between half of what they are meant to be and one and a half: 50, 100, 200, 200, 200 ms.
+        assert clock.monotonic() - began > 0.35
+
     async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
         async with linked() as (address, events):
             client = await Raw().connect(address)

@@ -323,6 +323,22 @@ class TestScrub:
         disk.remove(HERE / f"{5:020d}.states")
         assert self.damage(store, 5)
 
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_what_cannot_be_read_twice_is_damaged(self, store: SnapshotStore, disk: SimDisk, times: int) -> None:
+        make(store, 5)
+        failed = 0
+
+        def hook(operation: str, path: Path, _: int) -> None:
+            nonlocal failed
+            if operation == "read" and path.suffix == ".states" and failed < times:
+                failed += 1
+                raise OSError(errno.EIO, "no")
+
+        disk.hook = hook
+        pieces = list(store.scrub(index(5)))
+        assert [piece.again for piece in pieces].count(True) == 1
+        assert [piece for piece in pieces if piece.damage] == pieces[len(pieces) - (times - 1) :]
+
     def test_a_set_that_is_removed_meanwhile_is_no_damage(self, store: SnapshotStore) -> None:
         make(store, 5)
         pieces = store.scrub(index(5))

@@ -29,13 +29,17 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest(wrong, right):
         ({**E, "wait": "soon"}, "wait takes committed, durable, applied"),
         ({**E, "maxInFlightBytes": "8MB"}, "maxInFlightBytes takes a whole number"),
         ({**E, "barrierTimeoutMs": "0"}, "from 1 on"),
+        ({**E, "barrierScope": "galaxy"}, "quorum"),
+        ({**E, "barrierLevel": "cooked"}, "snapshotted"),
         ({**E, "partitions": "3-1"}, "ids and ranges"),
         ({**E, "partitions": ""}, "ids and ranges"),
         ({**E, "op": "cas"}, "op takes put, delete, add"),
         ({**E, "writeId": " "}, "must not be empty"),
         ({**E, "nullKey": ""}, "must not be empty"),
         ({**E, "view": "state"}, "view does not apply to writing"),
-        ({**E, "includeHeaders": "true"}, "includeHeaders is not supported by this release"),
+        ({**E, "includeHeaders": "true"}, "includeHeaders does not apply to writing"),
+        ({**E, "rowOrder": "random"}, "rowOrder takes input, sorted"),
+        ({**E, "checkpointLocation": "/tmp/c"}, "checkpointLocation does not apply to writing a batch"),
     ],
 )
 def test_wrong_values_for_writing_say_what_is_taken(options, message):
@@ -53,12 +57,41 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "startingOffsets": "first"}, "startingOffsets takes earliest, latest or JSON"),
         ({**E, "endingOffsets": '{"0": -3}'}, "endingOffsets takes"),
         ({**E, "startingOffsets": "[1]"}, "startingOffsets takes"),
-        ({**E, "maxOffsetsPerTrigger": "5"}, "not supported by this release"),
+        ({**E, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not apply to reading a batch"),
+        ({**E, "view": "state", "ordered": "global"}, "ordered belongs to view=log"),
+        ({**E, "ordered": "time"}, "ordered takes partition, global"),
+        ({**E, "minPartitions": "0"}, "minPartitions takes a whole number from 1"),
+        ({**E, "fetchBytes": "4MB"}, "fetchBytes takes a whole number"),
+        ({**E, "pushdown": "yes"}, "pushdown takes true, false"),
+        ({**E, "maxOffsetPerTriger": "5"}, "did you mean"),
     ],
 )
 def test_wrong_values_for_reading_say_what_is_taken(options, message):
     with pytest.raises(InvalidRequest, match=message):
         read_options(options)
+
+
+@pytest.mark.parametrize(
+    ("parse", "options", "message"),
+    [
+        (read_options, {"view": "state"}, "a stream reads view=log"),
+        (read_options, {"endingOffsets": "latest"}, "endingOffsets does not apply to reading a stream"),
+        (read_options, {"ordered": "global"}, "ordered does not apply to reading a stream"),
+        (read_options, {"pushdown": "true"}, "pushdown does not apply to reading a stream"),
+        (read_options, {"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a whole number from 1"),
+        (read_options, {"maxOffsetPerTriger": "5"}, "did you mean maxOffsetsPerTrigger"),
+        (write_options, {"writeId": "w"}, "writeId does not apply to writing a stream"),
+    ],
+)
+def test_what_a_stream_does_not_take_is_said(parse, options, message):
+    with pytest.raises(InvalidRequest, match=message):
+        parse({**E, **options}, stream=True)
+
+
+def test_what_spark_adds_to_a_streams_options_is_taken():
+    options = write_options({**E, "checkpointlocation": "/c", "queryname": "q"}, stream=True)
+    assert options.row_order == "sorted", "after a shuffle, rows come in any order"
+    assert write_options(E).row_order == "input"
 
 
 def test_partition_lists_have_ranges():

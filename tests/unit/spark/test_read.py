@@ -1,51 +1,261 @@
-import pyarrow as pa
+"""Readers against a client that has what it is given, and misbehaves on request."""
+
+import asyncio
+import logging
+import threading
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from logboom.client.reads import LogBatch
-from logboom.commands import pack_numbers
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable, Voided
 from logboom.records import RecordBlock
-from logboom.spark.read import LOG, STATE, log_batch, state_batch
+from logboom.spark.columns import LOG, STATE
+from logboom.spark.connection import Session
+from logboom.spark.options import read_options
+from logboom.spark.pushdown import Bounds, Span
+from logboom.spark.read import read_log, read_merged, read_state
+from logboom.spark.shares import Merged, Share, _last_held
 
-values = st.one_of(
-    st.binary(max_size=30),
-    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=5),
-    st.lists(st.floats(allow_nan=False), min_size=1, max_size=5),
-)
-
-
-def encoded(value):
-    return b"b" + value if isinstance(value, bytes) else pack_numbers(value)
+E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=10), values), min_size=1, max_size=30))
-def test_every_kind_of_value_comes_back_in_its_own_column(rows):
-    block = RecordBlock.from_columns(keys=[k for k, _ in rows], payloads=[encoded(v) for _, v in rows])
-    batch = state_batch(3, 17, block)
-    batch.validate(full=True)
-    assert batch.schema == STATE
-    for got, (key, value) in zip(batch.to_pylist(), rows, strict=True):
-        kind = "value" if isinstance(value, bytes) else "numbers" if isinstance(value[0], int) else "doubles"
-        wanted = {"value": None, "numbers": None, "doubles": None, kind: value}
-        assert got == {"partition": 3, "key": key, "global_offset": 17, **wanted}
+def batch(first, count=1, *, partition=0, global_index=None, size=1):
+    block = RecordBlock.from_columns(keys=None, payloads=[b"%0*d" % (size, k) for k in range(first, first + count)])
+    return LogBatch(partition, first, global_index or first, 1, 1000, b"p" * 16, 0, first, block)
 
 
-@pytest.mark.parametrize("raw", [b"", b"x", b"q1234567"])
-def test_a_value_that_is_none_is_damage_not_data(raw):
-    block = RecordBlock.from_columns(keys=[b"a", b"b"], payloads=[b"bv", raw])
-    with pytest.raises(CorruptData):
-        state_batch(0, 1, block)
+class Client:
+    """``answers``: what each stream in turn gives, in the end perhaps an error; None: nothing more, ever."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+        self.timeout = 2.0
+        self.given = self.closed = 0
+
+    def tail(self, partition_id, *, start, **how):
+        self.asked.append(start)
+        return self._stream(self.answers.pop(0))
+
+    def scan_log(self, partitions, *, start_global, on_compacted, node):
+        assert on_compacted == "first", "where a log begins now is nothing against what was planned"
+        self.asked.append(start_global)
+        return self._stream(self.answers.pop(0))
+
+    def scan_blocks(self, partition_id, **how):
+        self.asked.append(how)
+        return self._stream(self.answers.pop(0))
+
+    async def _stream(self, items):
+        try:
+            for item in items:
+                if item is None:
+                    await asyncio.Event().wait()
+                if isinstance(item, Exception):
+                    raise item
+                self.given += 1
+                yield item
+        finally:
+            self.closed += 1
 
 
-@pytest.mark.parametrize("keys", [None, [b"a", b"", b"c"]])
-def test_log_rows_have_their_offsets_and_times(keys):
-    block = RecordBlock.from_columns(keys=keys, payloads=[b"1", b"22", b""])
-    batch = log_batch(LogBatch(5, 40, 9, 2, 1_700_000_000_123, b"p" * 16, 0, 7, block))
-    batch.validate(full=True)
-    assert batch.schema == LOG
-    assert batch["offset"].to_pylist() == [40, 41, 42]
-    assert batch["value"].to_pylist() == [b"1", b"22", b""]
-    assert batch["key"].to_pylist() == ([None] * 3 if keys is None else [b"a", None, b"c"])
-    assert batch["timestamp"][0].cast(pa.int64()).as_py() == 1_700_000_000_123_000
+class Local(Session):
+    """A session whose client is here."""
+
+    def __init__(self, client):
+        self.client = client
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def end(self):
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+@pytest.fixture
+def session():
+    made = []
+
+    def make(*answers):
+        made.append(Local(Client(*answers)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def offsets(found):
+    return [k for columns in found for k in columns["offset"].to_pylist()]
+
+
+def log(found, share, bounds=None, **options):
+    return read_log(read_options({**E, **options}), share, bounds or Bounds(), LOG, found)
+
+
+def test_a_share_is_read_from_its_start_to_its_end_and_no_further(session):
+    found = session([batch(3, 4), batch(7, 5), None])
+    assert offsets(log(found, Share(0, 3, 9))) == list(range(3, 10))
+    assert found.client.asked == [3]
+
+
+def test_a_reader_goes_on_where_it_was_after_a_failure(session):
+    found = session([batch(1, 4), Unavailable("gone")], [Unavailable("still")], [batch(5, 2)])
+    assert offsets(log(found, Share(0, 1, 6))) == list(range(1, 7))
+    assert found.client.asked == [1, 5, 5]
+
+
+def test_failures_in_a_row_are_counted(session):
+    found = session(*[[Unavailable("gone")]] * 5)
+    with pytest.raises(Unavailable):
+        list(log(found, Share(0, 1, 6), numRetries="2"))
+    assert len(found.client.asked) == 3
+
+
+def test_what_is_gone_is_an_error_that_says_what_is_held(session):
+    found = session([IndexCompacted("removed", first=50)])
+    with pytest.raises(IndexCompacted, match="offset 1 is gone, 50 is the first") as caught:
+        list(log(found, Share(0, 1, 60)))
+    assert caught.value.first == 50
+
+
+def test_what_is_gone_may_be_passed_over_and_is_counted(session, caplog):
+    found = session([IndexCompacted("removed", first=50)], [batch(50, 11)])
+    with caplog.at_level(logging.WARNING, "logboom.spark"):
+        assert offsets(log(found, Share(0, 1, 60), failOnDataLoss="false")) == list(range(50, 61))
+    assert found.client.asked == [1, 50]
+    assert "49 records from offset 1 on are gone" in caplog.text
+
+
+def test_what_was_declared_void_is_an_error_or_passed_over_and_counted(session, caplog):
+    gap = Voided("void", partition_id=0, first_index=5, last_index=7, next=8)
+    with pytest.raises(Voided):
+        list(log(session([batch(1, 4), gap]), Share(0, 1, 9)))
+    found = session([batch(1, 4), gap], [batch(8, 2)])
+    assert offsets(log(found, Share(0, 1, 9), failOnDataLoss="false")) == [1, 2, 3, 4, 8, 9]
+    assert found.client.asked == [1, 8]
+    assert "3 records from offset 5 on are gone" in caplog.text
+    # At the end of a share nothing is waited for that will not come.
+    assert offsets(log(session([batch(1, 4), gap]), Share(0, 1, 6), failOnDataLoss="false")) == [1, 2, 3, 4]
+
+
+def test_a_share_that_is_gone_altogether_is_empty(session, caplog):
+    found = session([IndexCompacted("removed", first=500)])
+    assert offsets(log(found, Share(0, 1, 60), failOnDataLoss="false")) == []
+    assert "60 records from offset 1 on are gone" in caplog.text
+
+
+def test_a_partition_destroyed_on_the_way(session, caplog):
+    gone = PartitionDestroyed("destroyed", partition_id=0)
+    with pytest.raises(PartitionDestroyed):
+        list(log(session([batch(1, 4), gone]), Share(0, 1, 6)))
+    assert offsets(log(session([batch(1, 4), gone]), Share(0, 1, 6), failOnDataLoss="false")) == [1, 2, 3, 4]
+    assert "with 2 records unread" in caplog.text
+
+
+def test_records_that_do_not_come_are_an_error(session):
+    with pytest.raises(DeadlineExceeded, match="no record after offset 4 came"):
+        list(log(session([batch(1, 4), None]), Share(0, 1, 6), requestTimeoutMs="50"))
+
+
+def test_a_reader_that_is_left_half_way_ends_its_stream(session):
+    found = session([batch(k) for k in range(1, 100)] + [None])
+    reading = log(found, Share(0, 1, 1000))
+    next(reading)
+    reading.close()
+    found.run(lambda _: asyncio.sleep(0))
+    assert found.client.closed == 1
+
+
+def test_no_more_is_fetched_than_there_is_room_for(session):
+    found = session([batch(k, size=10_000) for k in range(1, 1000)])
+    reading = found.prefetch(
+        lambda c: c.tail(0, start=1), size=lambda b: b.records.nbytes, bytes_max=100_000, timeout=2
+    )
+    taken = len(next(reading))
+    while found.client.given < taken + 10:
+        found.run(lambda _: asyncio.sleep(0))
+    for _ in range(50):
+        found.run(lambda _: asyncio.sleep(0))
+    assert found.client.given <= taken + 11
+    assert taken + sum(map(len, reading)) == 999
+
+
+def test_bounds_apply_to_batches_and_rows(session):
+    found = session([batch(1, 3, global_index=10), batch(4, 3, global_index=11), batch(7, 3, global_index=12)])
+    assert offsets(log(found, Share(0, 1, 9), Bounds(global_offset=Span(11, 11)))) == [4, 5, 6]
+    assert offsets(log(session([batch(1, 3)]), Share(0, 1, 3), Bounds(keyed=True))) == []
+
+
+# -- in global order
+
+
+def merged(found, parts, low, high, **options):
+    return read_merged(read_options({**E, **options}), Merged(Span(low, high), parts), Bounds(), LOG, found)
+
+
+BOTH = (Share(0, 1, 3), Share(1, 1, 2))
+A, B, C = batch(1, 2, global_index=4), batch(1, 2, partition=1, global_index=6), batch(3, 1, global_index=9)
+
+
+def test_a_node_that_is_behind_is_asked_again_from_there(session):
+    found = session([A], [], [B, C])
+    assert [c.num_rows for c in merged(found, BOTH, 1, 9)] == [2, 3]
+    assert found.client.asked == [1, 5, 5]
+
+
+def test_a_range_ends_with_the_first_batch_behind_it(session):
+    found = session([A, B, C, None])
+    assert [(c["partition"].to_pylist(), c["offset"].to_pylist()) for c in merged(found, BOTH, 4, 7)] == [
+        ([0, 0, 1, 1], [1, 2, 1, 2])
+    ]
+
+
+def test_a_batch_that_is_missing_in_the_middle_is_noticed(session):
+    with pytest.raises(CorruptData, match="offset 3 came after 1"):
+        list(merged(session([batch(1, global_index=4), C]), BOTH, 1, 9))
+    found = merged(session([batch(1, global_index=4), C]), BOTH, 1, 9, failOnDataLoss="false")
+    assert offsets(found) == [1, 3], "as where a batch was declared void"
+
+
+def test_a_beginning_that_is_gone_is_noticed(session, caplog):
+    with pytest.raises(IndexCompacted, match="offset 1 is gone, 3 is the first"):
+        list(merged(session([B, C]), BOTH, 1, 9))
+    assert offsets(merged(session([B, C]), BOTH, 1, 9, failOnDataLoss="false")) == [1, 2, 3]
+    assert "2 records from offset 1 on are gone" in caplog.text
+
+
+def test_a_node_that_stays_behind_is_an_error(session):
+    with pytest.raises(DeadlineExceeded, match="in global order"):
+        list(merged(session(*[[]] * 100), BOTH, 1, 9, requestTimeoutMs="100"))
+
+
+# -- state
+
+
+def test_a_state_is_read_anew_only_while_nothing_of_it_was_handed_on(session):
+    block = RecordBlock.from_columns(keys=[b"a", b"b"], payloads=[b"bv", b"bw"])
+    options = read_options({**E, "view": "state"})
+    found = session([Unavailable("gone")], [(7, block)])
+    rows = [
+        r
+        for c in read_state(options, Share(0), Bounds(keys=frozenset([b"b"])), STATE.names, found)
+        for r in c.to_pylist()
+    ]
+    assert [(r["key"], r["value"], r["global_offset"]) for r in rows] == [(b"b", b"w", 7)]
+    assert (found.client.asked[1]["start"], found.client.asked[1]["end"]) == (b"b", b"b\x00")
+    with pytest.raises(Unavailable):
+        list(read_state(options, Share(0), Bounds(), STATE.names, session([(7, block), Unavailable("gone")])))
+
+
+def test_a_log_that_ends_in_a_void_is_read_up_to_it(session):
+    gap = Voided("void", partition_id=0, first_index=2, last_index=3, next=4)
+    parts = (Share(0, 1, 3),)
+    with pytest.raises(Voided):
+        _last_held(parts, read_options(E), session([gap]))
+    shorter, ends = _last_held(parts, read_options({**E, "failOnDataLoss": "false"}), session([gap], [A]))
+    assert shorter == (Share(0, 1, 1),)
+    assert int(ends[0].global_index) == 4

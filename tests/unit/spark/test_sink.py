@@ -1,16 +1,29 @@
 """The task body against a client that keeps what it is sent, and misbehaves on request."""
 
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from logboom.errors import CommandsRejected, DeadlineExceeded, NonDeterministicReplay
+from logboom.commands import OP_PUT
+from logboom.errors import (
+    BarrierTimeout,
+    CommandsRejected,
+    DeadlineExceeded,
+    InvalidRequest,
+    LogboomError,
+    NonDeterministicReplay,
+    ProducerFenced,
+)
 from logboom.routing import partition_of
 from logboom.spark.layout import layout_of
 from logboom.spark.options import write_options
-from logboom.spark.report import combine
+from logboom.spark.report import combine, finish, same_as_before
 from logboom.spark.sink import WritePlan, producer_id, write_task
+from logboom.spark.stream import commit_plan, plan_of_batch
 from logboom.types import Receipt, Status
 
 KV = dict.fromkeys(range(3), "kv")
@@ -20,8 +33,9 @@ class Cluster:
     """Applies dense sequences as a node does. Requests run when their result is asked for."""
 
     def __init__(self):
-        self.applied = {}
+        self.applied, self.epochs = {}, {}
         self.rows = {p: [] for p in KV}
+        self.records = {p: [] for p in KV}
         self.calls = []
         self.unacknowledged = self.most = 0
         self.fail_after = None
@@ -42,11 +56,18 @@ class Cluster:
             raise DeadlineExceeded("gone")
         self.calls.append(how)
         key = (how["producer_id"], partition_id)
+        epoch = how.get("epoch", 0)
+        known = self.epochs.setdefault(key, epoch)
+        if epoch < known:
+            raise ProducerFenced("a newer batch has written")
+        if epoch > known:
+            self.epochs[key], self.applied[key] = epoch, 0
         highest = self.applied.get(key, 0)
         assert how["dense"]
         assert how["sequence"] <= highest, "a gap"
         duplicate = min(block.count, highest - how["sequence"])
         self.rows[partition_id] += block.keys()[duplicate:]
+        self.records[partition_id] += zip(block.keys()[duplicate:], block.payloads()[duplicate:], strict=True)
         self.applied[key] = max(highest, how["sequence"] + block.count)
         first = len(self.rows[partition_id])
         results = (self.status,) * block.count
@@ -62,7 +83,7 @@ class _Lazy(Future):
         if not self.done():
             try:
                 self.set_result(self.cluster.apply(self.request))
-            except DeadlineExceeded as error:
+            except LogboomError as error:
                 self.set_exception(error)
         return super().result(timeout)
 
@@ -76,7 +97,8 @@ def rows(count, start=0):
 def plan(write_id="w", **options):
     given = write_options({"endpoints": "a:1", **options})
     layout = layout_of(rows(1).schema, given, KV)
-    return WritePlan(given.target, layout, write_id, given.wait, 1000, given.in_flight_bytes_max)
+    sort = given.sort_bytes_max if given.row_order == "sorted" else None
+    return WritePlan(given.target, layout, write_id, given.wait, 1000, given.in_flight_bytes_max, sort_bytes_max=sort)
 
 
 def write(cluster, batches, *, task=0, attempt=0, **options):
@@ -130,6 +152,23 @@ def test_order_changes_the_fingerprint():
     assert write(Cluster(), [rows(100)]).parts != write(Cluster(), [swapped]).parts
 
 
+def test_a_fingerprint_does_not_depend_on_where_rows_are_cut():
+    whole, cut = Cluster(), Cluster()
+    report = write(whole, [rows(3_000)])
+    again = write(cut, [rows(3_000).slice(k, 100) for k in range(0, 3_000, 100)], maxInFlightBytes="5000")
+    assert len(cut.calls) > len(whole.calls)
+    assert [p.fingerprint for p in report.parts] == [p.fingerprint for p in again.parts]
+
+
+def test_one_refused_command_among_many_is_counted():
+    class Odd(Cluster):
+        def apply(self, request):
+            receipt = super().apply(request)
+            return msgspec.structs.replace(receipt, results=(*receipt.results[:-1], Status.OVERFLOW))
+
+    assert write(Odd(), [rows(90)]).rejected == {"OVERFLOW": len(KV)}
+
+
 def test_no_rows_are_a_report_of_none():
     report = write(Cluster(), [])
     assert combine(plan(), [report]).global_index == 0
@@ -158,3 +197,109 @@ def test_refused_commands_are_an_error_that_counts_them():
     with pytest.raises(CommandsRejected, match=r"10 of 10.*WRONG_TYPE") as caught:
         combine(plan(), [task])
     assert caught.value.statuses == {"WRONG_TYPE": 10}
+
+
+def batch_of(cluster, batch, batches, *, task=0, query="q", **options):
+    """As a task of a streaming query writes."""
+    return write_task(plan_of_batch(plan(**options), query, batch), batches, task=task, attempt=0, sender=cluster)
+
+
+def landed(cluster):
+    return sum(map(len, cluster.rows.values()))
+
+
+def test_a_stream_is_as_many_producers_as_it_has_tasks():
+    cluster = Cluster()
+    for batch in range(5):
+        for task in range(2):
+            batch_of(cluster, batch, [rows(30, 100 * batch + 50 * task)], task=task)
+    assert landed(cluster) == 300
+    assert len({producer for producer, _ in cluster.applied}) == 2
+    batch_of(cluster, 4, [rows(30, 450)], task=1)
+    assert landed(cluster) == 300, "the last batch again is the same"
+    batch_of(cluster, 4, [rows(30)], query="another")
+    assert landed(cluster) == 330
+
+
+def test_who_still_writes_for_a_batch_after_the_next_one_is_refused():
+    cluster = Cluster()
+    batch_of(cluster, 0, [rows(30)])
+    batch_of(cluster, 1, [rows(30, 30)])
+    with pytest.raises(ProducerFenced):
+        batch_of(cluster, 0, [rows(90)])
+    assert landed(cluster) == 60
+
+
+def test_sorted_rows_have_the_same_numbers_in_whatever_order_they_come():
+    cluster = Cluster()
+    # Several values of each key: the order of rows has to come from all that they have.
+    names = {"key": [f"k{k % 7}" for k in range(500)], "value": [f"v{k}" for k in range(500)]}
+    columns = pa.RecordBatch.from_pydict(names)
+    first = write(cluster, [columns], rowOrder="sorted")
+    landed_rows = {(k, v) for part in cluster.records.values() for k, v in part}
+    assert landed_rows == {(k.encode(), bytes([OP_PUT]) + v.encode()) for k, v in zip(*names.values(), strict=True)}
+    backwards = columns.take(pa.array(range(499, -1, -1)))
+    second = write(cluster, [backwards.slice(0, 7), backwards.slice(7)], attempt=1, rowOrder="sorted")
+    assert landed(cluster) == 500
+    assert sum(p.duplicate for p in second.parts) == 500
+    assert [p.fingerprint for p in first.parts] == [p.fingerprint for p in second.parts]
+
+
+def test_a_half_written_batch_is_completed_from_rows_in_another_order():
+    cluster = Cluster()
+    cluster.fail_after = 4
+    with pytest.raises(DeadlineExceeded):
+        batch_of(cluster, 0, [rows(1000)], rowOrder="sorted", maxInFlightBytes="3000")
+    assert 0 < landed(cluster) < 1000
+    cluster.fail_after = None
+    backwards = rows(1000).take(pa.array(range(999, -1, -1)))
+    batch_of(cluster, 0, [backwards], rowOrder="sorted")
+    assert sorted(key for part in cluster.rows.values() for key in part) == sorted(
+        f"k{k}".encode() for k in range(1000)
+    )
+
+
+def test_more_rows_than_may_be_sorted_are_refused_before_anything_is_sent():
+    cluster = Cluster()
+    with pytest.raises(InvalidRequest, match="maxSortBytes"):
+        write(cluster, [rows(300), rows(300, 300)], rowOrder="sorted", maxSortBytes="10000")
+    assert not cluster.calls
+
+
+def test_the_tasks_of_a_commit_wrote_for_its_batch():
+    assert commit_plan(plan(), ["q/7", "q/7"], 7).write_id == "q/7"
+    assert commit_plan(plan(), [], 7).write_id == "/7"
+    for ids in (["q/7", "q/8"], ["q/8"], ["q/7", "r/7"]):
+        with pytest.raises(NonDeterministicReplay):
+            commit_plan(plan(), ids, 7)
+
+
+def test_a_batch_is_compared_with_what_its_last_run_left(tmp_path, monkeypatch):
+    kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))
+
+    def commit(count, write_id="q/7"):
+        tasks = [write(Cluster(), [rows(count)], write_id=write_id)]
+        return finish(replace(kept, write_id=write_id), tasks, began=0, check=same_as_before)
+
+    def times_out(*_, **__):
+        raise BarrierTimeout("not yet")
+
+    monkeypatch.setattr("logboom.spark.report.wait_for", times_out)
+    with pytest.raises(BarrierTimeout):
+        commit(10)
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
+    for _ in range(2):  # it is noticed as often as it happens
+        with pytest.raises(NonDeterministicReplay, match="ran before with 10 rows and now with 11"):
+            commit(11)
+    commit(10)
+    commit(10)
+    commit(11, "q/8")
+
+
+def test_a_report_of_another_release_says_nothing_of_rows(tmp_path, monkeypatch):
+    kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))
+    old = {"report": {"write_id": "q/7", "rows": 10, "fingerprint": "00" * 16}}
+    Path(kept.report_file).write_bytes(msgspec.json.encode(old))
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
+    tasks = [write(Cluster(), [rows(10)], write_id="q/7")]
+    assert finish(kept, tasks, began=0, check=same_as_before).rows == 10

@@ -1,0 +1,111 @@
+"""All nodes lose power at once although some partitions are written behind; then an operator who declares void what
+nobody has any more. What such partitions forget is expected; that all nodes forget the same is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from chaos.sim.host import Host
+from chaos.sim.loop import SimLoop
+from logboom.errors import LogboomError
+from logboom.types import DurabilityMode, PartitionId
+
+LOOK_S: Final = 0.25
+DARK_S: Final = 0.4
+ASKED_S: Final = 2.0
+PREY_S, PREY_LOOKS = 0.001, 4000
+
+
+class Blackout:
+    """One of a run. ``forget``: what was promised of these partitions holds no more."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        loop: SimLoop,
+        *,
+        down: Callable[[Sequence[Host], float], Awaitable[None]],
+        forget: Callable[[set[int]], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._hosts = hosts
+        self._loop = loop
+        self._down = down
+        self._forget = forget
+        self._note = note
+        self.voids = 0
+        """Batches that were declared void."""
+
+    async def play(self, at: float) -> None:
+        """Until the run ends."""
+        await asyncio.sleep(at)
+        behind = {
+            int(partition)
+            for host in self._hosts
+            if host.node is not None
+            for partition, store in host.node.logs.items()
+            if store.mode is DurabilityMode.WRITE_BEHIND
+        }
+        await self._wait_for_prey(behind)
+        for host in self._hosts:
+            host.disk.forgets = True  # until the lights are on again
+        self._forget(behind)
+        self._note(f"blackout; partitions {sorted(behind)} may forget")
+        await self._down(self._hosts, DARK_S)
+        for host in self._hosts:
+            host.disk.forgets = False
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for host in self._hosts:
+                await self._operate(host)
+
+    async def _wait_for_prey(self, behind: set[int]) -> None:
+        """A moment at which all nodes have something of one partition that no disk has: not for ever."""
+        for _ in range(PREY_LOOKS):
+            for partition in behind:
+                logs: list[Any] = [h.node.logs.get(PartitionId(partition)) for h in self._hosts if h.node is not None]
+                if len(logs) == len(self._hosts) and all(each is not None and _is_behind(each) for each in logs):
+                    return
+            await asyncio.sleep(PREY_S)
+
+    async def _operate(self, host: Host) -> None:
+        """At the leader, if this is it: the oldest hole first."""
+        node, process = host.node, host.process
+        if node is None or process is None or not node.pipeline.raft.admits:
+            return
+        rows = [row for row in node.pipeline.voiding.rows(1 << 30) if row[3] is not None]
+        if not rows:
+            return
+        partition, index = rows[0][:2]
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        async def ask(backend: Any) -> None:
+            try:
+                deadline = backend.clock.monotonic() + ASKED_S
+                await backend.voiding.void(partition, index, yes=True, deadline=deadline)
+                self.voids += 1
+            except LogboomError as error:
+                self._note(f"{host.name}: partition {partition}, {index}: {error.message}")
+            self._loop.run_as(None, lambda: None if ended.done() else ended.set_result(None))
+
+        self._loop.spawn(process, ask(node.pipeline))
+        await asyncio.wait([ended], timeout=2 * ASKED_S)
+
+    async def settled(self) -> None:
+        """All nodes run, and nothing is lost any more."""
+        while not all(map(_is_whole, self._hosts)):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+def _is_behind(store: Any) -> bool:
+    return bool(store._written_order > store._synced_order)  # noqa: SLF001 - an observer
+
+
+def _is_whole(host: Host) -> bool:
+    if host.node is None:
+        return False
+    backend = host.node.pipeline
+    return not backend.raft.repair.active and backend.voiding.stuck() is None and backend.recovered()

@@ -1,0 +1,189 @@
+"""What the nemesis does to disks: slow, full, failing, and files that are changed behind their owners' backs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from chaos.sim.disk import LOST, DroppedPages, ShortWrite, WriteFate, misdirect
+from chaos.sim.host import Host
+from chaos.sim.loop import SimLoop
+from chaos.sim.parameters import Parameters
+from logboom.errors import CorruptData
+from raftlog import journal_codec as codec
+
+TAIL_BYTES: Final = 4096
+"""Bit rot comes near the end of a file, where what counts is."""
+CUT_SHARE: Final = 0.2
+"""Of the damage: everything from there on is gone."""
+JOURNAL_HEADER_BYTES: Final = codec.SEGMENT_HEADER.size
+ELSEWHERE_SHARE: Final = 0.6
+CLUSTER: Final = slice(16, 28)
+"""Its hash, in the header of a journal's file."""
+
+
+class DiskFaults:
+    """A part of ``Nemesis``, which has all of this."""
+
+    _parameters: Parameters
+    _loop: SimLoop
+    _note: Callable[[str], None]
+    faulty: set[str]
+    damaged: set[str]
+    forgetful: set[str]
+
+    @abstractmethod
+    def _victim(self, rng: random.Random) -> Host | None: ...
+
+    @abstractmethod
+    def _power_may_fail(self, host: Host) -> bool: ...
+
+    @abstractmethod
+    def _restart(self, host: Host) -> None: ...
+
+    @abstractmethod
+    async def _down(self, hosts: Sequence[Host], duration: float, *, power: bool) -> None: ...
+
+    async def _slow_disk(self, host: Host, duration: float, rng: random.Random) -> None:
+        if host.sync_offload is not None:
+            host.sync_offload.slowest_s = rng.choice([0.05, 0.2])
+        await asyncio.sleep(duration)
+        if host.sync_offload is not None:
+            host.sync_offload.slowest_s = self._parameters.slowest_s
+
+    async def _stall_disk(self, host: Host, duration: float, rng: random.Random) -> None:
+        if host.sync_offload is not None:
+            host.sync_offload.stalled_until = self._loop.now + duration
+
+    async def _eio(self, host: Host, duration: float, rng: random.Random) -> None:
+        left = rng.choice([1, 2, 4, 8, 20])
+        fate = rng.choice(["nothing", "short", "dropped"])
+        if fate == "dropped" and not self._power_may_fail(host):
+            fate = "nothing"
+
+        def hook(operation: str, path: Path, size: int) -> None:
+            nonlocal left
+            left -= 1
+            if left > 0:
+                return
+            self.faulty.add(host.name)
+            if fate == "short" and operation == "write":
+                raise ShortWrite(rng.randrange(size + 1))
+            if fate == "dropped" and operation == "sync":
+                raise DroppedPages
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        await self._hooked(host, hook, duration)
+
+    async def _disk_full(self, host: Host, duration: float, rng: random.Random) -> None:
+        def hook(operation: str, path: Path, _size: int) -> None:
+            if operation in ("write", "allocate", "create"):
+                self.faulty.add(host.name)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        await self._hooked(host, hook, duration)
+
+    async def _hooked(self, host: Host, hook: Callable[[str, Path, int], None], duration: float) -> None:
+        host.disk.hook = hook
+        await asyncio.sleep(duration)
+        if host.disk.hook is hook:
+            host.disk.hook = None
+
+    async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
+        """Bytes of partition logs change while a victim is down; it finds them when it starts."""
+        victim = self._victim(rng)
+        if victim is None:
+            return
+        victim.kill(power=False)
+        for partition in range(self._parameters.settings.cluster.partitions):
+            names = [p for p in victim.disk.paths() if p.parent == victim.path("partitions", str(partition))]
+            logs = sorted(p for p in names if p.suffix == ".log")
+            indices = [p for p in names if p.suffix == ".idx"]
+            for path in [*logs[-1:], *indices]:
+                content = victim.disk.stable(path).rstrip(b"\0")
+                if len(content) > 64 and rng.random() < 0.7:
+                    self.damaged.add(victim.name)
+                    offset = rng.randrange(max(64, len(content) - TAIL_BYTES), len(content))
+                    if rng.random() < CUT_SHARE:
+                        victim.disk.cut(path, offset)
+                    else:
+                        victim.disk.flip(path, offset, 1 << rng.randrange(8))
+                    self._note(f"  {path} at {offset} of {len(content)}")
+        await asyncio.sleep(duration)
+        self._restart(victim)
+
+    async def _rot_journal(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A victim's journal, before its last group: what is behind it proves the damage: the node has to rejoin."""
+        victim = self._victim(rng)
+        if victim is None:
+            return
+        victim.kill(power=False)
+        directory = victim.path("journal")
+        files = [p for p in victim.disk.paths() if p.parent == directory]
+        segments = [p for p in files if p.suffix == ".journal"]
+        for path in rng.sample(segments, min(1, len(segments))):
+            content = victim.disk.stable(path)
+            end = _proven(content)
+            if end > JOURNAL_HEADER_BYTES:
+                self.forgetful.add(victim.name)
+                offset = rng.randrange(JOURNAL_HEADER_BYTES, end)
+                victim.disk.flip(path, offset, 1 << rng.randrange(8))
+                self._note(f"  {path} at {offset} of {end}")
+        if rng.random() < ELSEWHERE_SHARE:
+            self._rot_elsewhere(victim, files, segments, rng)
+        await asyncio.sleep(duration)
+        self._restart(victim)
+
+    def _rot_elsewhere(self, victim: Host, files: Sequence[Path], segments: Sequence[Path], rng: random.Random) -> None:
+        """Its base, a file's first bytes (but for the version: that is another release's), or a whole file."""
+        where = rng.choice(["base", "header", "gone"])
+        chosen = [p for p in files if p.name == "base"] if where == "base" else [*segments[:-1]]
+        for path in rng.sample(chosen, min(1, len(chosen))):
+            self.forgetful.add(victim.name)
+            self._note(f"  {path}: {where}")
+            if where == "gone":
+                hook, victim.disk.hook = victim.disk.hook, None
+                victim.disk.remove(path)
+                victim.disk.sync_directory(path.parent)
+                victim.disk.hook = hook
+            else:
+                size = len(victim.disk.stable(path)) if where == "base" else JOURNAL_HEADER_BYTES
+                victim.disk.flip(path, rng.choice([*range(6), *range(8, size)]), 1 << rng.randrange(8))
+
+    async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""
+        victim = self._victim(rng)
+        if victim is None:
+            return
+        lost = rng.random() < 0.5
+        done = False
+
+        def fault(path: Path, offset: int, _size: int) -> WriteFate | None:
+            nonlocal done
+            if done or path.suffix != ".log":
+                return None
+            done = True
+            self.damaged.add(victim.name)
+            return LOST if lost else misdirect(offset + 4096)
+
+        victim.disk.write_fault = fault
+        await asyncio.sleep(max(duration, 0.3))
+        if victim.disk.write_fault is fault:
+            victim.disk.write_fault = None
+        await self._down([victim], duration, power=True)
+
+
+def _proven(raw: bytes) -> int:
+    """Up to here a journal's file is known to have been synced: damage behind it may look like a torn tail."""
+    try:
+        header = codec.check_segment_header(raw, cluster=raw[CLUSTER], path="")
+    except CorruptData:
+        return 0
+    records, _ = codec.scan(memoryview(raw), header)
+    return max((each.end for each in records if each.sequence <= records[-1].synced), default=0)

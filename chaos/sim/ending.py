@@ -1,0 +1,210 @@
+"""How a run ends: a random quorum is healed and must serve, then the rest, and all members must be equal."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from chaos.sim.clients import Seen, SimClient
+from chaos.sim.host import Host
+from chaos.sim.lag import released
+from chaos.sim.loop import Process, SimLoop
+from chaos.sim.oracle import Oracle
+from chaos.sim.parameters import Parameters
+from dispatcher.backend import Backend
+from logboom import Add, Client, Record
+from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed
+from raftlog.configuration import Configuration, Role
+
+LIVE_WITHIN_S: Final = 30.0
+REACHED_LOOK_S: Final = 5.0
+WATCHER: Final = "watcher"
+
+
+class Ending:
+    """Of one run, after its faults. ``damaged``, ``forgetful``: hosts whose data, or journal, has rotted."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        hosts: Sequence[Host],
+        *,
+        loop: SimLoop,
+        oracle: Oracle,
+        seen: Seen,
+        damaged: set[str],
+        forgetful: set[str],
+        note: Callable[[str], None],
+        fail: Callable[[str, str], None],
+    ) -> None:
+        self._parameters = parameters
+        self._all = hosts
+        self._loop = loop
+        self._oracle = oracle
+        self._seen = seen
+        self._damaged, self._forgetful = damaged, forgetful
+        self._note = note
+        self._fail = fail
+
+    @property
+    def _hosts(self) -> list[Host]:
+        return [host for host in self._all if not host.retired]
+
+    async def play(self, clients: Sequence[tuple[SimClient, Process]], fork: Callable[[], random.Random]) -> None:
+        """Each phase in time."""
+        quorum = self._quorum(fork())
+        for host in self._hosts:
+            if host not in quorum:
+                host.kill(power=False)
+                host.may_run, host.wanted = False, host.may_run
+        for host in quorum:
+            host.start()
+        await self.within("a quorum serves", self._serves(quorum, fork))
+        for client, _ in clients:
+            client.stopped = True
+        await self.within("clients come to an end", self._done(clients))
+        if self._parameters.members_change:
+            await self.within("the members are settled", self._settled(quorum))
+        for host in self._hosts:
+            if host.name not in self._oracle.electorate.newest.ids:
+                host.retire()
+        for host in self._hosts:
+            host.may_run = host.may_run or host.wanted
+            host.start()
+        await self.within("all nodes converge", self._converge())
+        self._oracle.checkpoint()
+        self._oracle.idle()
+
+    def _quorum(self, rng: random.Random) -> list[Host]:
+        """No more than it takes: for the members that were committed last, and for all that may come next."""
+        electorate = self._oracle.electorate
+        # Of what was damaged and is not repaired yet, the others may hold the only copies.
+        broken = self._damaged | self._forgetful
+        hosts = [h for h in self._hosts if h.may_run and h.name not in broken]
+        first, *others = electorate.may_count(self._hosts)
+        others += [_grown(said) for said in (first, *others)]
+        able = [h for h in hosts if h.name in first.voters]
+        quorum = rng.sample(able, min(len(first.voters) // 2 + 1, len(able)))
+        for said in others:
+            more = [h for h in hosts if h.name in said.voters and h not in quorum]
+            missing = len(said.voters) // 2 + 1 - sum(h.name in said.voters for h in quorum)
+            quorum += more[: max(0, missing)]
+        return quorum
+
+    async def within(self, what: str, work: Awaitable[None]) -> None:
+        """Else the run fails."""
+        started = self._loop.now
+        task = asyncio.ensure_future(work)
+        done, _ = await asyncio.wait([task], timeout=LIVE_WITHIN_S)
+        if not done:
+            self._fail("Liveness", f"{what}: not within {LIVE_WITHIN_S:.0f} s; {self.standing()}")
+            task.cancel()
+            return
+        task.result()
+        self._note(f"{what}: after {self._loop.now - started:.2f} s")
+
+    def standing(self) -> str:
+        """What everybody thinks."""
+        return "; ".join(_standing(host) for host in self._hosts)
+
+    async def _serves(self, quorum: Sequence[Host], fork: Callable[[], random.Random]) -> None:
+        process = self._loop.process(WATCHER)
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        async def serve() -> None:
+            addresses = [host.member.client_address for host in quorum]
+            async with Client(addresses, rng=fork(), timeout=LIVE_WITHIN_S) as client:
+                last = 0
+                for partition in range(self._parameters.settings.cluster.partitions):
+                    last = max(last, await self._write(client, partition))
+                for host in quorum:
+                    await self._reaches(client, host, last)
+            self._loop.run_as(None, done.set_result, None)  # what follows is not the watcher's
+
+        self._loop.spawn(process, serve())
+        await done
+
+    async def _reaches(self, client: Client, host: Host, index: int) -> None:
+        """Unless the operator, who goes on meanwhile, removes it: then it hears of nothing any more."""
+        while host.name in self._oracle.electorate.newest.ids:
+            # A partition that the operator destroyed is not waited for by the next one.
+            with suppress(BarrierTimeout, DeadlineExceeded, PartitionDestroyed):
+                await client.barrier(index, node=host.member.client_address, timeout=REACHED_LOOK_S)
+                return
+
+    async def _write(self, client: Client, partition: int) -> int:
+        """And read it back; its global index. 0: the partition is gone, as somebody has asked for."""
+        kv = partition in self._parameters.kv_partitions
+        name = f"live-{partition}"
+        kind, key, value = ("add", name, 1) if kv else ("append", f"log{partition}", name)
+        op = self._seen.history.invoke(0, kind, key, value, partition)
+        command = Add(name.encode(), 1) if kv else Record(name.encode())
+        try:
+            receipt = await client.submit(partition, command, wait="applied")
+            self._seen.history.end(op, "ok", index=receipt.first_index, global_index=receipt.global_index)
+            if kv and await client.get(partition, name.encode()) != (1,):
+                self._fail("LinearizableRead", f"{name} was applied and is not read")
+        except PartitionDestroyed:
+            if partition not in self._seen.doomed:
+                self._fail("DestroyedByNobody", f"partition {partition} is gone, and nobody wanted that")
+            return 0
+        return receipt.global_index
+
+    async def _done(self, clients: Sequence[tuple[SimClient, Process]]) -> None:
+        while any(process.alive for _, process in clients):  # noqa: ASYNC110 - the dead wake nobody
+            await asyncio.sleep(0.1)
+
+    async def _settled(self, quorum: Sequence[Host]) -> None:
+        """What has the leader's word is committed: from now on the members are those that it says."""
+        while len(self._oracle.electorate.may_count(h for h in quorum if h.up)) > 1:  # noqa: ASYNC110 - nor do they
+            await asyncio.sleep(0.05)
+
+    async def _converge(self) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            hosts = [h for h in self._hosts if h.may_run]  # not who finds its damage only now
+            if any(h.node is None for h in hosts):
+                continue
+            backends = [h.node.pipeline for h in hosts if h.node is not None]
+            if _equal(backends) and len(self._oracle.electorate.may_count(hosts)) == 1:
+                return
+
+
+def _grown(said: Configuration) -> Configuration:
+    """A leader makes voters of those that join when they have caught up: at any moment, and asked by nobody."""
+    seats = [seat._replace(role=Role.VOTER) if seat.role is Role.JOINING else seat for seat in said.seats]
+    return replace(said, seats=tuple(seats))
+
+
+def _equal(backends: Sequence[Backend]) -> bool:
+    commits = {b.parent.global_index for b in backends}
+    return len(commits) == 1 and all(
+        b.recovered()
+        and released(b)
+        and b.raft.journal.last_index == b.raft.engine.commit_index
+        and all(m.applied_global_index in commits for m in b.watermarks.all())
+        for b in backends
+    )
+
+
+def _standing(host: Host) -> str:
+    if host.node is None:
+        return f"{host.name} down"
+    backend = host.node.pipeline
+    raft, engine = backend.raft, backend.raft.engine
+    role = "leads" if engine.is_leader else "candidate" if engine.is_candidate else "follows"
+    marks = " ".join(
+        f"{m.partition_id}:{m.applied_index}/{m.log_index}{'' if m.state == 'running' else m.state}"
+        for m in backend.watermarks.all()
+    )
+    return (
+        f"{host.name} {role} term {engine.term} commit {engine.commit_index}/{raft.journal.last_index}"
+        f"{'' if engine.may_lead else ' no vote'}{'' if backend.recovered() else ' recovering'}"
+        f"{'' if released(backend) else f' holds {backend.lagging.held}'}"
+        f"{'' if engine.votes else f' ({raft.members.roster.standing})'}"
+        f"{'' if raft.members.log.rejoining is None else ' rejoining'} [{marks}]"
+    )

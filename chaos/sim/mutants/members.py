@@ -1,0 +1,168 @@
+"""Bugs of the members' and the partitions' coming and going."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.edit import Edit, Mutant
+
+ENGINE: Final = "raftlog.engine:Engine."
+CHANGES: Final = "raftlog.changes:Changes."
+CONFIGURATION: Final = "raftlog.configuration:Configuration."
+LIFECYCLE: Final = "raftlog.lifecycle:Lifecycle."
+PARTITIONING: Final = "dispatcher.partitioning:Partitioning."
+
+MUTANTS: Final = (
+    Mutant(
+        "learners-count",
+        "Learners are asked for votes, and acknowledgements of theirs make quorums.",
+        ("ElectedByQuorum", "CommitOnQuorum"),
+        (Edit(ENGINE + "_follow", "for voter in current.voters if", "for voter in current.ids if"),),
+        needs="members_change",
+    ),
+    Mutant(
+        "all-links-count",
+        "Whoever has a link counts for the commit index: learners, guests, those who are just removed.",
+        ("CommitOnQuorum", "CommitOwnTerm", "LeaderComplete", "CommitTrue", "InvariantViolated"),
+        (
+            Edit(
+                ENGINE + "_held_by_quorum",
+                "*(match[n] if self._counts(n) else 0 for n in self._voters)",
+                "*(match[node] for node in self._peers.values())",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "own-vote-always",
+        "A candidate votes for itself although its journal says that it has no vote any more.",
+        ("ElectedByQuorum",),
+        (
+            Edit(
+                ENGINE + "_majority",
+                "(others + self.votes) > len(self._voters) + self.votes",
+                "(others + 1) > len(self._voters) + 1",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "counts-once-committed",
+        "A follower goes by another configuration only if it was committed when it came.",
+        ("LastInJournal",),
+        (
+            Edit(
+                ENGINE + "_store",
+                "self.membership.take(configuration)",
+                "if configuration.index <= self.commit_index: self.membership.take(configuration)",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "change-before-own-term",
+        "A new leader changes the members before it knows what is committed.",
+        ("ChangeAfterOwnTerm",),
+        (
+            Edit(CHANGES + "propose", "if not self._admits():", "if not self._engine.is_leader:"),
+            Edit(CHANGES + "tick", "not self._admits()", "not self._engine.is_leader"),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "two-changes-at-once",
+        "A change of the members does not wait until the one before is committed.",
+        ("OneChangeAtATime",),
+        (
+            Edit(CHANGES + "propose", "if current.index > engine.commit_index:", "if False:"),
+            Edit(CHANGES + "tick", "and current.index <= engine.commit_index and self._waiting is None", ""),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "cut-off-and-kept",
+        "A configuration that is cut off the journal counts on.",
+        ("LastInJournal",),
+        (
+            Edit(
+                "raftlog.membership:Membership.truncated",
+                "while len(self._known) > 1 and",
+                "while False and",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "voter-without-entries",
+        "Whoever joins is made a voter as soon as there is a link.",
+        ("PromotedBehind",),
+        (
+            Edit(
+                CHANGES + "tick",
+                "and engine.acknowledged_by(node) >= current.index",
+                "",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "removed-and-forgotten",
+        "A configuration does not say who was removed.",
+        ("IdsNotReused",),
+        (Edit(CONFIGURATION + "removing", "removed=tuple(sorted((*self.removed, node)))", "removed=self.removed"),),
+        needs="members_change",
+    ),
+    Mutant(
+        "partition-id-again",
+        "The id of the last partition that was created is given again once that is destroyed.",
+        ("IdsNotReused",),
+        (
+            Edit(
+                LIFECYCLE + "after",
+                "return replace(fixed, created={p:",
+                "return replace(fixed, next_id=max(begun, self.next_id - (partition + 1 == self.next_id)), created={p:",
+            ),
+        ),
+        needs="partitions_change",
+    ),
+    Mutant(
+        "created-in-another-mode",
+        "A partition is opened in the cluster's mode, whatever was ordered.",
+        ("OpenedAsOrdered", "AckDurable"),
+        (
+            Edit(
+                "server.partitions:PartitionRooms.open",
+                "self.open_log(partition_id, kind)",
+                "self.open_log(partition_id, kind._replace(mode=self._settings.cluster.mode))",
+            ),
+        ),
+        needs="partitions_change",
+    ),
+    Mutant(
+        "begun-not-fixed",
+        "The log does not say how many partitions the cluster began with, and nobody compares.",
+        ("DestroyedByNobody", "DestroyedStaysSo", "IdsNotReused", "NoSelfStop", "Liveness", "InvariantViolated"),
+        (
+            Edit(LIFECYCLE + "after", "replace(self, begun=begun, next_id", "replace(self, next_id"),
+            Edit(PARTITIONING + "handed_up", "if self.lifecycle.begun != self._begun:", "if False:"),
+        ),
+        needs="partitions_change",
+    ),
+    Mutant(
+        "destroyed-and-removed-early",
+        "What is left of a destroyed partition goes before the journal begins behind its last batch.",
+        ("AcknowledgedKept", "AckDurable", "I2", "NoSelfStop", "InvariantViolated", "NothingUnhandled", "Liveness"),
+        (Edit(PARTITIONING + "forget", "if base.is_gone(p)", "if self.lifecycle.is_gone(p)"),),
+        needs="partitions_change",
+    ),
+    Mutant(
+        "last-partition-goes",
+        "The last partition can be destroyed.",
+        ("LastPartitionStays",),
+        (
+            Edit(LIFECYCLE + "refuses", 'return "it is the last partition" if count == 1 else ""', 'return ""'),
+            Edit(PARTITIONING + "destroy", "if left == [partition_id]:", "if False:"),
+        ),
+        needs="begun_go",
+    ),
+)

@@ -1,0 +1,159 @@
+"""Simulated clients that read the log: what comes out must be what everybody else is told, in order, with no gap."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from chaos.sim.parameters import Parameters
+from logboom import Client, LogBatch
+from logboom.client.cursors import Cursor
+from logboom.errors import IndexCompacted, LogboomError, Voided
+
+if TYPE_CHECKING:
+    from chaos.sim.clients import Seen
+
+READ_S: Final = 3.0
+ERROR_PAUSE_S: Final = 0.2
+WHOLE_SHARE: Final = 0.2
+"""Of the reads: from the beginning. The others begin near the end of what anybody has read."""
+BACK: Final = (0, 5, 30)
+"""Global indices before that."""
+READERS: Final = 2
+"""Names of cursors that clients share."""
+
+
+@dataclass
+class Places:
+    """What anybody has read, of all clients: the same place holds the same for everyone."""
+
+    by_global: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
+    """Partition, first index and content of a batch, by its global index."""
+    newest: int = 0
+    """The highest of them."""
+    cursors: dict[str, int] = field(default_factory=dict)
+    """The highest position that a cursor is known to have had."""
+
+
+class LogReaders:
+    """One client's."""
+
+    def __init__(self, client: Client, parameters: Parameters, seen: Seen, rng: random.Random) -> None:
+        self._client = client
+        self._parameters = parameters
+        self._seen = seen
+        self._rng = rng
+        self._cursors: dict[str, Cursor] = {}
+
+    @property
+    def _partitions(self) -> list[int]:
+        return self._parameters.kv_partitions + self._parameters.log_partitions
+
+    async def look(self) -> None:
+        """One read of the log, of some kind."""
+        works = [self._tail, self._scan, self._fetch, self._cursor, self._view]
+        try:
+            async with asyncio.timeout(READ_S):
+                await self._rng.choice(works)()
+        except (IndexCompacted, TimeoutError):
+            pass
+        except LogboomError as error:
+            if error.code in ("corrupt_data", "protocol") and "lost" not in str(error):
+                self._suspect(error)
+            await asyncio.sleep(ERROR_PAUSE_S)
+
+    def _wrong(self, invariant: str, story: str) -> None:
+        self._seen.problems.append((invariant, story))
+
+    def _suspect(self, error: LogboomError) -> None:
+        """Damage is said where there is some; a scan that is not what was announced is never right."""
+        if any(word in str(error) for word in ("announced", "came after", "expected", "safe to give")):
+            self._wrong("ScanComplete", str(error))
+
+    def _same(self, batch: LogBatch) -> None:
+        place = batch.partition_id, int(batch.first_index), bytes(batch.records.data)
+        places = self._seen.places
+        known = places.by_global.setdefault(batch.global_index, place)
+        places.newest = max(places.newest, batch.global_index)
+        if known != place:
+            self._wrong("PrefixAgreement", f"at {batch.global_index}: {place!r} and {known!r}")
+
+    def _start(self) -> int:
+        """A global index to read from."""
+        if self._rng.random() < WHOLE_SHARE:
+            return 0
+        return max(0, self._seen.places.newest - self._rng.choice(BACK))
+
+    async def _tail(self) -> None:
+        partition, index, start = self._rng.choice(self._partitions), 0, self._start()
+
+        def stepped_over(gap: Voided) -> None:
+            nonlocal index
+            index = gap.next if index else 0
+
+        level = self._rng.choice(["durable", "applied"])
+        async for batch in self._client.tail(partition, start_global=start, level=level, on_void=stepped_over):
+            if batch.global_index < start:
+                self._wrong("GlobalOrder", f"{partition} from {start} on begins at {batch.global_index}")
+            if index and batch.first_index != index:
+                self._wrong("OffsetsDenseUnique", f"{partition}: {batch.first_index} after {index - 1}")
+            index = batch.position
+            self._same(batch)
+
+    async def _scan(self) -> None:
+        partitions = sorted(self._rng.sample(self._partitions, self._rng.randint(1, len(self._partitions))))
+        start = self._start()
+        last, nexts = start - 1, dict[int, int]()
+        async for batch in self._client.scan_log(partitions, start_global=start):
+            partition = batch.partition_id
+            if batch.global_index <= last or partition not in partitions:
+                self._wrong("GlobalOrder", f"{partition} at {batch.global_index} after {last}")
+            whole = self._parameters.blackout is None  # else some may be void
+            if whole and nexts.get(partition, batch.first_index) != batch.first_index:
+                self._wrong("ScanComplete", f"{partition}: {batch.first_index}, not {nexts[partition]}")
+            last, nexts[partition] = batch.global_index, batch.position
+            self._same(batch)
+
+    async def _fetch(self) -> None:
+        partition = self._rng.choice(self._partitions)
+        rows = [row async for row in self._client.tail_metadata(partition, start_global=self._start())]
+        if rows:
+            row = self._rng.choice(rows)
+            wanted = row.descriptors()
+            found = await self._client.fetch(wanted, timeout=READ_S)
+            known = self._seen.places.by_global.get(row.global_index)
+            if known is not None and known[1] == row.first_index and known[2] != b"".join(found):
+                self._wrong("NoServeCorrupt", f"fetched at {row.global_index}: {found!r}, not {known!r}")
+
+    async def _cursor(self) -> None:
+        name = f"reader{self._rng.randrange(READERS)}"
+        cursor = self._cursors.setdefault(name, self._client.cursor(name))
+        known = self._seen.places.cursors
+        floor = known.get(name, 0)
+        wanted = self._rng.randint(1, 1000)
+        if self._rng.random() < 0.5:
+            now = await cursor.position(timeout=READ_S)
+        else:
+            now = await cursor.commit(wanted, timeout=READ_S)
+            if now < wanted:
+                self._wrong("CursorMonotonic", f"{name} is at {now} after {wanted} was committed")
+        if now < floor:
+            self._wrong("CursorMonotonic", f"{name} was at {floor} and is at {now}")
+        known[name] = max(known.get(name, 0), now)
+
+    async def _view(self) -> None:
+        """A request over several partitions is in a view as a whole or not at all."""
+        partitions = self._parameters.kv_partitions
+        if len(partitions) < 2:
+            return
+        requests = [ops for ops in self._seen.together if not any(op.partition in self._seen.doomed for op in ops)]
+        state = {
+            (entry.partition_id, entry.key.decode())
+            async for entry in self._client.scan_view(partitions, timeout=READ_S)
+        }
+        for ops in requests:
+            mine = {(op.partition, op.key) for op in ops if op.partition in partitions}
+            if len(mine) == len(ops) and 0 < len(mine & state) < len(mine):
+                self._wrong("ViewAtomic", f"half of a request: {sorted(mine & state)} of {sorted(mine)}")

@@ -1,0 +1,201 @@
+"""One gate's budgets: what is taken of them, since when, how fast it drains, and what a signal withholds. Sans-io."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from logboom.types import PartitionId
+
+AGES_KEPT: Final = 64
+RATE_S: Final = 0.1
+"""A rate is of at least so long;"""
+RATE_KEPT: Final = 0.6
+"""and this much of it is from before."""
+UNITS: Final = ("ops", "bytes", "batches")
+
+
+class Limits(NamedTuple):
+    """Of one gate. ``age_s`` 0: any age will do."""
+
+    scope: str
+    """`partition` or `node`: the gates' names begin with it."""
+    operations: int
+    nbytes: int
+    batches: int
+    age_s: float
+
+
+class Refusal(NamedTuple):
+    """Which gate, and what would have to be given back before it opens."""
+
+    gate: str
+    partition_id: PartitionId | None
+    used: float
+    maximum: float
+    retry_after: float = 0.0
+    share_of: str | None = None
+    """Only this principal is held back, by its fair share; None: everybody is."""
+
+
+class Verdict(NamedTuple):
+    """What a signal says of a partition or the node: how much of all budgets is withheld, 1: nothing is admitted."""
+
+    signal: str
+    pressure: float
+    refusal: dict[str, object] | None = None
+    """A typed error in its wire form: what to refuse with in place of Overloaded."""
+
+
+class Taken:
+    """One partition's part of a ticket."""
+
+    __slots__ = ("given", "nbytes", "operations", "partition_id", "principal", "since")
+
+    def __init__(self, partition_id: PartitionId, operations: int, nbytes: int, principal: str, since: float) -> None:
+        self.partition_id = partition_id
+        self.operations = operations
+        self.nbytes = nbytes
+        self.principal = principal
+        self.since = since
+        self.given = False
+
+
+class Use:
+    """What is taken."""
+
+    __slots__ = ("batches", "nbytes", "operations")
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.nbytes = 0
+        self.batches = 0
+
+    def take(self, operations: int, nbytes: int, batches: int) -> None:
+        """Or, below zero, give back."""
+        self.operations += operations
+        self.nbytes += nbytes
+        self.batches += batches
+
+    @property
+    def whole(self) -> bool:
+        """Nothing below zero, and nothing left over when everything has been given back."""
+        if self.batches <= 0:
+            return self.batches == self.operations == self.nbytes == 0
+        return self.operations >= 0 and self.nbytes >= 0
+
+
+class Gate(Use):
+    """All budgets of a partition, or of the node."""
+
+    __slots__ = ("_ages", "_drained", "_measured_at", "_rates", "_verdicts", "limits", "partition_id", "verdict")
+
+    def __init__(self, limits: Limits, partition_id: PartitionId | None) -> None:
+        super().__init__()
+        self.limits = limits
+        self.partition_id = partition_id
+        self.verdict: Verdict | None = None
+        """The worst of all sources'; None: all is well."""
+        self._verdicts: dict[str, Verdict] | None = None
+        self._ages: deque[Taken] | None = None  # an idle partition costs no queue
+        self._drained = self._rates = (0.0, 0.0, 0.0)
+        self._measured_at = 0.0
+
+    def judge(self, source: str, verdict: Verdict | None) -> bool:
+        """What a source says now; True: less is withheld than before."""
+        before, known = self.verdict, self._verdicts or {}
+        if verdict is None:
+            known.pop(source, None)
+        else:
+            known[source] = verdict
+        self._verdicts = known or None
+        self.verdict = max(known.values(), key=lambda each: each.pressure) if known else None
+        return before is not None and (self.verdict is None or self.verdict.pressure < before.pressure)
+
+    def admitted(self, taken: Taken) -> None:
+        """A part was taken of this."""
+        ages = self._ages
+        if ages is None:
+            ages = self._ages = deque()
+        elif len(ages) > 2 * self.batches + AGES_KEPT:
+            ages = self._ages = deque(each for each in ages if not each.given)
+        ages.append(taken)
+
+    def drained(self, taken: Taken) -> None:
+        """A part was given back."""
+        operations, nbytes, batches = self._drained
+        self._drained = (operations + taken.operations, nbytes + taken.nbytes, batches + 1)
+
+    def outstanding(self) -> list[Taken]:
+        """All that is not given back."""
+        return [each for each in self._ages or () if not each.given]
+
+    def age(self, now: float) -> float:
+        """Seconds since the oldest part was taken that is not given back."""
+        ages = self._ages
+        while ages and ages[0].given:
+            ages.popleft()
+        return now - ages[0].since if ages else 0.0
+
+    def refusal(self, wanted: tuple[int, int, int], now: float) -> Refusal | None:
+        """Why so much of each cannot be had now."""
+        limits, verdict = self.limits, self.verdict
+        operations, nbytes, batches = wanted
+        if (
+            verdict is None
+            and not limits.age_s
+            and self.operations + operations <= limits.operations
+            and self.nbytes + nbytes <= limits.nbytes
+            and self.batches + batches <= limits.batches
+        ):
+            return None
+        if verdict is not None and verdict.pressure >= 1:
+            return Refusal(verdict.signal, self.partition_id, verdict.pressure, 1)
+        if limits.age_s and (age := self.age(now)) > limits.age_s:
+            return Refusal(f"{limits.scope}_age_ms", self.partition_id, age * 1000, limits.age_s * 1000)
+        left = 1.0 if verdict is None else 1 - verdict.pressure
+        for unit, (used, more, maximum) in enumerate(self._rows(wanted)):
+            if used + more > maximum:
+                wait = self._until(unit, used + more - maximum, now)
+                return Refusal(f"{limits.scope}_{UNITS[unit]}", self.partition_id, used, maximum, wait)
+            if verdict is not None and used and used + more > left * maximum:  # one always goes through
+                wait = self._until(unit, used + more - left * maximum, now)
+                return Refusal(verdict.signal, self.partition_id, verdict.pressure, 1, wait)
+        return None
+
+    def share(self, use: Use | None, wanted: tuple[int, int, int], factor: float, now: float) -> Refusal | None:
+        """``use`` is somebody's part of this: with more he would have over ``factor`` times what is left free.
+
+        So whoever is alone gets factor / (1 + factor) of it, two get 2 factor / (1 + 2 factor) together, and however
+        many there are something is left for the next (Choudhury and Hahne's dynamic thresholds).
+        """
+        if use is None or not use.batches or not factor:
+            return None
+        held = (use.operations, use.nbytes, use.batches)
+        for unit, (used, more, maximum) in enumerate(self._rows(wanted)):
+            allowed = factor * (maximum - used - more)
+            if held[unit] + more > allowed:
+                wait = self._until(unit, (held[unit] + more - allowed) / (1 + factor), now)
+                return Refusal(f"{self.limits.scope}_{UNITS[unit]}", self.partition_id, used, maximum, wait)
+        return None
+
+    def _rows(self, wanted: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
+        limits = self.limits
+        return (
+            (self.operations, wanted[0], limits.operations),
+            (self.nbytes, wanted[1], limits.nbytes),
+            (self.batches, wanted[2], limits.batches),
+        )
+
+    def _until(self, unit: int, lacking: float, now: float) -> float:
+        """Seconds in which so much drains, as it has of late; 0: nobody knows."""
+        elapsed = now - self._measured_at
+        if elapsed >= RATE_S:
+            kept = RATE_KEPT if any(self._rates) else 0.0
+            self._rates = tuple(  # type: ignore[assignment]  # three of three
+                kept * rate + (1 - kept) * drained / elapsed
+                for rate, drained in zip(self._rates, self._drained, strict=True)
+            )
+            self._drained, self._measured_at = (0.0, 0.0, 0.0), now
+        rate = self._rates[unit]
+        return lacking / rate if rate > 0 else 0.0

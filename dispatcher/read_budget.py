@@ -1,0 +1,145 @@
+"""How much all readers of one node may hold in memory, and how many segments they may read at once. Sans-io.
+
+Bytes and segments are admitted in one step, or neither. Whoever is admitted either reads, which ends, or has said
+that it waits for its client (``Grant.park``): then it gives back as soon as somebody else needs the room. So the
+earliest in the log always gets its turn, and with nobody else admitted it goes on however much it needs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from ports.invariant import invariant
+
+
+class Grant:
+    """What one reader holds, or waits for. Everything here may be called again."""
+
+    __slots__ = ("_admitted", "_budget", "_reclaim", "held", "nbytes", "segments", "waiting")
+
+    def __init__(self, budget: ReadBudget, nbytes: int, segments: int, admitted: Callable[[], None]) -> None:
+        self._budget = budget
+        self.nbytes = nbytes
+        self.segments = segments
+        self._admitted = admitted
+        self._reclaim: Callable[[], None] | None = None
+        self.held = False
+        self.waiting = False
+
+    def give(self) -> None:
+        """By the budget."""
+        self.held, self.waiting = True, False
+        self._admitted()
+
+    def park(self, reclaim: Callable[[], None]) -> None:
+        """What was read waits for its client. ``reclaim`` is called when it has to go: it gives all back."""
+        self._reclaim = reclaim
+        self._budget.parked(self)
+
+    def read(self, nbytes: int) -> None:
+        """The segments were read, and so many bytes came of it."""
+        if self.held:
+            self._budget.adjust(self, nbytes=nbytes, segments=0)
+
+    def sent(self, nbytes: int) -> None:
+        """So much of it is somebody else's now."""
+        if self.held:
+            self._budget.adjust(self, nbytes=max(0, self.nbytes - nbytes), segments=self.segments)
+
+    def release(self) -> None:
+        """All of it, or the place in the line."""
+        self._budget.release(self)
+
+    def reclaim(self) -> None:
+        """By the budget."""
+        back, self._reclaim = self._reclaim, None
+        if back is not None:
+            back()
+        invariant(not self.held, "a reader kept {} bytes that were asked back", self.nbytes)
+
+
+class ReadBudget:
+    """One node's."""
+
+    def __init__(self, *, bytes_max: int, segments_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.segments_max = segments_max
+        self.nbytes = 0
+        self.segments = 0
+        self._held: set[Grant] = set()
+        self._parked: dict[Grant, None] = {}
+        """In the order in which they were."""
+        self._waiting: list[tuple[int, int, Grant]] = []
+        self._serial = itertools.count()
+        self._waking = False
+
+    @property
+    def waiters(self) -> int:
+        """Readers in line."""
+        return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """There is room for what may not be needed."""
+        return 2 * self.nbytes <= self.bytes_max and not self._waiting
+
+    def ask(self, *, nbytes: int, segments: int, order: int, admitted: Callable[[], Any]) -> Grant:
+        """``admitted`` is called once there is room, perhaps before this returns; lowest ``order`` first."""
+        grant = Grant(self, nbytes, segments, admitted)
+        grant.waiting = True
+        heapq.heappush(self._waiting, (order, next(self._serial), grant))
+        self._wake()
+        return grant
+
+    def _fits(self, grant: Grant) -> bool:
+        bytes_fit = self.nbytes + grant.nbytes <= self.bytes_max
+        return not self._held or (bytes_fit and self.segments + grant.segments <= self.segments_max)
+
+    def _wake(self) -> None:
+        if self._waking:
+            return  # who gives back while somebody is woken is part of the same turn
+        self._waking = True
+        try:
+            while self._waiting:
+                grant = self._waiting[0][2]
+                while not self._fits(grant) and self._parked:
+                    next(iter(self._parked)).reclaim()
+                if not self._fits(grant):
+                    return
+                heapq.heappop(self._waiting)
+                self.nbytes += grant.nbytes
+                self.segments += grant.segments
+                self._held.add(grant)
+                grant.give()
+        finally:
+            self._waking = False
+
+    def parked(self, grant: Grant) -> None:
+        """See Grant."""
+        if grant.held:
+            self._parked[grant] = None
+            self._wake()
+
+    def adjust(self, grant: Grant, *, nbytes: int, segments: int) -> None:
+        """See Grant."""
+        self.nbytes += nbytes - grant.nbytes
+        self.segments += segments - grant.segments
+        grant.nbytes, grant.segments = nbytes, segments
+        invariant(self.nbytes >= 0 <= self.segments, "readers hold {} bytes, {} segments", self.nbytes, self.segments)
+        self._wake()
+
+    def release(self, grant: Grant) -> None:
+        """See Grant."""
+        if grant.waiting:
+            grant.waiting = False
+            self._waiting = [each for each in self._waiting if each[2] is not grant]
+            heapq.heapify(self._waiting)
+            self._wake()
+        self._parked.pop(grant, None)
+        if grant.held:
+            grant.held = False
+            self._held.discard(grant)
+            self.adjust(grant, nbytes=0, segments=0)

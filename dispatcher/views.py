@@ -1,0 +1,162 @@
+"""The state of several partitions as of one ``global_log_index``: a consistent scan over all of them.
+
+In one turn of the loop, at commit index G, every partition's worker is told to stop where its log ends then: none can
+have applied more. Each stops only until a view of its state is open, a read transaction, and goes on; so what is held
+up is one group, and what comes out is the state at G everywhere, however long the client takes to read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+from dispatcher import reads
+from dispatcher.requests import field_of
+from logboom.commands import Value
+from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded, Unavailable
+from logboom.state_machine import Machine, Position
+from logboom.types import PartitionId
+from partitions.worker import ApplyWorker, Stop
+
+PARTITIONS_MAX: Final = 1024
+Rows = tuple[list[tuple[bytes, Value]], Position]
+
+
+class View:
+    """One partition's: the first chunk, which made it, and what comes after."""
+
+    def __init__(self, first: Rows | None, rest: Iterator[Rows]) -> None:
+        self.first = first
+        self._rest = rest
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def more(self) -> Rows | None:
+        """The next chunk; off the loop."""
+        with self._lock:
+            rows = None if self._closed else next(self._rest, None)
+        if self._closed:
+            self.close()
+        return rows
+
+    def close(self) -> None:
+        """Let the state go: now, or when the read that is under way ends."""
+        self._closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                close = getattr(self._rest, "close", None)
+                if close is not None:
+                    close()
+            finally:
+                self._lock.release()
+
+
+class Views:
+    """One node's."""
+
+    def __init__(self, backend: Any, *, views_max: int) -> None:
+        self._backend = backend
+        self._views_max = views_max
+        self.open = 0
+
+    async def scan(
+        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+    ) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+        """Headers and bodies of ENTRIES, one partition after the other, each ascending.
+
+        Raises QuotaExceeded, InvalidRequest (a partition has no keys), and what any read raises.
+        """
+        if self.open >= self._views_max:
+            raise QuotaExceeded("too many views are open", limit=self._views_max, used=self.open, retry_after=0.1)
+        if len(partitions) > PARTITIONS_MAX:
+            raise InvalidRequest(f"{len(partitions)} partitions in one view; at most {PARTITIONS_MAX}")
+        for partition in partitions:
+            if self._backend.partitioning.kind(partition).state_machine == "log":
+                raise InvalidRequest(f"partition {partition} is a log: it has no keys to scan")
+        start, end = reads.scan_range(header)
+        limit = field_of(header, "limit", int, 0)
+        self.open += 1
+        views: dict[PartitionId, View] = {}
+        try:
+            with ExitStack() as uses:
+                for partition in partitions:
+                    uses.enter_context(self._backend.using(partition))
+                await reads.make_fresh(self._backend, header, partitions[0], deadline)
+                scan = partial(_first, start=start, end=end, limit=limit)
+                global_index = await self._gather(partitions, scan, views, deadline)
+                for partition in dict.fromkeys(partitions):
+                    async for rows in self._rows(partition, views[partition]):
+                        reply, body = reads.entries(*rows)
+                        yield {**reply, "partition": partition, "global_index": global_index}, body
+        finally:
+            self.open -= 1
+            for view in views.values():
+                view.close()
+
+    async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
+        rows = view.first
+        try:
+            while rows is not None:
+                yield rows
+                if partition not in self._backend.partition_ids():
+                    raise self._backend.missing(partition)
+                rows = await self._backend.offload.run(view.more)
+        except OSError as error:
+            raise Unavailable(f"the state of partition {partition} could not be read: {error}") from error
+        except CorruptData as error:
+            reads.state_damaged(self._backend, partition, self._backend.machines[partition], error)
+            raise
+
+    async def _gather(
+        self, partitions: Sequence[PartitionId], scan: Any, views: dict[PartitionId, View], deadline: float
+    ) -> int:
+        """Fills ``views``; returns the index that they are of."""
+        backend, loop = self._backend, asyncio.get_running_loop()
+        whole: asyncio.Future[None] = loop.create_future()
+        stops: dict[PartitionId, tuple[ApplyWorker, Stop]] = {}
+        global_index = int(backend.parent.global_index)
+
+        def taken(partition: PartitionId, through: int, view: View | None) -> None:
+            stops.pop(partition, None)
+            if whole.done():  # nobody waits any more
+                if view is not None:
+                    view.close()
+                return
+            if view is None:
+                whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
+                return
+            views[partition] = view
+            applied = view.first[1].applied_index if view.first is not None else through
+            if applied != through:
+                whole.set_exception(CorruptData(f"partition {partition}: a view of {applied}, not of {through}"))
+            elif len(views) == len(set(partitions)):
+                whole.set_result(None)
+
+        for partition in dict.fromkeys(partitions):  # in one turn: all of the same moment
+            worker, through = backend.workers[partition], backend.logs[partition].committed_index
+            stops[partition] = worker, worker.stop_at(through, scan, partial(taken, partition, through))
+        timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), _too_late, whole, stops)
+        backend.hurry(list(stops))
+        try:
+            await whole
+        finally:
+            timer.cancel()
+            for worker, stop in list(stops.values()):
+                worker.go_on(stop)
+        return global_index
+
+
+def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
+    """Off the loop, while nothing is applied."""
+    rest = machine.scan(start=start, end=end, limit=limit, chunk=reads.SCAN_CHUNK)
+    return View(next(rest, None), rest)
+
+
+def _too_late(whole: asyncio.Future[None], stops: Mapping[PartitionId, object]) -> None:
+    if not whole.done():
+        waiting = ", ".join(map(str, list(stops)[:8]))
+        whole.set_exception(Unavailable(f"partitions {waiting} have not applied everything in time"))

@@ -1,0 +1,15 @@
+"""The first 128 bytes of a batch: on disk, between nodes, and in BATCHES to clients. See ``partitions/batch.py``."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+MAGIC: Final = b"LBB1"
+VERSION: Final = 1
+HEAD: Final = struct.Struct("<4sHHIIQQQ16sIIQQII")
+"""Magic, version, flags, partition, records, first index, term, timestamp, producer, epoch, codec, first sequence,
+floor, metadata length, data length."""
+DIGESTS: Final = struct.Struct("<16s16s")
+CRC: Final = struct.Struct("<I4x")
+HEADER_BYTES: Final = HEAD.size + DIGESTS.size + CRC.size

@@ -1,0 +1,74 @@
+"""Requests of a dense producer leave in the order of their sequences, and again so after a failure.
+
+A node refuses a record whose predecessor it has not seen (OutOfSequence), and so all that follow it. Whoever is not
+the next waits here: for those before it that have yet to get a turn of the connection, which favours the last to come
+when it is congested, and for those that have failed and are about to be sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+
+class Turn:
+    """One request's, from the call until its outcome."""
+
+    def __init__(self, first_sequence: int, line: list[Turn]) -> None:
+        self.first_sequence = first_sequence
+        self._line = line
+        self._sent = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def come(self) -> None:
+        """Wait until all before it are on their way. Then call ``sent``, before anything is awaited."""
+        while self._next() is not self:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+
+    def sent(self) -> None:
+        """It is on its way: the next may follow."""
+        self._sent = True
+        self._call_next()
+
+    def failed(self) -> None:
+        """It has to be sent again, before all that follow."""
+        self._sent = False
+
+    def leave(self) -> None:
+        """It has its outcome."""
+        self._line.remove(self)
+        self._call_next()
+
+    def _next(self) -> Turn | None:
+        return next((turn for turn in self._line if not turn._sent), None)  # noqa: SLF001 - its own class
+
+    def _call_next(self) -> None:
+        turn = self._next()
+        if turn is not None and turn._waiting is not None and not turn._waiting.done():  # noqa: SLF001
+            turn._waiting.set_result(None)  # noqa: SLF001
+
+
+class Lines:
+    """All dense requests of a client, by producer and partition."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, list[Turn]] = {}
+
+    @contextmanager
+    def turn(self, stream: Hashable, first_sequence: int) -> Iterator[Turn]:
+        """Stand in line until the request has its outcome."""
+        line = self._lines.setdefault(stream, [])
+        own = Turn(first_sequence, line)
+        insort(line, own, key=lambda turn: turn.first_sequence)
+        try:
+            yield own
+        finally:
+            own.leave()
+            if not line and self._lines.get(stream) is line:
+                del self._lines[stream]

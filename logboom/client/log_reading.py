@@ -1,0 +1,144 @@
+"""What a client reads of the log. ``logboom.Client`` has all of it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
+from logboom.client.reads import Reader
+from logboom.client.streams import TAIL_CREDIT, OnCompacted, OnVoid, Select, Start, close
+from logboom.errors import InvalidRequest
+from logboom.types import Level
+
+
+class LogReading:
+    """See the module."""
+
+    _reader: Reader
+
+    @abstractmethod
+    def _deadline(self, timeout: float | None) -> float: ...
+
+    @abstractmethod
+    async def partitions(self) -> list[int]:
+        """Of the cluster."""
+
+    def tail(
+        self,
+        partition_id: int,
+        *,
+        start: int = 0,
+        start_global: int = 0,
+        start_time: int | datetime | None = None,
+        follow: bool = False,
+        level: str = "durable",
+        key_prefix: bytes | None = None,
+        header: tuple[str, bytes | None] | None = None,
+        batch_records: int = 0,
+        batch_bytes: int = 0,
+        on_compacted: OnCompacted = "error",
+        on_void: OnVoid | None = None,
+        cold: bool = False,
+        credit: int = TAIL_CREDIT,
+        node: str | None = None,
+    ) -> AsyncIterator[LogBatch]:
+        """The log of a partition from a position on, batch by batch; with ``follow``, for ever.
+
+        The position: ``start`` (index), ``start_global`` or ``start_time`` (milliseconds since 1970, or a datetime); by
+        default the first record that is still there. Where records have been removed, IndexCompacted, or with
+        ``on_compacted="first"`` from the first that is there. ``level="applied"``: only what has taken effect.
+        ``key_prefix`` and ``header`` (name, and value or None for any) are looked at by the node: see
+        ``LogBatch.offsets``. ``batch_records`` and ``batch_bytes``: larger batches come in pieces. ``cold``: nobody
+        else reads this soon. ``credit``: bytes that the node sends ahead of what was taken. ``batch.position`` is the
+        ``start`` to go on from. What was lost and declared void is stepped over, and ``on_void`` is told of it; what
+        that raises ends the tail.
+        """
+        fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=cold)
+        fields |= {"records_max": batch_records, "bytes_max": batch_bytes}
+        where = Start.of(start, start_global, start_time)
+        return self._reader.tail(
+            partition_id,
+            start=where,
+            node=node,
+            fields=fields,
+            on_compacted=on_compacted,
+            on_void=on_void,
+            credit=credit,
+        )
+
+    def tail_metadata(
+        self,
+        partition_id: int,
+        *,
+        start: int = 0,
+        start_global: int = 0,
+        start_time: int | datetime | None = None,
+        follow: bool = False,
+        level: str = "durable",
+        key_prefix: bytes | None = None,
+        header: tuple[str, bytes | None] | None = None,
+        on_compacted: OnCompacted = "error",
+        on_void: OnVoid | None = None,
+        node: str | None = None,
+    ) -> AsyncIterator[LogMetadata]:
+        """As ``tail``, without the data: keys, headers, sizes, and descriptors for ``fetch``."""
+        fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=False)
+        where = Start.of(start, start_global, start_time)
+        return self._reader.tail_metadata(
+            partition_id, start=where, node=node, fields=fields, on_compacted=on_compacted, on_void=on_void
+        )
+
+    async def fetch(
+        self,
+        descriptors: Sequence[Descriptor],
+        select: Select | None = None,
+        *,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> list[bytes]:
+        """Payloads of records, in the order of ``descriptors``; any node has them.
+
+        ``select`` names the parts of each that are wanted, as (offset, length); they come back to back.
+        """
+        return await self._reader.fetch(descriptors, select, node=node, deadline=self._deadline(timeout))
+
+    async def scan_log(
+        self,
+        partitions: Sequence[int] | None = None,
+        *,
+        start_global: int = 0,
+        start_time: int | datetime | None = None,
+        follow: bool = False,
+        level: str = "durable",
+        on_compacted: OnCompacted = "error",
+        cold: bool = False,
+        node: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[LogBatch]:
+        """Batches of many partitions (None: all) in global order, up to what was safe to give when it began.
+
+        Nothing that comes out can be preceded by something that does not. With ``follow``, for ever. Memory is
+        bounded on both sides, however many partitions there are. ``timeout``: for learning which there are.
+        """
+        chosen = partitions if partitions is not None else await self.partitions()
+        fields = _feed_fields(follow=follow, level=level, key_prefix=None, header=None, cold=cold)
+        where = Start.of(0, start_global, start_time)
+        batches = self._reader.scan_log(chosen, start=where, node=node, fields=fields, on_compacted=on_compacted)
+        try:
+            async for batch in batches:
+                yield batch
+        finally:
+            await close(batches)
+
+
+def _feed_fields(
+    *, follow: bool, level: str, key_prefix: bytes | None, header: tuple[str, bytes | None] | None, cold: bool
+) -> dict[str, Any]:
+    if level not in (Level.DURABLE, Level.APPLIED):
+        raise InvalidRequest(f"level must be durable or applied, not {level!r}")
+    fields: dict[str, Any] = {"follow": follow, "level": level, "cold": cold}
+    fields |= {} if key_prefix is None else {"key_prefix": key_prefix}
+    return fields | ({} if header is None else {"header": list(header)})

@@ -1,0 +1,271 @@
+"""Following the log: one partition, or many in global order; data by descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from logboom.client.cluster import Cluster
+from logboom.client.connection import NodeConnection
+from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata, batches_of, metadata_of
+from logboom.errors import (
+    CorruptData,
+    IncompatibleVersion,
+    IndexCompacted,
+    InvalidRequest,
+    LogboomError,
+    ProtocolError,
+    Voided,
+)
+from logboom.types import MIB
+from logboom.wire import Frame, Kind
+
+TAIL_CREDIT: Final = 4 * MIB
+SCAN_CREDIT: Final = 16 * MIB
+FAILURES_MAX: Final = 20
+"""In a row, without anything in between."""
+FETCH_ROWS: Final = 1_000
+"""Records asked for at a time,"""
+FETCH_BYTES: Final = 8 * MIB
+"""and bytes, about."""
+RANGES_MAX: Final = 64
+"""Of one record."""
+
+OnCompacted = Literal["error", "first"]
+OnVoid = Callable[[Voided], None]
+Select = Callable[[Descriptor], Sequence[tuple[int, int]]]
+"""Which (offset, length) of a record's payload are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: at most one of them."""
+
+    index: int = 0
+    global_index: int = 0
+    time_ms: int = 0
+
+    @classmethod
+    def of(cls, index: int, global_index: int, time: int | datetime | None) -> Start:
+        """Raises InvalidRequest."""
+        time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time or 0
+        if sum(map(bool, (index, global_index, time_ms))) > 1:
+            raise InvalidRequest("give one of start, start_global and start_time")
+        return cls(index, global_index, time_ms)
+
+    def fields(self) -> dict[str, int]:
+        """As in a request."""
+        named = {"start": self.index, "start_global": self.global_index, "start_time_ms": self.time_ms}
+        return {name: value for name, value in named.items() if value or name == "start"}
+
+
+class LogStreams:
+    """A part of ``Reader``."""
+
+    _cluster: Cluster
+    seen: Callable[[int], None]
+    at: Callable[[str | None], Callable[[], Awaitable[NodeConnection]]]
+    _left_ms: Callable[[float], int]
+
+    async def tail(
+        self,
+        partition_id: int,
+        *,
+        start: Start,
+        node: str | None,
+        fields: dict[str, Any],
+        on_compacted: OnCompacted,
+        on_void: OnVoid | None = None,
+        credit: int = TAIL_CREDIT,
+    ) -> AsyncIterator[LogBatch]:
+        """Batches from ``start`` on; goes on at another node (or the same, if named) when one is lost.
+
+        Also behind what was declared void: ``on_void`` is told of it.
+        """
+        records_max, bytes_max = fields.get("records_max", 0), fields.get("bytes_max", 0)
+        fields = {"whole": True, **fields}
+        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, credit, batches_of)
+        try:
+            async for batch in feed:
+                self.seen(batch.global_index)
+                if not records_max and not bytes_max:
+                    yield batch
+                    continue
+                for piece in batch.pieces(records_max, bytes_max):
+                    yield piece
+        finally:
+            await close(feed)
+
+    def tail_metadata(
+        self,
+        partition_id: int,
+        *,
+        start: Start,
+        node: str | None,
+        fields: dict[str, Any],
+        on_compacted: OnCompacted,
+        on_void: OnVoid | None = None,
+    ) -> AsyncIterator[LogMetadata]:
+        """The same without data."""
+        fields = {**fields, "metadata_only": True}
+        return self._feed(partition_id, start, node, fields, on_compacted, on_void, TAIL_CREDIT, _metadata)
+
+    async def _feed(
+        self,
+        partition_id: int,
+        start: Start,
+        node: str | None,
+        fields: dict[str, Any],
+        on_compacted: OnCompacted,
+        on_void: OnVoid | None,
+        credit: int,
+        decode: Callable[[Frame], Any],
+    ) -> AsyncIterator[Any]:
+        failures = 0
+        while True:
+            try:
+                connection = await self.at(node)()
+                header = {"partition": partition_id, "credit": credit, **start.fields(), **fields}
+                frames = connection.stream(Kind.TAIL, header, credit=credit)
+                try:
+                    async for frame in frames:
+                        failures = 0
+                        if frame.kind is Kind.END:
+                            return
+                        if frame.kind is Kind.SKIPPED:
+                            start = Start(frame.header["next_index"])
+                            continue
+                        for each in decode(frame):
+                            yield each
+                            start = Start(each.position)
+                finally:
+                    await close(frames)
+                return
+            except Voided as gap:
+                start, failures = Start(max(start.index + 1, gap.fields.get("next", 0))), 0
+                if on_void is not None:
+                    on_void(gap)
+            except IndexCompacted as error:
+                if on_compacted == "error" or start.index == error.first:
+                    raise
+                start = Start(error.first)
+            except LogboomError as error:
+                failures += 1
+                await self._after(error, failures)
+
+    async def _after(self, error: LogboomError, failures: int) -> None:
+        """Raises it, or waits a little."""
+        if not error.retryable or failures > FAILURES_MAX:
+            raise error
+        await asyncio.sleep(min(0.02 * 2**failures, 1.0))
+
+    async def scan_log(
+        self,
+        partitions: Sequence[int],
+        *,
+        start: Start,
+        node: str | None,
+        fields: dict[str, Any],
+        on_compacted: OnCompacted,
+        credit: int = SCAN_CREDIT,
+    ) -> AsyncIterator[LogBatch]:
+        """Batches of many partitions in ``global_log_index`` order, up to the safe horizon.
+
+        Goes on at another node when one is lost, to the same horizon. Raises CorruptData when other batches arrive
+        than are announced.
+        """
+        header = {"partitions": list(partitions), "credit": credit, **fields}
+        through, failures = 0, 0
+        while True:
+            try:
+                connection = await self.at(node)()
+                if "log_scan" not in connection.welcome.get("features", ()):
+                    raise IncompatibleVersion(f"{connection.address} is of an older release and cannot scan the log")
+                asked = {**header, **start.fields(), "through_global": through}
+                frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit)
+                count, last = 0, 0
+                try:
+                    async for frame in frames:
+                        failures = 0
+                        if frame.kind is Kind.END:
+                            _expect(frame.header["batches"], count)
+                            return
+                        if frame.header["after"] != last:
+                            raise CorruptData(f"what follows global index {frame.header['after']} came after {last}")
+                        through = frame.header["through"]
+                        for batch in batches_of(frame):
+                            if batch.global_index <= last:
+                                raise CorruptData(f"global index {batch.global_index} came after {last}")
+                            last, count = batch.global_index, count + 1
+                            self.seen(last)
+                            yield batch
+                            start = Start(global_index=last + 1)
+                        _expect(frame.header["batches"], count)
+                finally:
+                    await close(frames)
+                raise ProtocolError("LOG_SCAN ended without END")
+            except IndexCompacted as error:
+                if on_compacted == "error" or start.global_index == error.first:
+                    raise
+                start = Start(global_index=error.first)
+            except LogboomError as error:
+                failures += 1
+                await self._after(error, failures)
+
+    async def fetch(
+        self, descriptors: Sequence[Descriptor], select: Select | None, *, node: str | None, deadline: float
+    ) -> list[bytes]:
+        """See Client.fetch."""
+        found: list[bytes] = []
+        rows: list[list[Any]] = []
+        size = 0
+        for each in descriptors:
+            ranges = None if select is None else [list(part) for part in select(each)]
+            if ranges is not None and len(ranges) > RANGES_MAX:
+                raise InvalidRequest(f"{len(ranges)} ranges of one record; at most {RANGES_MAX}")
+            nbytes = each.size if ranges is None else sum(length for _, length in ranges)
+            if rows and (len(rows) == FETCH_ROWS or size + nbytes > FETCH_BYTES):
+                found += await self._fetch(rows, node, deadline)
+                rows, size = [], 0
+            rows.append([each.partition_id, each.index, ranges])
+            size += nbytes
+        return found + (await self._fetch(rows, node, deadline) if rows else [])
+
+    async def _fetch(self, rows: list[list[Any]], node: str | None, deadline: float) -> list[bytes]:
+        async def ask(connection: NodeConnection) -> list[bytes]:
+            found: list[bytes | None] = [None] * len(rows)
+            frames = connection.stream(Kind.DATA_READ, {"rows": rows, "timeout_ms": self._left_ms(deadline)})
+            try:
+                async for frame in frames:
+                    at = 0
+                    for number, length in zip(frame.header["rows"], frame.header["lengths"], strict=True):
+                        found[number] = bytes(frame.body[at : at + length])
+                        at += length
+            finally:
+                await close(frames)
+            whole = [each for each in found if each is not None]
+            if len(whole) != len(rows):
+                raise ProtocolError(f"DATA: {len(whole)} of {len(rows)} records")
+            return whole
+
+        return await self._cluster.retry(self.at(node), ask, deadline=deadline)
+
+
+def _metadata(frame: Frame) -> tuple[LogMetadata]:
+    return (metadata_of(frame),)
+
+
+def _expect(announced: int, arrived: int) -> None:
+    if announced != arrived:
+        raise CorruptData(f"{announced} batches were announced, {arrived} arrived")
+
+
+async def close(iterator: AsyncIterator[Any]) -> None:
+    """End a generator now, not when it is collected: that frees its stream at the node."""
+    closing = getattr(iterator, "aclose", None)
+    # One that is running still belongs to a task that was killed, with its loop: nobody can end it any more.
+    if closing is not None and not getattr(iterator, "ag_running", False):
+        await closing()

@@ -1,0 +1,289 @@
+"""Waiting: barriers, their progress, watermarks as they move. ``logboom.Client`` has all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from logboom.client import tracing
+from logboom.client.cluster import Cluster
+from logboom.client.connection import NodeConnection
+from logboom.client.reads import Reader, close_now, watermark_of
+from logboom.errors import BarrierTimeout, DeadlineExceeded, InvalidRequest, LogboomError
+from logboom.types import (
+    BarrierProgress,
+    BarrierResult,
+    GlobalLogIndex,
+    Level,
+    NodeId,
+    PartitionId,
+    Receipt,
+    Receipts,
+    Scope,
+    Token,
+    Watermark,
+    WatermarkUpdate,
+)
+from logboom.wire import Frame, Kind
+
+BARRIER_GRACE_S: Final = 1.0
+"""A node answers at the deadline, with where it stands: the answer needs time to arrive."""
+
+Target = int | Token | Receipt | Receipts | Sequence[Receipt] | Mapping[int, int] | datetime
+"""What a barrier may wait for."""
+
+
+class _Asked(NamedTuple):
+    """A barrier as it is asked for, but for the time that is left."""
+
+    header: dict[str, Any]
+    target: int
+    where: Callable[[], Awaitable[NodeConnection]]
+    deadline: float
+
+
+class Waits:
+    """See the module."""
+
+    _cluster: Cluster
+    _reader: Reader
+    timeout: float
+
+    async def barrier(
+        self,
+        target: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        scope: str = "node",
+        level: str = "applied",
+        mode: str | int = "all",
+        timeout: float | None = None,
+        wait_blocked: bool = False,
+        node: str | None = None,
+    ) -> BarrierResult:
+        """Wait until the partitions (None: all) have reached the target.
+
+        ``target``: a global index or ``token``; receipts, each partition's own index (with ``partitions``: the
+        highest, for all of these); ``{partition: index}``; or a time with its zone: all that is committed before the
+        leader's clock shows it. ``scope``: ``node`` (whichever answers, or ``node=``), ``leader``, ``quorum`` (a
+        majority of voters), ``all`` members. ``level``: ``ordered``, ``durable``, ``applied``, ``snapshotted``.
+        ``mode``: ``all`` partitions, ``any``, or how many.
+
+        Raises BarrierTimeout with the watermarks reached; BarrierBlocked at once when too few partitions can get
+        there while some are paused or damaged, unless ``wait_blocked``; PartitionDestroyed; BarrierFuture for a target
+        absurdly far ahead; LineageMismatch for another cluster's; QuotaExceeded.
+        """
+        asked = await self._asked(target, partitions, scope, level, mode, timeout, wait_blocked=wait_blocked, node=node)
+
+        async def ask(connection: NodeConnection) -> BarrierResult:
+            return self._reached(asked, await connection.request(Kind.BARRIER, self._header(asked)))
+
+        return await self._cluster.retry(asked.where, ask, deadline=asked.deadline, grace=BARRIER_GRACE_S)
+
+    async def barrier_watch(
+        self,
+        target: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        scope: str = "node",
+        level: str = "applied",
+        mode: str | int = "all",
+        timeout: float | None = None,
+        wait_blocked: bool = False,
+        node: str | None = None,
+        every: float = 0.1,
+    ) -> AsyncIterator[BarrierProgress]:
+        """The same, telling where the partitions are, ``every`` so many seconds as far as anything moves.
+
+        The last one is ``done``. Who leaves the loop waits no longer.
+        """
+        asked = await self._asked(target, partitions, scope, level, mode, timeout, wait_blocked=wait_blocked, node=node)
+        asked.header["progress_ms"] = max(1, int(every * 1000))
+        frontiers: dict[PartitionId, GlobalLogIndex] = {}
+        frames = self._frames(
+            Kind.BARRIER, lambda: self._header(asked), asked.where, deadline=asked.deadline, grace=BARRIER_GRACE_S
+        )
+        reached, needed = 0, 0
+        try:
+            async for frame in frames:
+                frontiers.update(_frontiers(frame))
+                result = None
+                if frame.kind is Kind.REACHED:
+                    result = self._reached(asked, frame)
+                    reached = needed = max(needed, 1)
+                else:
+                    reached, needed = frame.header["reached"], frame.header["needed"]
+                yield BarrierProgress(NodeId(frame.header["node"]), dict(frontiers), reached, needed, result)
+        finally:
+            await close_now(frames)
+
+    async def watermarks_stream(
+        self,
+        partitions: Sequence[int] | None = None,
+        *,
+        node: str | None = None,
+        every: float = 0.1,
+        timeout: float | None = None,
+    ) -> AsyncIterator[WatermarkUpdate]:
+        """Watermarks of the partitions (None: all) on a node, for ever: the newest, ``every`` so many seconds at most.
+
+        Goes on at another node (or the same, if named) when one is lost; that one may be behind. ``timeout``: how long
+        it may take to find one.
+        """
+        wanted = list(partitions) if partitions is not None else None
+        header = {"partitions": wanted, "every_ms": max(1, int(every * 1000))}
+        marks: dict[int, Watermark] = {}
+        said_by = ""
+        patience = self.timeout if timeout is None else timeout
+        frames = self._frames(Kind.WATCH, lambda: header, self._reader.at(node), patience=patience)
+        try:
+            async for frame in frames:
+                if frame.header["first"]:
+                    said_by, marks = frame.header["node"], {}
+                for gone in frame.header["gone"]:
+                    marks.pop(gone, None)
+                marks.update((row[0], watermark_of(row)) for row in frame.header["watermarks"])
+                if frame.header["whole"]:
+                    yield WatermarkUpdate(
+                        NodeId(said_by),
+                        GlobalLogIndex(frame.header["commit_index"]),
+                        GlobalLogIndex(frame.header["minimum"]),
+                        tuple(marks[p] for p in sorted(marks)),
+                    )
+        finally:
+            await close_now(frames)
+
+    async def index_at(self, when: datetime, *, timeout: float | None = None) -> GlobalLogIndex:
+        """All that was committed before the leader's clock showed ``when`` is at or below this index.
+
+        Waits until it does. Raises BarrierFuture at once if that is beyond the deadline.
+        """
+        return await self._index_at(when, self._cluster.now + (self.timeout if timeout is None else timeout))
+
+    # -- inside
+
+    async def _index_at(self, when: datetime, deadline: float) -> GlobalLogIndex:
+        if when.tzinfo is None:
+            raise InvalidRequest(f"{when} has no time zone")
+        timestamp_ms = max(0, int(when.timestamp() * 1000) + 1)
+
+        async def ask(connection: NodeConnection) -> Frame:
+            header = {"timestamp_ms": timestamp_ms, "timeout_ms": self._left_ms(deadline)}
+            return await connection.request(Kind.INDEX_AT, header)
+
+        frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
+        return GlobalLogIndex(frame.header["global_index"])
+
+    async def _asked(
+        self,
+        target: Target,
+        partitions: Sequence[int] | None,
+        scope: str,
+        level: str,
+        mode: str | int,
+        timeout: float | None,
+        *,
+        wait_blocked: bool,
+        node: str | None,
+    ) -> _Asked:
+        _choice("scope", scope, Scope)
+        _choice("level", level, Level)
+        if mode not in ("all", "any") and (type(mode) is not int or mode < 1):
+            raise InvalidRequest(f"mode must be all, any or a number of partitions, not {mode!r}")
+        if node is not None and scope == Scope.LEADER:
+            raise InvalidRequest("node= does not go with scope leader")
+        deadline = self._cluster.now + (self.timeout if timeout is None else timeout)
+        header: dict[str, Any] = {"scope": scope, "level": level, "mode": mode, "wait_blocked": wait_blocked}
+        if isinstance(target, datetime):
+            target = await self._index_at(target, deadline)
+        elif isinstance(target, Token):
+            header["cluster"], target = target.cluster, target.global_index
+        vector = _vector(target)
+        highest = target if isinstance(target, int) else max(vector.values(), default=0)
+        if isinstance(target, int) or partitions is not None:
+            header |= {"global_index": highest, "partitions": list(partitions) if partitions is not None else None}
+        else:
+            header["targets"] = [[p, index] for p, index in sorted(vector.items())]
+        where = self._cluster.leader if scope == Scope.LEADER else self._reader.at(node)
+        return _Asked(header, highest, where, deadline)
+
+    def _header(self, asked: _Asked) -> dict[str, Any]:
+        span = tracing.header(tracing.parent(None))
+        return {**asked.header, **span, "timeout_ms": self._left_ms(asked.deadline)}
+
+    def _reached(self, asked: _Asked, frame: Frame) -> BarrierResult:
+        self._reader.seen(asked.target)
+        marks = tuple(watermark_of(row) for row in frame.header["watermarks"])
+        return BarrierResult(GlobalLogIndex(asked.target), NodeId(frame.header["node"]), marks, _frontiers(frame))
+
+    async def _frames(
+        self,
+        kind: Kind,
+        header: Callable[[], dict[str, Any]],
+        where: Callable[[], Awaitable[NodeConnection]],
+        *,
+        deadline: float | None = None,
+        patience: float = 0.0,
+        grace: float = 0.0,
+    ) -> AsyncIterator[Frame]:
+        """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
+        failed: LogboomError | None = None
+        while True:
+
+            async def begin(connection: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
+                stream = connection.stream(kind, header())
+                return await anext(stream, None), stream
+
+            until = self._cluster.now + patience if deadline is None else deadline
+            frame, rest = await self._cluster.retry(where, begin, deadline=until, grace=grace, failed=failed)
+            try:
+                while frame is not None:
+                    yield frame
+                    frame = await self._next(rest, None if deadline is None else deadline + grace)
+                return
+            except LogboomError as error:
+                if not error.retryable or isinstance(error, BarrierTimeout):
+                    raise
+                failed = error
+            finally:
+                await close_now(rest)
+
+    async def _next(self, frames: AsyncIterator[Frame], until: float | None) -> Frame | None:
+        try:
+            async with asyncio.timeout_at(until):
+                return await anext(frames, None)
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before an answer came", outcome="not_applied") from None
+
+    def _left_ms(self, deadline: float) -> int:
+        return max(1, int((deadline - self._cluster.now) * 1000))
+
+
+def _frontiers(frame: Frame) -> dict[PartitionId, GlobalLogIndex]:
+    return {PartitionId(p): GlobalLogIndex(index) for p, index in frame.header.get("frontiers", ())}
+
+
+def _vector(target: Any) -> dict[int, int]:
+    """Partition to index."""
+    if isinstance(target, bool) or not isinstance(target, int | Mapping | Receipt | Receipts | Iterable):
+        raise InvalidRequest(f"a barrier waits for an index, a token, receipts, or a time, not for {target!r}")
+    if isinstance(target, int):
+        return {}
+    if isinstance(target, Mapping):
+        return dict(target)
+    receipts = [target] if isinstance(target, Receipt) else target.parts if isinstance(target, Receipts) else target
+    found: dict[int, int] = {}
+    for receipt in receipts:
+        if not isinstance(receipt, Receipt):
+            raise InvalidRequest(f"{receipt!r} is no receipt")
+        found[receipt.partition_id] = max(receipt.global_index, found.get(receipt.partition_id, 0))
+    if not found:
+        raise InvalidRequest("no receipts given")
+    return found
+
+
+def _choice(name: str, value: object, kind: Any) -> None:
+    if not isinstance(value, str) or value not in {str(each) for each in kind}:
+        raise InvalidRequest(f"{name} must be {', '.join(map(str, kind))}, not {value!r}")

@@ -1,0 +1,177 @@
+"""Batches, as Spark sees them: a DataFrame written, logs and state read as one."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from logboom.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from logboom.spark.columns import STATE, log_schema
+from logboom.spark.connection import Session, session
+from logboom.spark.layout import layout_of
+from logboom.spark.options import ReadOptions, Target, View, WriteOptions
+from logboom.spark.pushdown import EVERYTHING, Bounds, push
+from logboom.spark.read import read_log, read_merged, read_state
+from logboom.spark.report import finish
+from logboom.spark.shares import Merged, Share, log_shares, merged_shares, state_shares
+from logboom.spark.sink import TaskReport, WritePlan, check_write_id, write_task
+
+
+@dataclass(frozen=True)
+class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells ``commit``."""
+
+    report: bytes
+
+
+@dataclass(frozen=True)
+class SharePartition(InputPartition):  # type: ignore[misc]
+    """A logboom partition, or a piece of its log, as a Spark partition."""
+
+    share: Share
+    bounds: Bounds = EVERYTHING
+
+
+@dataclass(frozen=True)
+class MergedPartition(InputPartition):  # type: ignore[misc]
+    """A range in global order as a Spark partition."""
+
+    merged: Merged
+
+
+def view_schema(view: View, *, headers: bool = False, producer: bool = False) -> Any:
+    """Columns of a view, as Spark has them."""
+    return from_arrow_schema(STATE if view == "state" else log_schema(headers=headers, producer=producer))
+
+
+def columns_of_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
+    """The columns asked for, which may be some of the view's. Raises InvalidRequest for others."""
+    view = options.view
+    whole = view_schema(view, headers=options.headers, producer=options.producer)
+    for column in schema:
+        if column.name not in whole.names:
+            raise InvalidRequest(f"view={view} has no column {column.name!r}; it has {', '.join(whole.names)}")
+        if column.dataType != whole[column.name].dataType:
+            raise InvalidRequest(
+                f"column {column.name} is {whole[column.name].dataType.simpleString()}, "
+                f"not {column.dataType.simpleString()}"
+            )
+    arrow = STATE if view == "state" else log_schema(headers=options.headers, producer=options.producer)
+    return pa.schema([arrow.field(name) for name in schema.names])
+
+
+def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
+    """Check everything that can be checked before a job runs; asks the cluster for its partitions."""
+    found = reached(options.target)
+    machines = found.run(lambda client: client.state_machines())
+    if options.partitions is None:
+        # As submit_by_key: a key stays where it is, whatever is created later.
+        options = replace(options, partitions=tuple(range(found.run(lambda client: client.key_partitions()))))
+    return WritePlan(
+        target=options.target,
+        layout=layout_of(to_arrow_schema(schema, timezone="UTC"), options, machines),
+        write_id=check_write_id(options.write_id) if options.write_id is not None else uuid.uuid4().hex,
+        wait=options.wait,
+        barrier_timeout_ms=options.barrier_timeout_ms,
+        barrier_scope=options.barrier_scope,
+        barrier_level=options.barrier_level,
+        in_flight_bytes_max=options.in_flight_bytes_max,
+        report_file=options.report_file,
+        sort_bytes_max=options.sort_bytes_max if options.row_order == "sorted" else None,
+    )
+
+
+def reached(target: Target) -> Session:
+    """A session that has found its cluster. Raises Unavailable, naming the endpoints, or why a node refused us."""
+    found = session(target)
+    try:
+        found.run(lambda client: client.partitions())
+    except (DeadlineExceeded, Unavailable) as error:
+        raise Unavailable(
+            f"no node at {target.endpoints} answered within {target.request_timeout_ms} ms: {error.message}"
+        ) from error
+    return found
+
+
+def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport | None]:
+    """What the tasks said, in the order of the messages."""
+    return [TaskReport.decode(m.report) if isinstance(m, TaskMessage) else None for m in messages]
+
+
+class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Made once on the driver; its copy serves every attempt and the commit, so they share a write id."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._plan = plan_write(schema, options)
+        self._began = time.time()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: write its rows, report."""
+        context = TaskContext.get()
+        if context is None:
+            raise InvalidRequest("the sink writes from Spark tasks only")
+        report = write_task(
+            self._plan,
+            iterator,
+            task=context.partitionId(),
+            attempt=context.attemptNumber(),
+            sender=session(self._plan.target),
+        )
+        return TaskMessage(report.encode())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: check the reports, pass the barrier."""
+        finish(self._plan, task_reports(messages), began=self._began)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commands that were applied stay applied; a run with the same ``writeId`` completes them."""
+
+
+class LogboomReader(DataSourceReader):  # type: ignore[misc]
+    """What is read is fixed in ``partitions``; tasks that are run again read the same."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._options = options
+        self._bounds = Bounds.of(options)
+        self._schema = columns_of_schema(schema, options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """On the driver, once per query: pins the ends of logs."""
+        options, bounds = self._options, self._bounds
+        if bounds.none_of(options):
+            return []
+        found = reached(options.target)
+        if options.view == "state":
+            return [SharePartition(share) for share in state_shares(options, bounds, found)]
+        if options.ordered == "global":
+            return [MergedPartition(merged) for merged in merged_shares(options, bounds, found)]
+        return [SharePartition(share) for share in log_shares(options, bounds, found)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task."""
+        options, bounds, found = self._options, self._bounds, session(self._options.target)
+        if isinstance(partition, MergedPartition):
+            yield from read_merged(options, partition.merged, bounds, self._schema, found)
+        elif isinstance(partition, SharePartition) and options.view == "state":
+            yield from read_state(options, partition.share, bounds, self._schema.names, found)
+        elif isinstance(partition, SharePartition):
+            yield from read_log(options, partition.share, bounds, self._schema, found)
+        # Else there is nothing to read: Spark makes a partition of its own then.
+
+
+class FilteringReader(LogboomReader):
+    """With ``pushdown``. A class of its own: Spark refuses one that takes filters while its setting is off."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
+        """Take what can be answered exactly; return the rest."""
+        self._bounds, left = push(self._bounds, filters, view=self._options.view)
+        return left

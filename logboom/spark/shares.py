@@ -1,0 +1,191 @@
+"""What each Spark task reads: shares of logs, fixed on the driver, equal for every attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, cast
+
+from logboom.client import Client
+from logboom.client.reads import LogBatch
+from logboom.errors import DeadlineExceeded, InvalidRequest, NoSuchPartition, Voided
+from logboom.spark.connection import Session
+from logboom.spark.options import EARLIEST, LATEST, ReadOptions
+from logboom.spark.pushdown import Bounds, Span
+from logboom.types import Watermark
+
+PROBES_MAX: Final = 16
+"""Partitions that are asked at once for their first record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one Spark task reads: of a logboom partition's log, offsets ``start`` to ``end``, both inclusive."""
+
+    partition_id: int
+    start: int = 0
+    end: int = 0
+
+    @property
+    def rows(self) -> int:
+        """None, if it ends before it starts."""
+        return max(0, self.end - self.start + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A range of global offsets over several partitions; of each, what the whole query reads of it.
+
+    There is a batch of these partitions at the end of the range or behind it: whoever has seen that is done.
+    """
+
+    span: Span
+    parts: tuple[Share, ...]
+
+
+def state_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Share]:
+    """One per partition. Raises NoSuchPartition, InvalidRequest, Unavailable."""
+    chosen = [p for p in _chosen(options, session.run(lambda client: client.partitions())) if bounds.has_partition(p)]
+    _check_node(options, session)
+    machines = session.run(lambda client: client.state_machines())
+    other = [p for p in chosen if machines[p] != "kv"]
+    if other:
+        raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")
+    return [Share(p) for p in chosen]
+
+
+def log_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Share]:
+    """At least one per partition that has rows, its end pinned now. Raises as ``state_shares``."""
+    last = {int(m.partition_id): int(m.log_index) for m in marks(options, session)}
+    return split(_logs(options, bounds, session, last), options.tasks_min)
+
+
+def merged_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Merged]:
+    """Ranges of global offsets, in order; one, unless ``minPartitions`` asks for more."""
+    last = {int(m.partition_id): int(m.log_index) for m in marks(options, session)}
+    parts = tuple(s for s in _logs(options, bounds, session, last) if s.rows)
+    parts, ends = _last_held(parts, options, session)
+    low = max(1, bounds.global_offset.low)
+    high = min(max((int(b.global_index) for b in ends.values()), default=0), bounds.global_offset.high)
+    count = min(max(1, options.tasks_min), high - low + 1)
+    edges = [low + (high - low + 1) * k // count for k in range(count + 1)] if count > 0 else []
+    return [Merged(Span(a, b - 1), parts) for a, b in pairwise(edges)]
+
+
+def _last_held(
+    parts: tuple[Share, ...], options: ReadOptions, session: Session
+) -> tuple[tuple[Share, ...], dict[int, LogBatch]]:
+    """The shares, and the batch at the end of each. Raises Voided if what is there was declared void."""
+    while True:
+        try:
+            return parts, first_batches(session, {s.partition_id: s.end for s in parts}, node=options.node, follow=True)
+        except Voided as gap:
+            if options.fail_on_data_loss:
+                raise
+            cut = {gap.partition_id: gap.first_index - 1}
+            shorter = [replace(s, end=min(s.end, cut.get(s.partition_id, s.end))) for s in parts]
+            parts = tuple(s for s in shorter if s.rows)
+
+
+def marks(options: ReadOptions, session: Session) -> list[Watermark]:
+    """Of all partitions there are now: the leader's, which has every committed record, or the node's asked for."""
+    _check_node(options, session)
+    node = options.node or session.run(lambda client: client.status())["leader"]
+    return session.run(lambda client: client.watermarks(None, node=node))
+
+
+def first_held(session: Session, partitions: Iterable[int], *, node: str | None) -> dict[int, int]:
+    """Per partition the first offset that is still there; of a log without records, none."""
+    found = first_batches(session, dict.fromkeys(partitions, 0), node=node, follow=False)
+    return {p: int(batch.first_index) for p, batch in found.items()}
+
+
+def first_batches(
+    session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool
+) -> dict[int, LogBatch]:
+    """Per partition the first batch from an offset on; with ``follow``, when it is there, and Voided if it is void."""
+
+    def refuse(gap: Voided) -> None:
+        raise gap
+
+    async def all_of(client: Client) -> dict[int, LogBatch]:
+        gate, found = asyncio.Semaphore(PROBES_MAX), dict[int, LogBatch]()
+
+        async def ask(partition: int, start: int) -> None:
+            # A credit of one byte: one batch.
+            void = refuse if follow else None
+            batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=void)
+            async with gate, aclosing(cast("AsyncGenerator[LogBatch]", batches)):
+                async for batch in batches:
+                    found[partition] = batch
+                    return
+
+        async with asyncio.timeout(client.timeout):
+            await asyncio.gather(*(ask(p, start) for p, start in starts.items()))
+        return found
+
+    try:
+        return session.run(all_of)
+    except TimeoutError:
+        raise DeadlineExceeded(f"not all of {len(starts)} logs answered in time", outcome="not_applied") from None
+
+
+def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:
+    """Large shares in pieces, so that there are about as many as asked for; nothing but the arguments matters."""
+    shares = [s for s in shares if s.rows]
+    total = sum(s.rows for s in shares)
+    found = []
+    for share in shares:
+        count = 1
+        if len(shares) < tasks_min:
+            count = min(share.rows, max(1, -(-share.rows * tasks_min // total)))
+        edges = [share.start + share.rows * k // count for k in range(count + 1)]
+        found += [Share(share.partition_id, a, b - 1) for a, b in pairwise(edges)]
+    return found
+
+
+def _logs(options: ReadOptions, bounds: Bounds, session: Session, last: Mapping[int, int]) -> list[Share]:
+    chosen = [p for p in _chosen(options, sorted(last)) if bounds.has_partition(p)]
+    earliest = [p for p in chosen if last[p] and _asked(options.start, p, EARLIEST) == EARLIEST]
+    held = first_held(session, earliest, node=options.node)
+    found = []
+    for p in chosen:
+        start = max(_at(options.start, p, EARLIEST, held.get(p, 1), last[p]), bounds.offset.low)
+        end = min(last[p], _at(options.end, p, LATEST, held.get(p, 1), last[p]) - 1, bounds.offset.high)
+        found.append(Share(p, start, end))
+    return found
+
+
+def _chosen(options: ReadOptions, known: Sequence[int]) -> list[int]:
+    chosen = list(options.partitions) if options.partitions is not None else list(known)
+    named = [p for offsets in (options.start, options.end) if isinstance(offsets, Mapping) for p in offsets]
+    missing = [p for p in (*chosen, *named) if p not in known]
+    if missing:
+        raise NoSuchPartition(
+            f"partition {missing[0]} does not exist; this cluster has {len(known)}",
+            partition_id=missing[0],
+            partitions=len(known),
+        )
+    return chosen
+
+
+def _check_node(options: ReadOptions, session: Session) -> None:
+    if options.node is not None and ":" not in options.node:
+        members = session.run(lambda client: client.members())
+        if options.node not in members:
+            raise InvalidRequest(f"option node takes a node's id or address; {options.node!r} is none of {members}")
+
+
+def _asked(offsets: int | Mapping[int, int], partition: int, default: int) -> int:
+    return offsets.get(partition, default) if isinstance(offsets, Mapping) else offsets
+
+
+def _at(offsets: int | Mapping[int, int], partition: int, default: int, first: int, last: int) -> int:
+    """The offset meant: LATEST is the one that comes next, as in Kafka an end is exclusive."""
+    offset = _asked(offsets, partition, default)
+    if offset == LATEST:
+        return last + 1
+    return first if offset == EARLIEST else max(1, offset)

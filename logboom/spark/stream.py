@@ -1,0 +1,185 @@
+"""Streams, as Spark sees them: micro-batches in, micro-batches out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from logboom.errors import InvalidRequest, NonDeterministicReplay, NoSuchPartition, PartitionDestroyed
+from logboom.spark.batch import SharePartition, TaskMessage, columns_of_schema, plan_write, reached, task_reports
+from logboom.spark.connection import session
+from logboom.spark.offsets import StreamOffset, advance, shares_between
+from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
+from logboom.spark.pushdown import Bounds, Span
+from logboom.spark.read import read_log
+from logboom.spark.report import finish, same_as_before
+from logboom.spark.shares import first_held, marks
+from logboom.spark.sink import WritePlan, write_task
+
+log: Final = logging.getLogger("logboom.spark")
+QUERY: Final = "sql.streaming.queryId"
+BATCH: Final = "streaming.sql.batchId"
+EPOCH_MAX: Final = 0xFFFFFFFF
+
+
+class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """One on the driver for as long as a query runs; copies of it in the tasks, for ``read`` alone."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._options = options
+        self._schema = columns_of_schema(schema, options)
+        self._initial: StreamOffset | None = None
+        self._until: dict[int, int] | None = None
+        self._ends: dict[int, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins; asked more than once, answered once."""
+        if self._initial is None:
+            self._initial = self._begin()
+        return self._initial.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; ``start`` if there is nothing to read."""
+        self._ends = self._now()
+        ends, known = self._ends, StreamOffset.from_json(start)
+        if self._until is not None:
+            # Of a partition that has come since, nothing.
+            until = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
+            ends = {p: min(end, until[p]) for p, end in ends.items()}
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        step = advance(known, ends, rows_max=rows_max, tasks_min=self._options.tasks_min)
+        chosen = self._options.partitions
+        gone = [p for p in step.gone if chosen is None or p in chosen]  # else it is not asked for any more
+        if gone and self._options.fail_on_data_loss:
+            raise PartitionDestroyed(
+                f"partition {gone[0]} was read up to offset {known.next[gone[0]] - 1} and does not exist any more; "
+                "failOnDataLoss=false goes on without it",
+                partition_id=gone[0],
+            )
+        for p in gone:
+            log.warning("partition %d is destroyed; it was read up to offset %d", p, known.next[p] - 1)
+        return step.offset.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger``."""
+        rows = self._options.rows_per_trigger_max
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """How far the logs go, for the query's progress."""
+        return None if self._ends is None else StreamOffset(self._ends).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What there is now is all that this run reads."""
+        self._until = self._now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch: decided by the two offsets alone."""
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        bounds = Bounds(global_offset=Span(low=last.since_global))
+        return [SharePartition(share, bounds) for share in shares_between(first, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task."""
+        if not isinstance(partition, SharePartition):
+            raise InvalidRequest(f"not a partition of this source: {partition!r}")
+        share, bounds = partition.share, partition.bounds
+        return read_log(self._options, share, bounds, self._schema, session(self._options.target))
+
+    def _now(self) -> dict[int, int]:
+        """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
+        found = marks(self._options, reached(self._options.target))
+        chosen = self._options.partitions
+        return {
+            int(m.partition_id): int(m.applied_index) + 1 for m in found if chosen is None or m.partition_id in chosen
+        }
+
+    def _begin(self) -> StreamOffset:
+        options, ends = self._options, self._now()
+        asked = {p: _start(options, p) for p in ends}
+        named = [*(options.partitions or ()), *(options.start if isinstance(options.start, Mapping) else ())]
+        missing = [p for p in named if p not in ends]
+        if missing:
+            raise NoSuchPartition(
+                f"partition {missing[0]} does not exist, or is none of the option partitions",
+                partition_id=missing[0],
+                partitions=len(ends),
+            )
+        earliest = [p for p in ends if asked[p] == EARLIEST and ends[p] > 1]
+        held = first_held(session(options.target), earliest, node=options.node)
+        following = {}
+        for p, end in ends.items():
+            at = {EARLIEST: held.get(p, 1), LATEST: end}.get(asked[p], max(1, asked[p]))
+            following[p] = at
+        return StreamOffset(following, initial=True, since_global=options.start_global)
+
+
+def _start(options: ReadOptions, partition: int) -> int:
+    return options.start.get(partition, EARLIEST) if isinstance(options.start, Mapping) else options.start
+
+
+class LogboomStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Made anew for the tasks and for the commit of every batch: who writes comes from the tasks' own properties."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._plan = plan_write(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: write its rows, report."""
+        context = TaskContext.get()
+        query, batch = (context.getLocalProperty(name) if context else None for name in (QUERY, BATCH))
+        if context is None or query is None or batch is None:
+            raise InvalidRequest("a stream's writer writes from the tasks of a streaming query only")
+        plan = plan_of_batch(self._plan, query, int(batch))
+        report = write_task(
+            plan,
+            iterator,
+            task=context.partitionId(),
+            attempt=context.attemptNumber(),
+            sender=session(plan.target),
+        )
+        return TaskMessage(report.encode())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: check the reports, pass the barrier. Spark counts the batch as done when this returns."""
+        tasks = task_reports(messages)
+        plan = commit_plan(self._plan, [t.write_id for t in tasks if t is not None], batchId)
+        finish(plan, tasks, began=time.time(), check=same_as_before)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commands that were applied stay applied; the batch that Spark runs again completes them."""
+
+
+def plan_of_batch(plan: WritePlan, query: str, batch: int) -> WritePlan:
+    """What the tasks of a batch write as.
+
+    The producer is the query's task, over all batches; the batch is its epoch. So a stream is as many producers as it
+    has tasks, however long it runs, and whoever still writes for a batch after the next one has, is refused.
+    """
+    if not 0 <= batch <= EPOCH_MAX:
+        raise InvalidRequest(f"batch {batch} of query {query}: a stream has at most {EPOCH_MAX + 1} batches")
+    return replace(plan, write_id=f"{query}/{batch}", producer=f"stream/{query}", epoch=batch)
+
+
+def commit_plan(plan: WritePlan, write_ids: Sequence[str], batch: int) -> WritePlan:
+    """The plan as its tasks had it. Raises NonDeterministicReplay when they wrote for another batch."""
+    if not write_ids:
+        return replace(plan, write_id=f"/{batch}")
+    other = [w for w in write_ids if w != write_ids[0] or not w.endswith(f"/{batch}")]
+    if other:
+        raise NonDeterministicReplay(f"batch {batch}: a task wrote as {other[0]}", write_id=other[0])
+    return replace(plan, write_id=write_ids[0])

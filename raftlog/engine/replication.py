@@ -1,0 +1,249 @@
+"""Entries: what a leader sends, what a follower stores, and what counts as committed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logboom.types import NodeId
+from ports.invariant import invariant
+from raftlog.engine.elections import Elections
+from raftlog.engine.stock import Given, Peer
+from raftlog.membership import parse
+from raftlog.messages import Message
+
+MESSAGES_PER_ROUND: Final = 4
+
+
+class Replication(Elections):
+    """Nothing that is committed is ever cut off; nothing counts as held here before it is synced here."""
+
+    def __init__(self, given: Given) -> None:
+        self._sendable = given.sendable
+        self._too_far = given.too_far
+        self._need_append = False
+        self.news_due: float | None = None
+        """When followers are told of a new commit index, should nothing else be sent to them before."""
+        self.heard_commit: int | None = None
+        """Commit index that the leader of the current term named last, since this process started."""
+        super().__init__(given)
+
+    # -- the leader sends
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        self._need_append, self.news_due = False, None
+        self.round += 1
+        self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
+        for peer in self.quickest:
+            if self._peers[peer] in self._SyncObj__connectedNodes:
+                self._send_append(self._peers[peer])
+        for peer, node in self._peers.items():
+            if peer not in self.quickest and node in self._SyncObj__connectedNodes:
+                self._send_append(node)
+
+    def _send_append(self, node: Peer) -> None:
+        following = self._SyncObj__raftNextIndex
+        for _ in range(MESSAGES_PER_ROUND):
+            start = following[node]
+            if start <= self.journal.base_index:
+                self._send_beat(node)
+                return
+            entries = self._entries(start, min(self.journal.last_index, self._sendable(NodeId(node.id))))
+            previous = self.journal.entry(start - 1)
+            sent = self._SyncObj__transport.send(
+                node,
+                {
+                    "type": "append_entries",
+                    "term": self.term,
+                    "commit_index": self.commit_index,
+                    "entries": entries,
+                    "prevLogIdx": previous[1],
+                    "prevLogTerm": previous[2],
+                    "seq": self.round,
+                },
+            )
+            if not sent or not entries:
+                return
+            following[node] = entries[-1][1] + 1
+            if following[node] > self.journal.last_index:
+                return
+
+    def _send_beat(self, node: Peer) -> None:
+        """To one who lacks what is gone: that there is a leader, and nothing else."""
+        beat = {"type": "append_entries", "term": self.term, "commit_index": self.commit_index, "seq": self.round}
+        self._SyncObj__transport.send(node, beat)
+        self.lagging.add(NodeId(node.id))
+        self._too_far(NodeId(node.id))
+
+    def _entries(self, start: int, end: int) -> list[tuple[bytes, int, int]]:
+        taken: list[tuple[bytes, int, int]] = []
+        room = self.settings.message_bytes_max // 2
+        for index in range(start, end + 1):
+            entry = self.journal.entry(index)
+            taken.append(entry)
+            room -= len(entry[0]) + 16
+            if room <= 0:
+                break
+        return taken
+
+    def _next_round(self) -> float:
+        beat = float(self._SyncObj__newAppendEntriesTime)
+        return beat if self.news_due is None else min(beat, self.news_due)
+
+    def send_soon(self) -> None:
+        """Leader only: send a round with the next tick."""
+        self._need_append = True
+
+    def rewind(self, peer: NodeId, index: int) -> None:
+        """Leader only: send entries from ``index`` on again."""
+        match, following = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
+        node = self._peers[peer]
+        following[node] = max(match[node] + 1, min(following[node], index), 2)
+        self._rewound[peer] = self.round
+        self._need_append = True
+
+    def connected(self, peer: NodeId, *, up: bool) -> None:
+        """A link came up or went down."""
+        node = self._peers.get(peer)
+        if node is None:
+            return
+        (self._SyncObj__connectedNodes.add if up else self._SyncObj__connectedNodes.discard)(node)
+        if up and self.is_leader:
+            # Whatever was in flight is gone; start from what the peer has acknowledged. Of whom nothing is known we
+            # believe that it has everything, as of all when we began to lead: its answer tells how far back to go.
+            known = self._SyncObj__raftMatchIndex[node] or self.journal.last_index
+            self._SyncObj__raftNextIndex[node] = max(self.journal.base_index, known) + 1
+            self._probed.pop(peer, None)
+            self._need_append = True
+
+    # -- and hears
+
+    def _on_reply(self, node: Peer, message: Message) -> None:
+        if message["term"] > self.term:
+            self._SyncObj__setCurrentTerm(message["term"], None)
+            self._step_down()
+            return
+        if message["term"] < self.term or not self.is_leader:
+            return  # of an older leadership
+        match, following = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
+        self._SyncObj__lastResponseTime[node] = self.clock.monotonic()
+        self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
+        self._note_memory(node, message)
+        if message["success"]:
+            match[node] = max(match[node], message["next_node_idx"] - 1)
+            following[node] = max(following[node], match[node] + 1)
+            if match[node] >= self.journal.base_index:
+                self.lagging.discard(NodeId(node.id))
+            invariant(match[node] <= self.journal.last_index, "{} acknowledged entries that we never sent", node.id)
+        elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
+            # Once per round: every message in flight will complain, and each answer would start a storm.
+            self._rewound[node.id] = self.round
+            following[node] = max(match[node] + 1, min(following[node], message["next_node_idx"]), 2)
+            self._need_append = True
+        elif not message["reset"] and following[node] <= self.journal.base_index < message["next_node_idx"]:
+            self._probe(node, message["next_node_idx"])
+
+    def _note_memory(self, node: Peer, message: Message) -> None:
+        """Every reply says whether its sender has forgotten what it said before."""
+        if "rejoining" not in message:
+            self.forgetful.pop(NodeId(node.id), None)
+            return
+        self.forgetful[NodeId(node.id)] = message["rejoining"]
+        if not message["success"]:
+            # What it acknowledged with its former journal is gone. No other match ever goes back.
+            match = self._SyncObj__raftMatchIndex
+            match[node] = min(match[node], max(0, message["next_node_idx"] - 1))
+
+    def _probe(self, node: Peer, end: int) -> None:
+        """Its journal reaches further than it is known to agree: does it have our base? Once for each such end."""
+        if self._probed.get(node.id) != end:
+            self._probed[node.id] = end
+            self._SyncObj__raftNextIndex[node] = self.journal.base_index + 1
+            self._need_append = True
+
+    def _advance_commit(self) -> None:
+        if self.commit_index == self.journal.last_index:
+            return
+        index = self._held_by_quorum()
+        if index > self.commit_index and self.term_at(index) == self.term:
+            self.journal.acknowledged(min(index, self.journal.durable_index))
+            self._set("raftCommitIndex", index)
+            match = self._SyncObj__raftMatchIndex
+            self.quickest = [node.id for node in self._voters if match[node] >= index and self._counts(node)]
+            if self.news_due is None:
+                self.news_due = self.clock.monotonic() + self.settings.commit_linger_ms / 1000
+
+    # -- a follower
+
+    def _on_append(self, node: Peer, message: Message) -> None:
+        before, self._heard_leader = self._heard_leader, self.clock.monotonic()
+        self.heard_commit = message["commit_index"]
+        invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
+        if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
+            self.patience.heard(self._heard_leader - before)
+            self._SyncObj__raftElectionDeadline = self._heard_leader + self._SyncObj__generateRaftTimeout()
+        else:
+            # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
+            super()._SyncObj__onMessageReceived(
+                node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}
+            )
+        if "prevLogIdx" not in message:
+            self._SyncObj__sendNextNodeIdx(node, seq=message["seq"])
+            return
+        previous, previous_term, entries = message["prevLogIdx"], message["prevLogTerm"], message["entries"]
+        base = self.journal.base
+        if previous < base.index:
+            # What is at or before our base is committed: everybody who leads has the same.
+            reached = entries[: base.index - previous][-1:]
+            agreed = not reached or reached[0][1] < base.index or reached[0][2] == base.term
+            invariant(agreed, "{} sends entry {}, our base, of another term", node.id, base.index)
+            entries = entries[base.index - previous :]
+            previous, previous_term = base.index, base.term
+        held = self.term_at(previous)
+        if held is None:
+            self._SyncObj__sendNextNodeIdx(node, reset=True, seq=message["seq"])
+        elif held != previous_term:
+            self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=max(previous, 1), reset=True, seq=message["seq"])
+        else:
+            self._store(entries)
+            end = previous + len(entries)
+            self._set("raftCommitIndex", max(self.commit_index, min(message["commit_index"], end)))
+            self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True, seq=message["seq"])
+
+    def _store(self, entries: list[tuple[bytes, int, int]]) -> None:
+        known = 0
+        while known < len(entries) and self.term_at(entries[known][1]) == entries[known][2]:
+            known += 1
+        new = entries[known:]
+        configurations = [each for each in (parse(*entry) for entry in new) if each is not None]
+        moved = bool(configurations)
+        if new and new[0][1] <= self.journal.last_index:  # a real conflict
+            invariant(new[0][1] > self.commit_index, "asked to truncate committed entry {}", new[0][1])
+            self.journal.truncate_from(new[0][1])
+            moved = self.membership.truncated(new[0][1]) or moved
+        for command, index, term in new:
+            self.journal.add(command, index, term)
+        for configuration in configurations:
+            self.membership.take(configuration)
+        if moved:
+            self._follow()
+            self._members_moved()
+
+    def _SyncObj__sendNextNodeIdx(  # noqa: N802
+        self,
+        node: Peer,
+        reset: bool = False,  # noqa: FBT001, FBT002 - the base class's signature
+        nextNodeIdx: int | None = None,  # noqa: N803
+        success: bool = False,  # noqa: FBT001, FBT002
+        seq: int = 0,
+    ) -> None:
+        reply = {
+            "type": "next_node_idx",
+            "next_node_idx": self.journal.last_index + 1 if nextNodeIdx is None else nextNodeIdx,
+            "reset": reset,
+            "success": success,
+            "term": self.term,
+            "seq": seq,
+        }
+        if self.membership.rejoining is not None:
+            reply["rejoining"] = self.membership.rejoining.token
+        self._SyncObj__transport.send(node, reply)

@@ -1,0 +1,41 @@
+"""Coming back after the journal was damaged: this node's part (docs/decisions/0019-damaged-journal.md).
+
+It has begun another journal and does not know whom it voted for, nor what it acknowledged. To every leader it is like
+one that has died, and somebody new under its name: it says so in every reply, gives no vote, shows no watermark. When
+the log says that it begins anew, and that is committed and handed up here, it is what the log makes of it: a member
+that joins, and a voter again once it has caught up.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from raftlog.engine import Engine
+from raftlog.links import Links
+from raftlog.membership import Membership
+
+log = structlog.get_logger(__name__)
+
+
+class Rejoin:
+    """Of one node; does nothing where nothing was lost."""
+
+    def __init__(self, *, membership: Membership, engine: Engine, links: Links) -> None:
+        self._membership = membership
+        self._engine = engine
+        self._links = links
+        self._ending = False
+        links.rejoining = membership.rejoining is not None
+
+    def follow(self) -> None:
+        """Every turn: is it over?"""
+        waiting = self._membership.rejoining
+        # Not before it is committed: what is cut off again would leave a voter that has forgotten its votes.
+        if waiting is None or self._ending or not self._membership.began_anew(self._engine.applied_index):
+            return
+        self._ending = True
+        waiting.over(self._over)
+
+    def _over(self) -> None:
+        self._membership.rejoining, self._links.rejoining = None, False
+        log.warning("rejoined", raft_index=self._engine.applied_index)

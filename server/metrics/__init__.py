@@ -1,0 +1,1 @@
+"""What a node counts, under the names that the specification gives it."""

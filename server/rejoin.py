@@ -1,0 +1,159 @@
+"""A journal that is damaged is set aside, and another begun; until the cluster has taken this node back it says so.
+
+What the journal had promised to others is lost (docs/decisions/0019-damaged-journal.md), what was committed is not: it
+is with them, and most of it here, in the partition logs and the states. Blocking; every step may be the last before a
+crash: the next start finds the file, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from partitions.opening import LogBase, places_reach
+from ports.disk import Disk
+from raftlog import journal_base
+from raftlog.configuration import REJOIN_TOKEN_BYTES
+from raftlog.journal import Journal
+from raftlog.journal_base import Base
+from raftlog.journal_codec import AnotherClusters
+from raftlog.journal_files import BASE
+from raftlog.parent_state import ParentState
+from server.manifest import sealed
+
+log = structlog.get_logger(__name__)
+
+REJOIN: Final = "rejoin.json"
+ASIDE: Final = "journal.damaged-"
+"""A directory each; the highest number is the newest. They are the operator's to remove."""
+NO_MAJORITY: Final = (
+    "without this node's vote one or two voters have no majority: unless one leads already, nothing helps but to "
+    "restore a backup (`logboom restore`); this node goes on waiting"
+)
+
+
+class Memory:
+    """Of one data directory: the file that says that this node has forgotten what it promised, and which time it is."""
+
+    def __init__(self, disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._random_bytes = random_bytes
+        self._path = directory / REJOIN
+
+    def token(self) -> bytes | None:
+        """None: nothing was forgotten, or that is over. A file that is damaged still says that it is not."""
+        if not self._disk.exists(self._path):
+            return None
+        try:
+            return decode(self._disk.read_file(self._path), path=str(self._path))
+        except CorruptData as error:
+            log.error("rejoin_begins_again", error=str(error))
+            return self.lose()
+
+    def lose(self) -> bytes:
+        """From now on this node has forgotten; durable on return. The token is of this time alone."""
+        token = self._random_bytes(REJOIN_TOKEN_BYTES)
+        self._disk.replace_file(self._path, encode(token))
+        return token
+
+    def over(self) -> None:
+        """The cluster has taken it back; durable on return."""
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+            self._disk.sync_directory(self._directory)
+
+
+class Opened(NamedTuple):
+    """A journal, and the token of this time if what it had promised is forgotten."""
+
+    journal: Journal
+    token: bytes | None
+
+
+def open_journal(
+    opening: Callable[[], Journal], memory: Memory, *, disk: Disk, directory: Path, partition: Callable[[int], Path]
+) -> Opened:
+    """The journal in ``directory``, or another one in its place. Raises AnotherClusters or IncompatibleVersion.
+
+    ``partition``: where the log of one lives.
+    """
+    token = memory.token()
+    try:
+        journal = opening()
+    except AnotherClusters:
+        raise
+    except CorruptData as error:
+        log.error("journal_damaged", error=str(error))
+        # First of all: whatever happens from here on, nobody may take this node for one that knows its votes.
+        token = memory.lose()
+        _set_aside(disk, directory)
+        journal = opening()
+    if token is not None:
+        if journal.last_index == journal.base_index == 1:
+            _begin_at_base(journal, disk=disk, directory=directory, partition=partition)
+        log.warning("rejoining", begins_at=journal.base_index, last_index=journal.last_index)
+    return Opened(journal, token)
+
+
+def set_aside(disk: Disk, directory: Path) -> list[Path]:
+    """Damaged journals beside the one in ``directory``, the newest first."""
+    names = [name.removeprefix(ASIDE) for name in disk.list(directory.parent) if name.startswith(ASIDE)]
+    return [directory.parent / f"{ASIDE}{n}" for n in sorted((int(n) for n in names if n.isdigit()), reverse=True)]
+
+
+def encode(token: bytes) -> bytes:
+    """The file."""
+    return sealed({"token": token.hex()})
+
+
+def decode(raw: bytes, *, path: str) -> bytes:
+    """Its token. Raises CorruptData."""
+    try:
+        token = bytes.fromhex(str(msgspec.json.decode(raw, type=dict[str, str])["token"]))
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
+    if len(token) != REJOIN_TOKEN_BYTES or encode(token) != raw:
+        raise CorruptData(f"{path} does not match its checksum", path=path)
+    return token
+
+
+def _set_aside(disk: Disk, directory: Path) -> None:
+    before = set_aside(disk, directory)
+    number = 1 + int(before[0].name.removeprefix(ASIDE)) if before else 1
+    target = directory.parent / f"{ASIDE}{number}"
+    disk.move_directory(directory, target)
+    log.warning("journal_set_aside", path=str(target))
+
+
+def _begin_at_base(journal: Journal, *, disk: Disk, directory: Path, partition: Callable[[int], Path]) -> None:
+    """Where the damaged one began, if that can be read: it is committed, and partition logs know their places there.
+
+    Else at the very beginning, as a node that has nothing: it is sent everything, or given a snapshot, and what its
+    logs hold it need not be sent again.
+    """
+    for base in _bases(journal, disk, directory):
+        tails = ParentState.decode(base.state).tails
+        if all(
+            places_reach(disk, partition(p), p, LogBase(tail.last_index, tail.digest, tail.global_index))
+            for p, tail in tails.items()
+        ):
+            journal.install(base)
+            return
+
+
+def _bases(journal: Journal, disk: Disk, directory: Path) -> Iterator[Base]:
+    for aside in set_aside(disk, directory):
+        path = aside / BASE
+        try:
+            if disk.exists(path):
+                found = journal_base.decode(disk.read_file(path), cluster=journal.cluster, path=str(path)).base
+                ParentState.decode(found.state)
+                yield found
+        except (CorruptData, IncompatibleVersion) as error:
+            log.warning("journal_base_of_no_use", error=str(error))

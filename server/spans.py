@@ -1,0 +1,170 @@
+"""Spans on their way out: gathered on the loop, handed on by a thread, dropped rather than waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from dispatcher.tracing import Span, Value
+from ports.offload import Offload
+
+log = structlog.get_logger(__name__)
+
+FLUSH_S: Final = 1.0
+BATCH: Final = 512
+POST_S: Final = 3.0
+KIND_INTERNAL, KIND_SERVER = 1, 2
+STATUS_ERROR: Final = 2
+ENTRIES: Final = frozenset(("submit", "barrier"))
+"""Spans that begin with a client's request."""
+
+Export = Callable[[bytes], None]
+
+
+class SpanQueue:
+    """``emit`` is cheap and never waits; ``exports`` get OTLP JSON, on a thread."""
+
+    def __init__(
+        self, *, resource: Mapping[str, Value], exports: Sequence[Export], spans_max: int, offload: Offload
+    ) -> None:
+        self._resource = resource
+        self._exports = exports
+        self._spans_max = spans_max
+        self._offload = offload
+        self._waiting: deque[Span] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._under_way = self._failing = self._closed = False
+        self.exported = 0
+        self.dropped = 0
+
+    def emit(self, span: Span) -> None:
+        """It leaves within a second or so, with others."""
+        if len(self._waiting) >= self._spans_max or self._closed:
+            self.dropped += 1
+            return
+        self._waiting.append(span)
+        if self._timer is None and not self._under_way:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if not self._waiting or self._under_way:
+            return
+        batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        self._under_way = True
+        self._offload.submit(lambda: self._send(batch), lambda _, error: self._sent(len(batch), error))
+
+    def _send(self, batch: Sequence[Span]) -> None:
+        raw = encode(batch, self._resource)
+        for export in self._exports:
+            export(raw)
+
+    def _sent(self, count: int, error: BaseException | None) -> None:
+        self._under_way = False
+        if error is None:
+            self.exported += count
+        else:
+            self.dropped += count
+            if not self._failing:  # once, not with every batch
+                log.warning("spans_not_exported", error=repr(error))
+        self._failing = error is not None
+        if not self._closed:
+            self._flush()
+
+    async def close(self) -> None:
+        """What waits is sent, in one try."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        rest = list(self._waiting)
+        self._waiting.clear()
+        if rest:
+            try:
+                await self._offload.run(lambda: self._send(rest))
+                self.exported += len(rest)
+            except OSError as error:
+                self.dropped += len(rest)
+                log.warning("spans_not_exported", error=repr(error))
+        await self._offload.close()
+
+
+def encode(spans: Sequence[Span], resource: Mapping[str, Value]) -> bytes:
+    """An OTLP ExportTraceServiceRequest, as JSON in one line."""
+    rows = [_row(span) for span in spans]
+    scope = {"scope": {"name": "logboom"}, "spans": rows}
+    request = {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
+    return msgspec.json.encode(request)
+
+
+def _row(span: Span) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "traceId": span.trace_id,
+        "spanId": span.span_id,
+        "name": f"logboom.{span.name}",
+        "kind": KIND_SERVER if span.name in ENTRIES else KIND_INTERNAL,
+        "startTimeUnixNano": str(span.start_ns),
+        "endTimeUnixNano": str(span.end_ns),
+        "attributes": _attributes({f"logboom.{name}": value for name, value in span.attributes.items()}),
+    }
+    if span.parent_id:
+        row["parentSpanId"] = span.parent_id
+    if span.error is not None:
+        row["status"] = {"code": STATUS_ERROR, "message": span.error}
+    if span.linked:
+        row["links"] = [{"traceId": span.trace_id, "spanId": span.parent_id}]
+    return row
+
+
+def _attributes(values: Mapping[str, Value]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": _value(value)} for name, value in values.items()]
+
+
+def _value(value: Value) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}  # 64 bits are a string in this JSON
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+
+
+class SpanFile:
+    """Appends one line per batch; at its bound the file makes way for a new one, and the one before that goes."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+
+    def __call__(self, raw: bytes) -> None:
+        """Raises OSError."""
+        with self._path.open("ab") as file:
+            file.write(raw + b"\n")
+            full = file.tell() >= self._bytes_max
+        if full:
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+
+
+class SpanPost:
+    """Sends each batch to a collector by OTLP over HTTP."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def __call__(self, raw: bytes) -> None:
+        """Raises OSError."""
+        import urllib.request  # a node without a collector starts sooner
+
+        request = urllib.request.Request(  # noqa: S310 - the configuration says http or https, nothing else
+            self._endpoint, data=raw, headers={"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=POST_S) as answer:  # noqa: S310 - the same
+                answer.read(1024)
+        except HTTPException as error:
+            raise OSError(f"{self._endpoint} does not speak HTTP: {error!r}") from error

@@ -1,0 +1,113 @@
+"""What only looks at a node, and tells of it: the operators' HTTP port, metrics, spans. Off the data path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from dispatcher.backend import Backend
+from dispatcher.service import ClientService
+from dispatcher.tracing import Tracer
+from logboom import certs
+from logboom.settings import Settings
+from logboom.types import NodeId
+from partitions.apply_counts import ApplyCounts
+from ports.http import HttpLimits
+from ports.net import Listener, Traffic
+from server.metrics.sample import Watched
+from server.operators import Operators
+from server.spans import Export, SpanFile, SpanPost, SpanQueue
+from server.world import World
+
+log = structlog.get_logger(__name__)
+
+
+class Watching:
+    """One node's. Made before the node's parts, which count into it; ``start`` is told of them."""
+
+    def __init__(self, settings: Settings, node_id: NodeId, world: World) -> None:
+        self._settings = settings
+        self._node_id = node_id
+        self._world = world
+        self.clients, self.peers = Traffic(), Traffic()
+        self.installs = 0
+        """Times that this process has made the node anew."""
+        self.operators: Operators | None = None
+        self._listener: Listener | None = None
+        self._spans = self._span_queue()
+
+    def _span_queue(self) -> SpanQueue | None:
+        trace, make = self._settings.trace, self._world.background
+        if not trace.sample or make is None:
+            return None
+        exports: list[Export] = []
+        if trace.file:
+            exports.append(SpanFile(Path(trace.file), trace.file_bytes))
+        if trace.endpoint:
+            exports.append(SpanPost(trace.endpoint))
+        resource = {
+            "service.name": "logboom",
+            "service.instance.id": str(self._node_id),
+            "logboom.cluster": self._settings.cluster.id,
+        }
+        return SpanQueue(resource=resource, exports=exports, spans_max=trace.spans_max, offload=make("spans"))
+
+    def tracer(self) -> Tracer | None:
+        """None: nothing is traced, and nothing costs anything."""
+        if self._spans is None:
+            return None
+        return Tracer(
+            sample=self._settings.trace.sample, clock=self._world.clock, rng=self._world.rng, emit=self._spans.emit
+        )
+
+    def _exported(self) -> tuple[int, int]:
+        return (0, 0) if self._spans is None else (self._spans.exported, self._spans.dropped)
+
+    async def start(self, backend: Backend, service: ClientService, applied: ApplyCounts) -> None:
+        """Listen, if there is an address. Raises ConfigError."""
+        settings, world = self._settings, self._world
+        if not settings.node.http_address or world.http is None or world.background is None:
+            return
+        watched = Watched(
+            settings=settings,
+            node_id=self._node_id,
+            clock=world.clock,
+            backend=backend,
+            service=service,
+            applied=applied,
+            client_traffic=self.clients,
+            peer_traffic=self.peers,
+            fsyncs=world.fsyncs,
+            spans=self._exported,
+            installs=self.installs,
+        )
+        http, tls = settings.http, settings.tls.directory
+        self.operators = Operators(watched, world.background("http"))
+        self._listener = await world.http.listen(
+            settings.node.http_address,
+            self.operators.respond,
+            limits=HttpLimits(
+                connections_max=http.connections_max,
+                request_s=http.request_ms / 1000,
+                request_bytes=http.request_bytes,
+                headers_max=http.headers_max,
+            ),
+            tls=certs.server_context(tls, self._node_id) if tls else None,
+        )
+        self.operators.start()
+        log.info("http", address=self._listener.address)
+
+    def stopping(self) -> None:
+        """Nobody should begin anything here any more."""
+        if self.operators is not None:
+            self.operators.stopping = True
+
+    async def close(self) -> None:
+        """Last of all: what is asked meanwhile is answered."""
+        if self._listener is not None:
+            await self._listener.close()
+        if self.operators is not None:
+            await self.operators.close()
+        if self._spans is not None:
+            await self._spans.close()

@@ -1,0 +1,104 @@
+"""Admission on real nodes: who waits gets in, who waits in vain is told, and what is committed is never refused."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from bench.backlog import build_up, judge, settings
+from logboom import Add, Client, Put
+from logboom.errors import DeadlineExceeded, LogboomError, Overloaded
+from logboom.testing import LocalCluster
+
+FULL = {"admission.partition_ops": 100, "admission.fair_share_percent": 100}
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[LocalCluster]:
+    with LocalCluster(partitions=4, settings=FULL) as cluster:
+        yield cluster
+
+
+async def leader_of(cluster: LocalCluster) -> str:
+    return cluster.addresses[await asyncio.to_thread(cluster.leader)]
+
+
+async def waiting_at(client: Client, node: str, count: int) -> None:
+    async with asyncio.timeout(20):
+        while (await client.status(node=node))["admission"]["waiting"][0] != count:  # noqa: ASYNC110 - a node's
+            await asyncio.sleep(0.01)
+
+
+async def idle(client: Client, cluster: LocalCluster) -> None:
+    await client.barrier(client.last_seen, scope="all")
+    for address in cluster.addresses.values():
+        status = await client.status(node=address)
+        assert status["node_backlog"] == [0, 0]
+        assert status["admission"]["waiting"] == [0, 0]
+
+
+async def test_who_waits_gets_in_when_there_is_room_and_others_pass_meanwhile(small: LocalCluster) -> None:
+    async with Client(small.endpoints) as boom:
+        leader = await leader_of(small)
+        await boom.admin("pause", 1, node=leader)
+        await boom.submit(1, [Put(b"a%d" % k, b"") for k in range(100)], wait="committed")
+        waits = asyncio.ensure_future(
+            boom.submit(1, [Put(b"b", b""), Add(b"n", 1)], wait="committed", admission_wait=20.0)
+        )
+        await waiting_at(boom, leader, 1)
+        await boom.submit(2, Put(b"c", b""))
+        assert not waits.done()
+        await boom.admin("resume", 1, node=leader)
+        await waits
+        assert await boom.get(1, b"n") == (1,)
+        await idle(boom, small)
+
+
+async def test_who_waits_in_vain_is_refused_or_too_late(small: LocalCluster) -> None:
+    async with Client(small.endpoints) as boom:
+        leader = await leader_of(small)
+        await boom.admin("pause", 1, node=leader)
+        await boom.submit(1, [Put(b"a%d" % k, b"") for k in range(100)], wait="committed")
+        with pytest.raises((Overloaded, DeadlineExceeded)):
+            await boom.submit(1, [Add(b"never", 1)] * 2, admission_wait=0.2, timeout=0.5)
+        given_up = asyncio.ensure_future(boom.submit(1, [Add(b"never", 1)] * 2, admission_wait=20.0))
+        await waiting_at(boom, leader, 1)
+        given_up.cancel()
+        await waiting_at(boom, leader, 0)
+        async with Client(small.endpoints) as other:
+            gone = asyncio.ensure_future(other.submit(1, [Add(b"never", 1)] * 2, admission_wait=20.0))
+            await waiting_at(boom, leader, 1)
+        with pytest.raises(LogboomError):
+            await gone
+        await waiting_at(boom, leader, 0)
+        await boom.admin("freeze", 3, node=leader)
+        await boom.admin("thaw", 3, node=leader)
+        await boom.admin("resume", 1, node=leader)
+        await boom.submit(1, Put(b"after", b""))
+        assert await boom.get(1, b"never") is None
+        await idle(boom, small)
+
+
+async def test_who_waits_at_a_leader_that_stops_gets_in_at_the_next_one() -> None:
+    with LocalCluster(partitions=2, settings=FULL) as own:
+        async with Client(own.endpoints) as boom:
+            name = await asyncio.to_thread(own.leader)
+            await boom.admin("pause", 1, node=own.addresses[name])
+            await boom.submit(1, [Put(b"a%d" % k, b"") for k in range(100)], wait="committed")
+            waits = asyncio.ensure_future(boom.submit(1, [Add(b"n", 1)] * 2, admission_wait=20.0))
+            await waiting_at(boom, own.addresses[name], 1)
+            own.kill(name, signal.SIGTERM)
+            await waits
+            assert await boom.get(1, b"n") == (2,)
+
+
+async def test_a_committed_backlog_costs_no_memory_and_is_applied() -> None:
+    """``python -m bench.backlog`` does the same with ten million."""
+    records, block = 300_000, 5_000
+    with LocalCluster(partitions=1, state_machine="log", settings=settings(records)) as own:
+        seen = await build_up(own, records, block)
+    checks = judge(seen, records)
+    assert all(check.met for check in checks), list(map(str, checks))

@@ -1,0 +1,229 @@
+"""A committed batch is lost on all nodes: its partition waits, the others go on, an operator declares it void."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from logboom import Add, Put, SyncClient
+from logboom.cli import cli
+from logboom.errors import BarrierBlocked, CorruptData, InvalidRequest, LogboomError, PartitionLost
+from logboom.testing import LocalCluster
+from server.offline.verify import verify
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
+LOST, WELL = 0, 1
+SETTINGS = {
+    "cluster.mode": "write_behind",
+    "apply.unsaved_ms": 3_600_000,  # a start applies everything again
+    "snapshot.keep": 2,
+    "scrub.pause_ms": 0,
+}
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3, partitions=2, settings=SETTINGS, directory=tmp_path) as running:
+        yield running
+
+
+def flip(cluster: LocalCluster, node: str, *, batch: int) -> None:
+    """A bit of the payload of the ``batch``-th batch of the partition's only segment."""
+    (file,) = (cluster.data_dirs[node] / "partitions" / str(LOST)).glob("*.log")
+    raw, at = bytearray(file.read_bytes()), -1
+    for _ in range(batch + 1):
+        at = raw.index(b"LBB1", at + 1)
+    raw[at + 140] ^= 1
+    file.write_bytes(raw)
+
+
+def state_of(cluster: LocalCluster, boom: SyncClient, node: str, partition: int) -> str:
+    try:
+        rows = boom.status(node=cluster.addresses[node], timeout=2)["partitions"]
+    except LogboomError:
+        return "unreachable"
+    return str(next((row[6] for row in rows if row[0] == partition), "recovering"))
+
+
+def states(cluster: LocalCluster, boom: SyncClient, partition: int) -> set[str]:
+    return {state_of(cluster, boom, node, partition) for node in cluster.nodes}
+
+
+def all_equal(cluster: LocalCluster, boom: SyncClient) -> bool:
+    try:
+        found = [boom.status(node=cluster.addresses[n], digests=True, timeout=5) for n in cluster.nodes]
+    except LogboomError:
+        return False
+    first = found[0]
+    return all(s["recovered"] and s["digests"] == first["digests"] for s in found) and all(
+        [row[:4] + row[5:] for row in s["partitions"]] == [row[:4] + row[5:] for row in first["partitions"]]
+        for s in found
+    )
+
+
+def logboom(cluster: LocalCluster, *arguments: str) -> str:
+    result = CliRunner().invoke(cli, [*arguments, "--endpoints", cluster.endpoints])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def kill_all(cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        cluster.kill(node)
+
+
+def all_verify(cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        report = verify(cluster.data_dirs[node])
+        assert not report.damaged, [finding.problem for finding in report.findings]
+
+
+def restart_all(cluster: LocalCluster) -> None:
+    kill_all(cluster)
+    for node in cluster.nodes:
+        cluster.start_node(node)
+
+
+def test_the_others_serve_one_partition_is_lost_and_void_lets_it_run(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=30) as boom:
+        for number in range(4):
+            boom.submit(LOST, [Put(b"k%d" % number, b"x" * 200), Add(b"n", 1)], wait="applied")
+            boom.submit(WELL, Add(b"n", 1), wait="applied")
+        wait_for(lambda: all_equal(cluster, boom))
+        kill_all(cluster)
+        for node in cluster.nodes:
+            flip(cluster, node, batch=2)
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        wait_for(lambda: states(cluster, boom, LOST) == {"lost"})
+
+        receipt = boom.submit(WELL, Add(b"n", 1), wait="applied")
+        assert boom.get(WELL, b"n") == (5,)
+        with pytest.raises(PartitionLost) as refused:
+            boom.submit(LOST, Add(b"n", 1), timeout=2)
+        assert (refused.value.first_index, refused.value.last_index) == (5, 6)
+        with pytest.raises(BarrierBlocked):
+            boom.barrier(receipt.global_index, partitions=[LOST], timeout=5)
+        tail = boom.tail(LOST, start=1, follow=True)
+        assert [next(tail).first_index, next(tail).first_index] == [1, 3]
+        with pytest.raises(CorruptData):
+            next(tail)
+        with pytest.raises(InvalidRequest):
+            boom.void_batch(LOST, 2, yes=True)
+
+        shown = logboom(cluster, "partitions", "void", str(LOST), "--index", "6")
+        assert "nothing was changed" in shown
+        assert states(cluster, boom, LOST) == {"lost"}
+        logboom(cluster, "partitions", "void", str(LOST), "--all", "--yes")
+        wait_for(lambda: states(cluster, boom, LOST) == {"running"})
+        assert boom.void_batch(LOST, 6, yes=True)["void"]  # nothing more to do
+        boom.submit(LOST, Add(b"n", 1), wait="applied")
+        assert boom.get(LOST, b"n") == (4,)
+        assert boom.get(LOST, b"k2") is None
+        gaps: list[object] = []
+        assert [b.first_index for b in boom.tail(LOST, on_void=gaps.append)] == [1, 3, 7, 9]
+        assert [(gap.first_index, gap.next) for gap in gaps] == [(5, 7)]
+        wait_for(lambda: all_equal(cluster, boom))
+
+        kill_all(cluster)
+        all_verify(cluster)  # the void is in the journal, behind its base
+        restart_all(cluster)
+        wait_for(lambda: all_equal(cluster, boom))
+        assert states(cluster, boom, LOST) == {"running"}
+        for _ in range(3):
+            boom.submit(WELL, Add(b"n", 1), wait="applied")
+            boom.create_snapshot()
+        restart_all(cluster)
+        wait_for(lambda: all_equal(cluster, boom))
+        assert boom.get(LOST, b"n") == (4,)
+        assert boom.status()["voids"][0] == 1
+        assert [b.first_index for b in boom.tail(LOST, start=0)][-1] == 9
+    kill_all(cluster)
+    all_verify(cluster)
+    for node in cluster.nodes:
+        assert "voids" in (cluster.data_dirs[node] / "manifest.json").read_text()
+
+
+def test_a_node_that_has_not_applied_it_takes_a_snapshot_from_one_that_has(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=30) as boom:
+        for number in range(4):
+            boom.submit(LOST, [Put(b"k%d" % number, b"x" * 200), Add(b"n", 1)], wait="applied")
+        wait_for(lambda: all_equal(cluster, boom))
+        has_it, *others = cluster.nodes
+        for node in others:
+            cluster.kill(node)  # nothing of their states is saved
+        cluster.kill(has_it, signal.SIGTERM)
+        wait_for(lambda: not cluster.alive(has_it))
+        for node in cluster.nodes:
+            flip(cluster, node, batch=2)
+            cluster.start_node(node)
+        wait_for(lambda: all(state_of(cluster, boom, node, LOST) == "lost" for node in others))
+        assert state_of(cluster, boom, has_it, LOST) == "running"
+
+        shown = boom.void_batch(LOST, 5)
+        assert (shown["applied"], shown["void"], shown["said"][has_it]) == (True, False, "applied")
+        assert boom.void_batch(LOST, 5, yes=True)["void"]
+        wait_for(lambda: all_equal(cluster, boom))
+        assert states(cluster, boom, LOST) == {"running"}
+        for node in cluster.nodes:
+            assert boom.get(LOST, b"k2", stale=True, node=cluster.addresses[node]) == b"x" * 200
+        boom.submit(LOST, Add(b"n", 1), wait="applied")
+        assert boom.get(LOST, b"n") == (5,)
+
+
+@pytest.mark.parametrize("machine", ["kv", "log"])
+def test_a_backup_steps_over_it_and_what_is_restored_knows_it(tmp_path: Path, machine: str) -> None:
+    """The log of a ``log`` partition is restored, too, with its gap; a ``kv`` partition begins a new one."""
+    kept, settings = tmp_path / "kept", {**SETTINGS, "cluster.state_machine": machine}
+    with (
+        LocalCluster(nodes=3, partitions=2, settings=settings, directory=tmp_path / "old") as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+        for number in range(4):
+            boom.submit(LOST, [Put(b"k%d" % number, b"x" * 200), Add(b"n", 1)], wait="applied")
+        wait_for(lambda: all_equal(cluster, boom))
+        kill_all(cluster)
+        for node in cluster.nodes:
+            flip(cluster, node, batch=2)
+            cluster.start_node(node)
+        wait_for(lambda: states(cluster, boom, LOST) == {"lost"})
+        assert boom.void_batch(LOST, 5, yes=True)["void"]
+        boom.submit(LOST, Add(b"n", 1), wait="applied")
+        wait_for(lambda: all_equal(cluster, boom))
+        logboom(cluster, "backup", str(kept))
+        digests = [row[2] for row in boom.status(digests=True)["digests"]]
+    assert run("verify", kept).exit_code == 0
+
+    again = LocalCluster(nodes=1, partitions=2, settings=settings, directory=tmp_path / "new")
+    assert run("restore", kept, "--config", again.config("n1")).exit_code == 0
+    with again, again.client(timeout=30) as boom:
+        wait_for(lambda: state_of(again, boom, "n1", LOST) == "running")
+        assert [row[2] for row in boom.status(digests=True)["digests"]] == digests
+        assert boom.status()["voids"][0] == 1
+        assert boom.submit(LOST, Add(b"n", 1), wait="applied").first_index == 10
+        if machine == "kv":
+            assert (boom.get(LOST, b"n"), boom.get(LOST, b"k2")) == ((5,), None)
+        gaps: list[object] = []
+        found = [b.first_index for b in boom.tail(LOST, on_void=gaps.append, on_compacted="first")]
+        assert found == ([10] if machine == "kv" else [1, 3, 7, 9, 10])
+        assert [(gap.first_index, gap.next) for gap in gaps] == ([] if machine == "kv" else [(5, 7)])
+    again.stop()
+    assert run("verify", again.data_dirs["n1"]).exit_code == 0
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(cli, [str(each) for each in arguments])
+    print(result.output)
+    return result

@@ -1,0 +1,172 @@
+"""A node's logs, for what reads them: several partitions in one order, jobs that run when the test says so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.sim.disk import SimDisk
+from dispatcher.backend import Backend as RealBackend
+from dispatcher.read_budget import ReadBudget
+from logboom.errors import LogboomError, NoSuchPartition
+from logboom.records import RecordBlock
+from logboom.settings import LogSettings, ReadSettings
+from logboom.types import DurabilityMode, Level, PartitionId, ProducerId, Record, Term
+from logboom.wire import Kind
+from partitions.batch import Batch, build_batch
+from partitions.log import PartitionLog
+
+SETTINGS = LogSettings(segment_bytes=2000, open_files_max=2, reader_lease_ms=1000)
+
+
+class World:
+    """Batches are appended and committed one by one; ``global_index`` counts them."""
+
+    def __init__(self, partitions: int = 3, *, reads: ReadSettings | None = None) -> None:
+        reads = reads or ReadSettings()
+        self.disk = SimDisk(random.Random(1))
+        self.settings = SimpleNamespace(reads=reads)
+        self.read_budget = ReadBudget(bytes_max=reads.memory_bytes, segments_max=reads.segments_max)
+        self.clock = self.offload = self
+        self.now = 100.0
+        self.jobs: list[Callable[[], None]] = []
+        self.wakers: dict[int, list[Callable[..., None]]] = {}
+        self.damages: list[tuple[int, Any]] = []
+        self.lost: set[bytes] = set()
+        self.applied: dict[int, int] = {}
+        self.batches: dict[int, list[Batch]] = {}
+        self.parent = SimpleNamespace(global_index=0)
+        self.logs = {
+            p: PartitionLog.open(
+                disk=self.disk,
+                directory=Path(f"/n1/{p}"),
+                partition_id=PartitionId(p),
+                settings=SETTINGS,
+                mode=DurabilityMode.WRITE_BEHIND if p == partitions - 1 else DurabilityMode.WRITE_AHEAD,
+            )
+            for p in range(partitions)
+        }
+
+    def append(self, partition: int, payloads: Sequence[bytes | Record], *, sync: bool = True, at_ms: int = 0) -> Batch:
+        log, done = self.logs[partition], self.batches.setdefault(partition, [])
+        records = [each if isinstance(each, Record) else Record(each) for each in payloads]
+        batch = build_batch(
+            partition_id=PartitionId(partition),
+            first_index=done[-1].last_index + 1 if done else 1,
+            term=Term(1),
+            timestamp_ms=at_ms or 1000 + self.parent.global_index,
+            producer=ProducerId(bytes(16)),
+            epoch=0,
+            sequence=done[-1].last_index if done else 0,
+            floor=0,
+            dense=False,
+            records=RecordBlock.from_records(records),
+            previous_digest=done[-1].digest if done else bytes(16),
+        )
+        assert log.append(batch)
+        done.append(batch)
+        self.sync(partition, wanted=sync)
+        self.parent.global_index += 1
+        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=self.parent.global_index, term=1)
+        self.wake(partition)
+        return batch
+
+    def sync(self, partition: int, *, wanted: bool = True) -> None:
+        log = self.logs[partition]
+        if wanted:
+            log.request_sync()
+        job = log.take()
+        if job is not None:
+            job.run()
+            job.done()
+
+    def wake(self, partition: int, *error: LogboomError) -> None:
+        for waker in list(self.wakers.get(partition, ())):
+            waker(*error)
+
+    def damage(self, partition: int, number: int) -> Batch:
+        batch, log = self.batches[partition][number], self.logs[partition]
+        ref = log.find(batch.last_index, batch.digest)
+        assert ref is not None
+        self.disk.flip(log._path(ref.segment), ref.offset + 70, 1)
+        return batch
+
+    def mend(self, partition: int, batch: Batch) -> None:
+        assert self.logs[partition].append(batch)
+        self.sync(partition)
+
+    # -- what a node offers
+
+    def log(self, partition: int) -> PartitionLog:
+        return self.logs[partition]
+
+    def partition_ids(self) -> list[int]:
+        return sorted(self.logs)
+
+    def missing(self, partition: int) -> LogboomError:
+        return NoSuchPartition(f"no partition {partition}", partition_id=partition, partitions=len(self.logs))
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def subscribe_commits(self, partition: int, waker: Callable[..., None]) -> Callable[[], None]:
+        self.wakers.setdefault(partition, []).append(waker)
+        return lambda: self.wakers[partition].remove(waker)
+
+    subscribe_applied = subscribe_commits
+
+    def applied_index(self, partition: int) -> int:
+        return self.applied.get(partition, 0)
+
+    @property
+    def watermarks(self) -> Any:
+        return SimpleNamespace(of=lambda p: SimpleNamespace(applied_global_index=self.applied.get(p, 0)))
+
+    def safe_horizon(self, partitions: Any, level: Level) -> int:
+        return RealBackend.safe_horizon(self, partitions, level)  # type: ignore[arg-type]
+
+    def damaged(self, partition: int, damage: Any) -> None:
+        self.damages.append((partition, damage))
+        self.logs[partition].lose(damage.last_index, damage.digest)
+
+    def is_lost(self, digest: bytes) -> bool:
+        return digest in self.lost
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def run() -> None:
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001 - as the port says
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.jobs.append(run)
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
+
+    def work(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+class Client:
+    """The other end of a stream."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Kind, dict[str, Any], bytes]] = []
+        self.ends: list[LogboomError | None] = []
+        self.congested = False
+
+    def send(self, kind: Kind, header: dict[str, Any], body: list[Any], flags: int) -> None:
+        self.frames.append((kind, header, b"".join(bytes(part) for part in body)))
+
+    def how(self) -> dict[str, Any]:
+        return {"send": self.send, "congested": lambda: self.congested, "ended": self.ends.append}
+
+    def of(self, kind: Kind) -> list[tuple[dict[str, Any], bytes]]:
+        return [(header, body) for each, header, body in self.frames if each is kind]

@@ -1,0 +1,98 @@
+"""One replica's worker stands still under load, in the simulator: the cluster gets by without it, and takes it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaos.sim.parameters import draw
+from chaos.sim.runner import leftovers_unseen
+from chaos.sim.simulation import Simulation
+from chaos.sim.timeline import Timeline
+from logboom.errors import LogboomError, Unavailable
+from logboom.settings import LagSettings
+
+LAG = LagSettings(look_ms=100, slow_ms=300, stalled_ms=600, chronic_ms=1_500, move_again_ms=3_000)
+STRIKE_S, RELEASE_S, END_S = 4.0, 12.0, 16.0
+
+
+class Story:
+    """A partition's worker on the node that leads is paused for a while."""
+
+    def __init__(self, seed: int) -> None:
+        drawn = draw(seed, seconds=END_S)
+        settings = msgspec.structs.replace(drawn.settings, lag=LAG)
+        still = replace(drawn, partitions_change=False, begun_go=False, members_change=False, blackout=None)
+        self.drawn = replace(still, settings=settings, faults=())
+        self.simulation = Simulation(self.drawn, timeline=Timeline())
+        self.backend: Any = None
+        """Of the node whose worker it is."""
+        self.left: Any = None
+        self.states: list[str] = []
+        self.led: list[bool] = []
+        self.began = 0.0
+        self.refused: list[LogboomError] = []
+
+    def play(self) -> Any:
+        loop = self.simulation.loop
+        loop.run_as(None, self._strike, delay=STRIKE_S)
+        loop.run_as(None, self._release, delay=RELEASE_S)
+        loop.run_as(None, self._look, delay=END_S - 0.2)
+        return self.simulation.play()
+
+    @property
+    def partition(self) -> int:
+        return min(self.drawn.kv_partitions)
+
+    def _strike(self) -> None:
+        leaders = [h for h in self.simulation.hosts if h.node is not None and h.node.pipeline.raft.admits]
+        if not leaders:
+            self.simulation.loop.run_as(None, self._strike, delay=0.1)
+            return
+        self.began, self.backend = self.simulation.loop.now, leaders[0].node.pipeline
+        self.backend.workers[self.partition].pause()
+        self._watch()
+
+    def _watch(self) -> None:
+        backend = self.backend
+        self.led.append(backend.raft.engine.is_leader)
+        state = backend.lagging.held.get(self.partition)
+        self.states += [state] if state is not None and self.states[-1:] != [state] else []
+        try:
+            backend.lagging.check(self.partition)
+        except Unavailable as error:
+            self.refused.append(error)
+        if self.simulation.loop.now - self.began < END_S - STRIKE_S - 0.5:
+            self.simulation.loop.run_as(None, self._watch, delay=0.05)
+
+    def _release(self) -> None:
+        self.backend.workers[self.partition].resume()
+
+    def _look(self) -> None:
+        backend, partition = self.backend, self.partition
+        self.left = (
+            dict(backend.lagging.held),
+            backend.lagging.withdrawn(partition),
+            backend.admission.frozen(partition),
+        )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 8])
+def test_a_worker_that_stands_still_is_worked_around(seed: int) -> None:
+    print("seed", seed)
+    with leftovers_unseen():
+        story = Story(seed)
+        outcome = story.play()
+    assert outcome.failure is None
+    alone = story.drawn.nodes == 1
+    assert story.states == ["throttled", "frozen"]
+    assert story.led[0]
+    assert alone or not all(story.led), "leadership stayed where a worker stands still"
+    assert alone or any("ask another" in error.message for error in story.refused)
+    assert story.left == ({}, False, False)
+    steps = story.backend.lagging.ladder.steps
+    assert steps["withdraw"] == steps["return"]
+    assert steps["freeze"] == 1

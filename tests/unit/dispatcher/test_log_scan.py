@@ -1,0 +1,304 @@
+"""A scan over many partitions: the order, the horizon, the memory, and what must not go unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher.feeds import REPAIR_S, FeedRequest
+from dispatcher.log_scan import LogScan
+from logboom.client.log_batches import LogBatch, batches_of
+from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
+from logboom.settings import ReadSettings
+from logboom.types import Level
+from logboom.wire import Frame, Kind
+from partitions.opening import LogBase
+from tests.unit.dispatcher.reading_world import Client, World
+
+ROOM = 1 << 30
+
+
+def begin(
+    world: World, client: Client, *, partitions: list[int] | None = None, through: int = 0, **wanted: Any
+) -> LogScan:
+    asked = FeedRequest(**{"credit": ROOM, "whole": True, **wanted})
+    chosen: Any = world.partition_ids() if partitions is None else partitions
+    scan = LogScan(world, chosen, asked, through=through, **client.how())
+    scan.move()
+    return scan
+
+
+async def settle(world: World) -> None:
+    """Until nothing happens any more."""
+    while world.jobs:
+        world.work()
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if world.jobs:
+        await settle(world)
+
+
+async def until(world: World, holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            world.work()
+            await asyncio.sleep(0.001)
+
+
+def batches(client: Client) -> list[LogBatch]:
+    return [
+        batch
+        for header, body in client.of(Kind.BATCHES)
+        for batch in batches_of(Frame(Kind.BATCHES, 1, header, memoryview(body)))
+    ]
+
+
+def globals_of(client: Client) -> list[int]:
+    return [batch.global_index for batch in batches(client)]
+
+
+def mixed(world: World, count: int, *, seed: int = 1) -> None:
+    rng = random.Random(seed)
+    for number in range(count):
+        partition = rng.randrange(len(world.logs))
+        world.append(partition, [b"%d-%d" % (number, k) for k in range(rng.randint(1, 5))])
+        world.sync(partition)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_everything_comes_once_in_global_order(seed: int) -> None:
+    reads = ReadSettings(window_bytes=700, window_segments_max=2, memory_bytes=4000, segments_max=2)
+    world, client = World(4, reads=reads), Client()
+    mixed(world, 120, seed=seed)
+    begin(world, client)
+    await settle(world)
+    assert globals_of(client) == list(range(1, 121)), f"seed {seed}"
+    assert client.of(Kind.END) == [({"next_global": 121, "batches": 120}, b"")]
+    assert client.ends == [None]
+    for partition, made in world.batches.items():
+        mine = [batch for batch in batches(client) if batch.partition_id == partition]
+        assert [bytes(b.records.data) for b in mine] == [bytes(b.buffers[2]) for b in made]
+    assert (world.read_budget.nbytes, world.read_budget.segments) == (0, 0)
+    assert not any(world.wakers.values())
+
+
+async def test_it_ends_at_what_was_safe_when_it_began() -> None:
+    world, client = World(), Client()
+    mixed(world, 10)
+    begin(world, client)
+    for _ in range(5):
+        world.append(0, [b"later"])
+    await settle(world)
+    assert globals_of(client) == list(range(1, 11))
+
+
+async def test_nothing_comes_from_behind_what_is_not_durable() -> None:
+    world, client = World(), Client()
+    behind = 2  # write-behind
+    world.append(0, [b"1"])
+    world.append(behind, [b"2"], sync=False)
+    world.append(0, [b"3"])
+    scan = begin(world, client, follow=True)
+    await settle(world)
+    assert globals_of(client) == [1]
+    world.sync(behind)
+    world.wake(behind)
+    await settle(world)
+    assert globals_of(client) == [1, 2, 3]
+    scan.close()
+
+
+async def test_level_applied_waits_for_the_effects() -> None:
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    world.append(1, [b"2"])
+    world.sync(1)
+    world.applied = {0: 2, 1: 1}
+    scan = begin(world, client, follow=True, level=Level.APPLIED)
+    await settle(world)
+    assert globals_of(client) == [1]
+    world.applied[1] = 2
+    world.wake(1)
+    await settle(world)
+    assert globals_of(client) == [1, 2]
+    scan.close()
+
+
+async def test_a_node_that_is_behind_waits_for_the_horizon_of_another() -> None:
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    begin(world, client, through=3)
+    await settle(world)
+    assert client.ends == []
+    world.append(1, [b"2"])
+    world.sync(1)
+    world.append(0, [b"3"])
+    world.append(0, [b"4"])
+    world.wake(0)
+    await settle(world)
+    assert globals_of(client) == [1, 2, 3]
+    assert client.ends == [None]
+
+
+async def test_positions_by_global_index_and_time() -> None:
+    world = World(3)
+    for number in range(1, 31):
+        world.append(number % 3, [b"%d" % number], at_ms=1000 * number)
+        world.sync(number % 3)
+    by_index, by_time = Client(), Client()
+    begin(world, by_index, start_global=12)
+    begin(world, by_time, start_time_ms=11_500)
+    await settle(world)
+    assert globals_of(by_index) == globals_of(by_time) == list(range(12, 31))
+
+
+async def test_who_takes_nothing_gets_nothing_and_holds_nothing_back() -> None:
+    """Credit for one window: one more is read ahead, and given back when another reader needs the room."""
+    world, slow, quick = World(2, reads=ReadSettings(window_bytes=400, memory_bytes=1000)), Client(), Client()
+    mixed(world, 60)
+    scan = begin(world, slow, credit=1)
+    await settle(world)
+    assert globals_of(slow) == [1]
+    held = world.read_budget.nbytes
+    assert 0 < held <= 500
+    begin(world, quick)
+    await settle(world)
+    assert globals_of(quick) == list(range(1, 61))
+    while not slow.ends:
+        scan.add_credit(1 << 20)
+        await settle(world)
+    assert globals_of(slow) == list(range(1, 61))
+    assert world.read_budget.nbytes == 0
+
+
+async def test_cancelling_refunds_whatever_it_was_doing() -> None:
+    for when in range(3):
+        world, client = World(2), Client()
+        mixed(world, 20)
+        client.congested = when == 2
+        scan = begin(world, client)
+        assert world.read_budget.nbytes > 0
+        if when:
+            world.work()
+        scan.close()
+        world.work()
+        assert (world.read_budget.nbytes, world.read_budget.segments) == (0, 0)
+        assert not any(world.wakers.values())
+        assert all(not log._leases._leases for log in world.logs.values())
+
+
+async def test_windows_of_many_readers_never_hold_more_than_the_budget() -> None:
+    reads = ReadSettings(window_bytes=500, memory_bytes=1200, segments_max=3, window_segments_max=3)
+    world = World(4, reads=reads)
+    mixed(world, 80)
+    clients = [Client() for _ in range(6)]
+    most = 0
+    for client in clients:
+        begin(world, client)
+    while world.jobs:
+        most = max(most, world.read_budget.nbytes)
+        world.jobs.pop(0)()
+    assert 500 < most <= 1200
+    assert [globals_of(client) for client in clients] == [list(range(1, 81))] * 6
+
+
+class TestWhatMustNotGoUnnoticed:
+    async def test_a_damaged_batch_is_waited_for_and_what_is_in_front_of_it_comes(self) -> None:
+        world, client = World(2), Client()
+        for number in range(12):
+            world.append(number % 2, [b"%d" % number])
+            world.sync(number % 2)
+        batch = world.damage(1, 2)
+        begin(world, client)
+        await until(world, lambda: len(world.damages) >= 2)
+        assert globals_of(client) == list(range(1, 6))
+        assert not client.ends
+        world.mend(1, batch)
+        await until(world, lambda: client.ends)
+        assert client.ends == [None]
+        assert globals_of(client) == list(range(1, 13))
+        assert world.read_budget.nbytes == 0
+
+    async def test_it_ends_where_nobody_has_the_batch(self) -> None:
+        world, client = World(2), Client()
+        for number in range(8):
+            world.append(number % 2, [b"%d" % number])
+            world.sync(number % 2)
+        world.damage(0, 1)
+        begin(world, client)
+        await until(world, lambda: world.damages)
+        world.now += REPAIR_S
+        await until(world, lambda: client.ends)
+        assert isinstance(client.ends[0], CorruptData)
+        assert globals_of(client) == [1, 2]
+        assert world.read_budget.nbytes == 0
+
+    async def test_a_batch_that_comes_in_front_of_what_was_given_away(self) -> None:
+        world, client = World(2), Client()
+        mixed(world, 10)
+        begin(world, client, follow=True)
+        await settle(world)
+        world.parent.global_index = 4
+        world.append(0, [b"too late"])
+        world.parent.global_index = 20
+        world.wake(0)
+        await settle(world)
+        assert isinstance(client.ends[0], CorruptData)
+        assert "safe to give away" in str(client.ends[0])
+
+    async def test_fewer_than_were_there(self) -> None:
+        world, client = World(2), Client()
+        mixed(world, 10)
+        scan = begin(world, client)
+        scan._begun = dict.fromkeys(scan._begun, -1)
+        await settle(world)
+        assert isinstance(client.ends[0], CorruptData)
+        assert "expected 12 batches" in str(client.ends[0])
+        assert client.of(Kind.END) == []
+
+    async def test_other_bytes_than_were_planned(self) -> None:
+        world, client = World(1), Client()
+        mixed(world, 10)
+        client.congested = True
+        scan = begin(world, client)
+        await settle(world)
+        assert scan._arrived is not None
+        scan._arrived[3] = scan._arrived[3][:-1]
+        client.congested = False
+        scan.move()
+        assert isinstance(client.ends[0], CorruptData)
+        assert world.read_budget.nbytes == 0
+
+    async def test_what_was_removed(self) -> None:
+        world = World(2)
+        mixed(world, 60)
+        log, gone = world.logs[0], world.batches[0][len(world.batches[0]) * 2 // 3]
+        base = LogBase(gone.last_index, gone.digest, 1)  # type: ignore[arg-type]
+        log.save_places(base.last_index)()
+        log.compact(base.last_index + 1)()
+        assert log.first_available_index > 1
+        with pytest.raises(IndexCompacted) as caught:
+            begin(world, Client(), start_global=1)
+        client = Client()
+        begin(world, client, start_global=caught.value.first)
+        anyhow = Client()
+        begin(world, anyhow)
+        await settle(world)
+        assert globals_of(client) == list(range(caught.value.first, 61))
+        after = log.first_available_index - 1
+        left = log.read_committed(after_index=after, through_index=1 << 40, max_bytes=1 << 30)
+        expected = [batch.global_index for batch in left]
+        assert [b.global_index for b in batches(anyhow) if b.partition_id == 0] == expected
+
+    async def test_a_partition_that_is_destroyed(self) -> None:
+        world, client = World(2), Client()
+        mixed(world, 5)
+        begin(world, client, follow=True)
+        await settle(world)
+        world.wake(1, PartitionDestroyed("gone", partition_id=1))
+        assert isinstance(client.ends[0], PartitionDestroyed)
+        assert not any(world.wakers.values())

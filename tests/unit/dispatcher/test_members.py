@@ -1,0 +1,46 @@
+"""What an operator's request for other members is answered with, by whoever is asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher import members
+from logboom.errors import InvalidRequest, NotLeader
+from logboom.types import NodeId
+from raftlog.configuration import Configuration, Role, Seat
+
+
+def backend(*ids: str, admits: bool = True, leads: bool = True) -> Any:
+    """A node that knows these voters, and believes to lead if it ``admits``."""
+    current = Configuration(tuple(Seat(NodeId(each), f"{each}:1", f"{each}:2", Role.VOTER) for each in ids))
+    replaced = None if leads else NotLeader("another leads", leader=None)
+    raft = SimpleNamespace(
+        admits=admits,
+        members=SimpleNamespace(changes=SimpleNamespace(propose=lambda change, _: change(current))),
+        read_index=lambda done: done(replaced),
+        poke=lambda: None,
+    )
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    return SimpleNamespace(node_id=NodeId("n2"), members=current, raft=raft, clock=clock, leader_address=lambda: "n1:2")
+
+
+async def test_whoever_does_not_lead_refuses_nothing_for_good() -> None:
+    """It may not have heard of that member yet."""
+    with pytest.raises(NotLeader) as refused:
+        await members.act(backend("n1", "n2", admits=False), {"action": "member_remove", "id": "n3"}, 1.0)
+    assert refused.value.fields["leader"] == "n1:2"
+
+
+@pytest.mark.parametrize("action", ["member_remove", "member_promote"])
+async def test_nor_does_one_that_was_replaced_and_has_not_heard_of_it(action: str) -> None:
+    with pytest.raises(NotLeader):
+        await members.act(backend("n1", "n2", leads=False), {"action": action, "id": "n3"}, 1.0)
+
+
+@pytest.mark.parametrize("action", ["member_remove", "member_promote"])
+async def test_a_leader_refuses_whom_it_does_not_know(action: str) -> None:
+    with pytest.raises(InvalidRequest, match="n3 is not a member"):
+        await members.act(backend("n1", "n2"), {"action": action, "id": "n3"}, 1.0)

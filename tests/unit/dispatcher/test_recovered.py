@@ -1,0 +1,72 @@
+"""After a start nothing is shown that may be less than what was shown before (I7)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from dispatcher.recovered import Recovered
+from dispatcher.watermarks import Watermarks
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+
+P0, P7 = PartitionId(0), PartitionId(7)
+
+
+class Replay:
+    """A log of which entries up to 20 are known to be committed; ``handed_up`` so far."""
+
+    def __init__(self) -> None:
+        self.marks = Watermarks([P0])
+        self.recovered = Recovered([P0])
+        self.engine: Any = SimpleNamespace(applied_index=1, covering_commit=lambda: 20)
+
+    def applied(self, partition_id: PartitionId, global_index: int) -> None:
+        index = PartitionLogIndex(global_index)
+        self.marks.update(
+            partition_id,
+            log_index=index,
+            durable_index=index,
+            applied_index=index,
+            applied_global_index=GlobalLogIndex(global_index),
+            state="running",
+        )
+
+    def look(self, handed_up: int, global_index: int) -> None:
+        self.engine.applied_index = handed_up
+        self.recovered.notice(self.engine, GlobalLogIndex(global_index), self.marks)
+
+
+def test_a_partition_that_the_log_creates_again_is_shown_when_it_has_come_as_far_as_all() -> None:
+    """Found by the simulator (I7, seed 39): it took longer to open than the others took to recover."""
+    replay = Replay()
+    replay.recovered.add(P7)  # handed up, and not open yet
+    replay.applied(P0, 9)
+    replay.look(handed_up=20, global_index=9)
+    assert replay.recovered.of([P0])
+    assert not replay.recovered.over
+    replay.recovered.add(P7)  # open, with less than it has shown before
+    replay.marks.add(P7)
+    replay.applied(P7, 5)
+    replay.look(handed_up=20, global_index=9)
+    assert not replay.recovered.of([P7])
+    replay.applied(P7, 9)
+    replay.look(handed_up=20, global_index=9)
+    assert replay.recovered.over
+
+
+def test_a_partition_that_is_created_later_is_shown_at_once() -> None:
+    replay = Replay()
+    replay.applied(P0, 9)
+    replay.look(handed_up=20, global_index=9)
+    assert replay.recovered.over
+    replay.recovered.add(P7)
+    assert replay.recovered.over
+
+
+def test_a_partition_that_is_gone_is_not_waited_for() -> None:
+    replay = Replay()
+    replay.recovered.add(P7)
+    replay.applied(P0, 9)
+    replay.look(handed_up=20, global_index=9)
+    replay.recovered.remove(P7)
+    assert replay.recovered.over

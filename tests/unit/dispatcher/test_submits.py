@@ -1,0 +1,252 @@
+"""A connection's submits: cancelled, disconnected, refused too often."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from dispatcher.requests import SubmitRequest
+from dispatcher.service import ClientService, Session
+from dispatcher.submits import TURN_S
+from logboom.errors import LogboomError, Overloaded, Unavailable
+from logboom.records import RecordBlock
+from logboom.settings import AdmissionSettings, ClusterSettings
+from logboom.types import Record
+from logboom.wire import Frame, Kind
+
+RECORDS = RecordBlock.from_records([Record(b"x")])
+
+
+class Connection:
+    congested = False
+    peer_identities: frozenset[str] = frozenset()
+    remote = "somewhere"
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.reading = True
+        self.paused = 0
+        self.resumed = asyncio.Event()
+
+    def send(self, buffers: Any) -> None:
+        self.sent += 1
+
+    def flush(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.reading = False
+        self.paused += 1
+
+    def resume_reading(self) -> None:
+        self.reading = True
+        self.resumed.set()
+
+
+class Backend:
+    """Answers when the test says so; ``waits``: what it takes is not admitted yet."""
+
+    node_id = "n1"
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.asked: list[tuple[SubmitRequest, Any, Any]] = []
+        self.waits = False
+        self.cancelled: list[Any] = []
+        self.gone: list[Any] = []
+        self.submitting = SimpleNamespace(cancel=self.cancelled.append, gone=self.gone.append)
+        self.barriers = SimpleNamespace(client_gone=lambda _: None)
+        self.cluster = ClusterSettings()
+
+    def submit(self, request: SubmitRequest, done: Any, owner: Any) -> Any:
+        self.asked.append((request, done, owner))
+        return len(self.asked) if self.waits else None
+
+
+class Desk:
+    def __init__(self, **settings: Any) -> None:
+        self.backend = Backend()
+        backend: Any = self.backend
+        admission = AdmissionSettings(**settings)
+        self.service: Any = ClientService(backend, SimpleNamespace(admission=admission))  # type: ignore[arg-type]
+        self.connection, self.session = self.connect()
+
+    def connect(self) -> tuple[Connection, Session]:
+        connection, session = Connection(), Session(self.service)
+        session.opened(connection)  # type: ignore[arg-type]
+        session._introduced = True
+        return connection, session
+
+    def submit(self, request_id: int = 1, session: Session | None = None, **more: Any) -> None:
+        header = {
+            "producer": bytes(16),
+            "wait": "committed",
+            "epoch": 0,
+            "timeout_ms": 1000,
+            "parts": [[0, 0, 0, 1, len(RECORDS.metadata), len(RECORDS.data)]],
+            **more,
+        }
+        body = memoryview(bytes(RECORDS.metadata) + bytes(RECORDS.data))
+        (session or self.session).frame(Frame(Kind.SUBMIT, request_id, header, body))
+
+    def answer(self, error: LogboomError) -> None:
+        self.backend.asked.pop(0)[1](error)
+
+    def refuse(self, count: int) -> None:
+        for k in range(count):
+            self.submit(k + 1)
+            self.answer(Overloaded("no", retry_after=0.05))
+
+
+async def test_what_waits_is_given_up_when_it_is_cancelled_and_nothing_else_is() -> None:
+    desk = Desk()
+    desk.submit(1)
+    desk.backend.waits = True
+    desk.submit(2)
+    for request_id in (1, 2, 3):
+        desk.session.frame(Frame(Kind.CANCEL, request_id, {}))
+    assert desk.backend.cancelled == [2]
+
+
+async def test_what_was_answered_is_not_cancelled_any_more() -> None:
+    desk = Desk()
+    desk.backend.waits = True
+    desk.submit(1)
+    desk.answer(Unavailable("no"))
+    desk.session.frame(Frame(Kind.CANCEL, 1, {}))
+    desk.session.closed(None)
+    assert (desk.backend.cancelled, desk.backend.gone) == ([], [])
+
+
+async def test_whoever_disconnects_waits_no_more() -> None:
+    desk = Desk()
+    desk.backend.waits = True
+    desk.submit(1)
+    desk.session.closed(None)
+    assert desk.backend.gone == [desk.session]
+    assert desk.backend.asked[0][2] is desk.session
+
+
+async def test_shares_go_by_the_certificate_or_else_by_the_connection() -> None:
+    desk = Desk()
+    desk.submit(1)
+    desk.submit(2)
+    _, other = desk.connect()
+    desk.submit(1, other)
+    named, third = desk.connect()
+    named.peer_identities = frozenset({"spark", "batch"})
+    desk.submit(1, third, principal="somebody else", admission_wait_ms=700)
+    requests = [asked[0] for asked in desk.backend.asked]
+    assert [request.principal for request in requests] == ["n1#1", "n1#1", "n1#2", "batch"]
+    assert [request.admit_by for request in requests] == [0.0, 0.0, 0.0, 0.7]
+
+
+async def test_a_connection_that_is_refused_again_and_again_is_not_read_for_a_while() -> None:
+    desk = Desk(refusals_max=3, retry_after_ms=10)
+    desk.refuse(2)
+    assert desk.connection.reading
+    desk.refuse(1)
+    assert not desk.connection.reading
+    async with asyncio.timeout(5):
+        await desk.connection.resumed.wait()
+    desk.refuse(2)
+    assert desk.connection.paused == 1
+
+
+async def test_now_and_then_is_not_too_often() -> None:
+    desk = Desk(refusals_max=3, retry_after_ms=10)
+    for _ in range(10):
+        await asyncio.sleep(0)
+        desk.backend.now += 0.011
+        desk.refuse(1)
+    assert desk.connection.paused == 0
+
+
+async def test_the_brake_goes_with_the_connection() -> None:
+    desk = Desk(refusals_max=1, retry_after_ms=10)
+    desk.refuse(1)
+    desk.session.closed(None)
+    await asyncio.sleep(0.05)
+    assert not desk.connection.reading  # nobody has touched it any more
+
+
+class Busy(Backend):
+    """Each request takes a little more than half a turn."""
+
+    def submit(self, request: SubmitRequest, done: Any, owner: Any) -> Any:
+        self.now += 0.6 * TURN_S
+        return super().submit(request, done, owner)
+
+
+def busy(connections: int) -> tuple[Desk, list[tuple[Connection, Session]]]:
+    desk = Desk()
+    backend: Any = Busy()
+    desk.backend = backend
+    desk.service = ClientService(backend, SimpleNamespace(admission=AdmissionSettings()))  # type: ignore[arg-type]
+    return desk, [desk.connect() for _ in range(connections)]
+
+
+async def test_however_many_ask_at_once_the_loop_has_its_turn_between() -> None:
+    desk, sessions = busy(4)
+    for request_id in (1, 2, 3):
+        for _, session in sessions:
+            desk.submit(request_id, session)
+    assert len(desk.backend.asked) == 2
+    assert not any(connection.reading for connection, _ in sessions)
+    per_turn = []
+    while len(desk.backend.asked) < 12:
+        before = len(desk.backend.asked)
+        await asyncio.sleep(0)
+        per_turn.append(len(desk.backend.asked) - before)
+    assert max(per_turn) == 2
+    assert all(connection.reading for connection, _ in sessions)
+    order = [sessions.index(next(pair for pair in sessions if pair[1] is owner)) for _, _, owner in desk.backend.asked]
+    assert sorted(order[:6]) != [0, 0, 0, 1, 1, 1]  # connections take turns
+    for k in range(4):
+        mine = [request.deadline for (request, _, _), who in zip(desk.backend.asked, order, strict=True) if who == k]
+        assert mine == sorted(mine)
+
+
+async def test_what_is_held_back_counts_from_when_it_came_and_can_be_cancelled() -> None:
+    desk, sessions = busy(2)
+    (_, first), (_, second) = sessions
+    for request_id in (1, 2, 3, 4):
+        desk.submit(request_id, first)
+    came = desk.backend.now
+    desk.submit(9, second)
+    first.frame(Frame(Kind.CANCEL, 3, {}))
+    second.closed(None)
+    desk.backend.now += 0.5
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert len(desk.backend.asked) == 3
+    assert all(request.deadline <= came + 1.0 for request, _, _ in desk.backend.asked)
+    assert sessions[0][0].reading
+
+
+async def test_a_crowd_of_barriers_leaves_the_loop_its_turn_and_loses_none() -> None:
+    desk, sessions = busy(2)
+    begun: list[tuple[int, int]] = []
+    for k, (_, session) in enumerate(sessions):
+
+        def begin(frame: Frame, k: int = k) -> None:
+            desk.backend.now += 0.6 * TURN_S
+            begun.append((k, frame.request_id))
+
+        session.begin = begin  # type: ignore[method-assign]
+    for request_id in range(1, 9):
+        for _, session in sessions:
+            session.frame(Frame(Kind.BARRIER if request_id % 2 else Kind.GET, request_id, {}))
+    assert len(begun) == 2
+    sessions[1][1].frame(Frame(Kind.CANCEL, 8, {}))
+    per_turn = []
+    while len(begun) < 15:
+        before = len(begun)
+        await asyncio.sleep(0)
+        per_turn.append(len(begun) - before)
+    assert max(per_turn) == 2
+    assert all(connection.reading for connection, _ in sessions)
+    assert [number for k, number in begun if k == 0] == list(range(1, 9))
+    assert [number for k, number in begun if k == 1] == list(range(1, 8))

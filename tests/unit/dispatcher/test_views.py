@@ -1,0 +1,199 @@
+"""Views of several partitions: of one moment, and nothing is left behind, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.views import View, Views
+from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
+from logboom.state_machine import Position
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.applied = 0
+        self.open = 0
+
+    def scan(self, *, start: bytes, end: bytes | None, limit: int, chunk: int) -> Iterator[Any]:
+        rows = [(b"k", b"%d" % self.applied)], Position(PartitionLogIndex(self.applied), GlobalLogIndex(self.applied))
+        self.open += 1
+        try:
+            yield rows
+            yield rows
+        finally:
+            self.open -= 1
+
+
+class Worker:
+    """Applies when the test says so, and stops where it was told to."""
+
+    def __init__(self) -> None:
+        self.machine = Machine()
+        self.stops: list[Any] = []
+
+    def stop_at(self, through: int, capture: Callable[[Any], Any], taken: Callable[[Any], None]) -> Any:
+        stop = SimpleNamespace(through=through, capture=capture, taken=taken)
+        self.stops.append(stop)
+        return stop
+
+    def go_on(self, stop: Any) -> None:
+        if stop in self.stops:
+            self.stops.remove(stop)
+
+    def apply(self, index: int) -> None:
+        for number in range(self.machine.applied, index + 1):
+            self.machine.applied = number
+            for stop in [s for s in self.stops if s.through == number]:
+                self.stops.remove(stop)
+                stop.taken(stop.capture(self.machine))
+
+
+class Backend:
+    def __init__(self, logs: dict[int, int]) -> None:
+        self.workers = {p: Worker() for p in logs}
+        self.logs = {p: SimpleNamespace(committed_index=end) for p, end in logs.items()}
+        self.machines = {p: worker.machine for p, worker in self.workers.items()}
+        self.parent = SimpleNamespace(global_index=50)
+        self.clock = SimpleNamespace(monotonic=lambda: 0.0)
+        self.offload = self
+        self.kinds = dict.fromkeys(logs, "kv")
+        self.partitioning = SimpleNamespace(kind=lambda p: SimpleNamespace(state_machine=self.kinds[p]))
+        self.used = 0
+
+    @contextmanager
+    def using(self, _: int) -> Iterator[None]:
+        self.used += 1
+        try:
+            yield
+        finally:
+            self.used -= 1
+
+    def partition_ids(self) -> list[int]:
+        return sorted(self.workers)
+
+    def hurry(self, partitions: list[int]) -> None:
+        for partition in partitions:
+            worker = self.workers[partition]
+            worker.apply(worker.machine.applied)
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
+
+    def check_nothing_is_left(self) -> None:
+        assert self.used == 0
+        assert not any(worker.stops for worker in self.workers.values())
+        assert not any(worker.machine.open for worker in self.workers.values())
+
+
+def scan(backend: Backend, views: Views, *partitions: int, timeout: float = 5.0) -> Any:
+    chosen = [PartitionId(p) for p in partitions]
+    return views.scan(chosen, {"read": "stale"}, timeout)
+
+
+async def collect(frames: Any) -> list[tuple[int, int]]:
+    return [(header["partition"], header["global_index"]) async for header, _ in frames]
+
+
+async def test_each_is_seen_where_its_log_ended_in_that_turn() -> None:
+    backend = Backend({0: 3, 1: 5})
+    views = Views(backend, views_max=2)
+    task = asyncio.ensure_future(collect(scan(backend, views, 0, 1, 0)))
+    await asyncio.sleep(0)
+    for log in backend.logs.values():
+        log.committed_index += 10  # comes too late for it
+    backend.parent.global_index += 20
+    backend.workers[1].apply(15)
+    await asyncio.sleep(0)
+    assert not task.done()
+    backend.workers[0].apply(13)
+    assert await task == [(0, 50), (0, 50), (1, 50), (1, 50)]
+    assert views.open == 0
+    backend.check_nothing_is_left()
+
+
+async def test_one_that_does_not_come_so_far_is_not_waited_for_for_ever() -> None:
+    backend = Backend({0: 3, 1: 5})
+    backend.workers[1].apply(5)
+    with pytest.raises(Unavailable, match="partitions 0 have not"):
+        await collect(scan(backend, Views(backend, views_max=2), 0, 1, timeout=0.01))
+    backend.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("when", ["gathering", "reading"])
+async def test_who_gives_up_leaves_nothing(when: str) -> None:
+    backend = Backend({0: 3, 1: 5})
+    views = Views(backend, views_max=2)
+    frames = scan(backend, views, 0, 1)
+    task = asyncio.ensure_future(anext(frames))
+    await asyncio.sleep(0)
+    backend.workers[0].apply(3)
+    if when == "reading":
+        backend.workers[1].apply(5)
+        await task
+    else:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await frames.aclose()
+    backend.check_nothing_is_left()
+    assert views.open == 0
+
+
+async def test_a_state_that_cannot_be_captured_ends_it() -> None:
+    backend = Backend({0: 3, 1: 5})
+    task = asyncio.ensure_future(collect(scan(backend, Views(backend, views_max=2), 0, 1)))
+    await asyncio.sleep(0)
+    backend.workers[1].apply(5)
+    backend.workers[0].stops.pop().taken(None)
+    with pytest.raises(Unavailable):
+        await task
+    backend.check_nothing_is_left()
+
+
+async def test_a_view_of_another_moment_is_not_passed_on() -> None:
+    backend = Backend({0: 3})
+    task = asyncio.ensure_future(collect(scan(backend, Views(backend, views_max=2), 0)))
+    await asyncio.sleep(0)
+    stop = backend.workers[0].stops.pop()
+    backend.machines[0].applied = 2
+    stop.taken(stop.capture(backend.machines[0]))
+    with pytest.raises(CorruptData, match="a view of 2, not of 3"):
+        await task
+    backend.check_nothing_is_left()
+
+
+async def test_bounds() -> None:
+    backend = Backend({0: 0, 1: 0})
+    views = Views(backend, views_max=1)
+    frames = scan(backend, views, 0)
+    await anext(frames)
+    refused: list[tuple[Any, type[LogboomError]]] = [(scan(backend, views, 1), QuotaExceeded)]
+    for other, error in refused:
+        with pytest.raises(error):
+            await anext(other)
+    await frames.aclose()
+    backend.kinds[1] = "log"
+    with pytest.raises(InvalidRequest):
+        await anext(scan(backend, views, 0, 1))
+    with pytest.raises(InvalidRequest):
+        await anext(scan(backend, views, *([0] * 1025)))
+    assert views.open == 0
+    backend.check_nothing_is_left()
+
+
+def test_a_view_that_is_being_read_closes_afterwards() -> None:
+    machine = Machine()
+    rest = machine.scan(start=b"", end=None, limit=0, chunk=1)
+    view = View(next(rest), rest)
+    with view._lock:  # somebody reads
+        view.close()
+        assert machine.open == 1
+    assert view.more() is None
+    assert machine.open == 0
+    view.close()

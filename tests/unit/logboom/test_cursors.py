@@ -1,0 +1,180 @@
+"""Named positions: they only move forward, whoever commits, and live in a partition that users do not see."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from logboom import Client
+from logboom.client.cursors import POSITION, CursorRow, key_of
+from logboom.commands import OP_CAS, OP_DELETE, OP_PUT, Value
+from logboom.errors import InvalidRequest, NoSuchPartition
+from logboom.records import RecordBlock
+from logboom.types import CURSORS_TOKEN, Status
+from logboom.wire import Kind
+from tests.unit.logboom.fake_server import FakeNode, Session, cluster
+
+WHERE = 4
+
+
+class Kv:
+    """A node with one `kv` partition for cursors, once somebody has asked for it."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node = node
+        self.state: dict[bytes, bytes] = {}
+        self.there = False
+        self.writes = 0
+        node.answers |= {Kind.ADMIN: self.admin, Kind.SUBMIT: self.submit, Kind.GET: self.get, Kind.SCAN: self.scan}
+        node.answers[Kind.WATERMARKS] = lambda session, frame: session.send(
+            frame,
+            Kind.WATERMARKS_REPLY,
+            {"commit_index": 90, "node": "n1", "watermarks": [[1, 50, 50, 50, 0, 90, "running"]]},
+        )
+
+    def admin(self, session: Session, frame: Any) -> None:
+        if frame.header["action"] == "create_partition":
+            assert frame.header["token"] == CURSORS_TOKEN
+            self.there = True
+            session.send(frame, Kind.ADMIN_REPLY, {"partition": WHERE})
+            return
+        rows: list[list[Any]] = [[p, "log", "write_ahead"] for p in range(4)]
+        if self.there and frame.header.get("linearizable"):  # else it may not have heard of it
+            rows.append([WHERE, "kv", "write_ahead", "cursors"])
+        session.send(frame, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 4})
+
+    def submit(self, session: Session, frame: Any) -> None:
+        (row,) = frame.header["parts"]
+        if not self.there:
+            session.fail(frame, NoSuchPartition("gone", partition_id=WHERE, partitions=4))
+            return
+        assert row[0] == WHERE
+        block = RecordBlock.parse(row[3], frame.body[: row[4]], frame.body[row[4] :])
+        self.writes += 1
+        status = self.apply(block.keys()[0], block.payloads()[0])
+        part = [WHERE, 1, 1, self.writes, 0, bytes((status,))]
+        session.send(frame, Kind.SUBMITTED, {"parts": [part], "commit_index": self.writes})
+
+    def apply(self, key: bytes, payload: bytes) -> Status:
+        if payload[0] == OP_PUT:
+            self.state[key] = payload[1:]
+        elif payload[0] == OP_DELETE:
+            self.state.pop(key, None)
+        else:
+            assert payload[0] == OP_CAS
+            size = int.from_bytes(payload[2:6], "little")
+            expected = payload[6 : 6 + size] if payload[1] & 1 else None
+            if self.state.get(key) != expected:
+                return Status.MISMATCH
+            self.state[key] = payload[6 + size :]
+        return Status.OK
+
+    def get(self, session: Session, frame: Any) -> None:
+        assert frame.header.get("read") == "linearizable"
+        found = [self.state.get(key) for key in frame.header["keys"]]
+        block = RecordBlock.from_columns(payloads=[b"" if v is None else b"b" + v for v in found])
+        header = {
+            "found": [v is not None for v in found],
+            "metadata": len(block.metadata),
+            "data": len(block.data),
+            "global_index": 1,
+        }
+        session.send(frame, Kind.VALUES, header, [bytes(block.metadata), bytes(block.data)])
+
+    def scan(self, session: Session, frame: Any) -> None:
+        keys = sorted(self.state)
+        block = RecordBlock.from_columns(payloads=[b"b" + self.state[k] for k in keys], keys=keys)
+        header = {"count": len(keys), "global_index": 1, "metadata": len(block.metadata), "data": len(block.data)}
+        session.send(frame, Kind.ENTRIES, header, [bytes(block.metadata), bytes(block.data)])
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[tuple[Kv, Client]]:
+    async with cluster() as [node], Client(node.address, timeout=5) as boom:
+        yield Kv(node), boom
+
+
+async def test_nothing_is_made_by_looking() -> None:
+    async with world() as (kv, boom):
+        assert await boom.cursor("c").position() == 0
+        assert await boom.cursors() == []
+        await boom.cursor("c").delete()
+        assert not kv.there
+
+
+async def test_a_cursor_only_moves_forward_unless_it_is_forced() -> None:
+    async with world() as (kv, boom):
+        cursor = boom.cursor("c", 1)
+        assert [await cursor.commit(p) for p in (5, 9, 7, 9)] == [5, 9, 9, 9]
+        assert kv.writes == 2
+        assert await cursor.commit(3, force=True) == 3
+        assert await boom.cursor("c", 1).position() == 3
+        assert await boom.cursor("c").position() == await boom.cursor("c", 2).position() == 0
+
+
+async def test_two_that_share_a_name_do_not_move_each_other_back() -> None:
+    async with world() as (_, boom):
+        one, other = boom.cursor("c"), boom.cursor("c")
+        await one.commit(5)
+        await other.commit(20)
+        assert await one.commit(10) == 20  # what it knew was old
+        assert await one.commit(21) == 21
+        assert await other.commit(21) == 21
+        assert await boom.cursor("c").position() == 21
+
+
+async def test_what_we_know_may_be_higher_than_what_is_so() -> None:
+    """An operator has moved it back."""
+    async with world() as (_, boom):
+        cursor = boom.cursor("c")
+        await cursor.commit(50)
+        await boom.commit_cursor("c", None, 10, force=True)
+        assert await cursor.commit(40) == 40
+
+
+async def test_users_do_not_see_the_partition() -> None:
+    async with world() as (kv, boom):
+        await boom.cursor("c").commit(5)
+        assert kv.there
+        assert await boom.partitions() == [0, 1, 2, 3]
+        assert WHERE not in await boom.state_machines()
+
+
+async def test_a_partition_that_somebody_destroyed_is_made_again() -> None:
+    async with world() as (kv, boom):
+        cursor = boom.cursor("c")
+        await cursor.commit(5)
+        kv.there, kv.state = False, {}
+        assert await cursor.commit(6) == 6
+        assert kv.there
+
+
+async def test_rows_and_their_lag() -> None:
+    async with world() as (kv, boom):
+        await boom.cursor("a", 1).commit(41)
+        await boom.cursor("b").commit(91)
+        await boom.cursor("c", 9).commit(1)
+        assert await boom.cursors() == [
+            CursorRow("a", 1, 41, 10),
+            CursorRow("b", None, 91, 0),
+            CursorRow("c", 9, 1, None),
+        ]
+        await boom.delete_cursor("a", 1)
+        assert [row.name for row in await boom.cursors()] == ["b", "c"]
+        assert POSITION.unpack(kv.state[key_of("b", None)]) == (91,)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b"])
+def test_names(name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        key_of(name, None)
+
+
+@pytest.mark.parametrize("position", [0, -1, 1 << 63, "5", True])
+async def test_positions(position: Value) -> None:
+    async with world() as (_, boom):
+        with pytest.raises(InvalidRequest):
+            await boom.cursor("c").commit(position)  # type: ignore[arg-type]

@@ -1,0 +1,224 @@
+"""Following the log: what a client makes of what nodes send, and where it goes on when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logboom import Client, Record, RecordBlock
+from logboom.client.log_batches import LogBatch, batches_of
+from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, InvalidRequest, ProtocolError
+from logboom.types import PartitionId, ProducerId, Term
+from logboom.wire import Frame, Kind
+from partitions.batch import build_batch
+from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails
+
+
+def raw(partition: int, first: int, payloads: list[bytes]) -> bytes:
+    batch = build_batch(
+        partition_id=PartitionId(partition),
+        first_index=first,
+        term=Term(2),
+        timestamp_ms=77,
+        producer=ProducerId(b"p" * 16),
+        epoch=3,
+        sequence=first + 100,
+        floor=0,
+        dense=False,
+        records=RecordBlock.from_columns(payloads=payloads),
+        previous_digest=bytes(16),
+    )
+    return b"".join(bytes(buffer) for buffer in batch.buffers)
+
+
+def whole(rows: list[tuple[int, bytes]], *, first: int = 0, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
+    header = {"global_indexes": array("Q", [g for g, _ in rows]).tobytes(), "first_index": first, **more}
+    return header, [each for _, each in rows]
+
+
+def scanning(node: FakeNode) -> None:
+    """It is of a release that can."""
+
+    def hello(session: Session, frame: Any) -> None:
+        welcome = {
+            "version": 1, "cluster": "test", "node": node.name, "leader": node.leader, "members": node.members,
+            "partitions": [[0, "kv", "write_ahead"], [1, "kv", "write_ahead"]], "frame_bytes": 1 << 20,
+            "features": ["log_scan"],
+        }  # fmt: skip
+        session.send(frame, Kind.WELCOME, welcome)
+
+    node.answers[Kind.HELLO] = hello
+
+
+def frame_of(header: dict[str, Any], body: list[bytes]) -> Frame:
+    return Frame(Kind.BATCHES, 1, header, memoryview(b"".join(body)))
+
+
+def test_batches_as_they_are_on_the_disk() -> None:
+    frame = frame_of(*whole([(9, raw(3, 5, [b"a", b"bb", b"c"])), (12, raw(3, 8, [b"d"]))], first=6))
+    one, two = batches_of(frame)
+    assert (one.partition_id, one.first_index, one.last_index, one.global_index) == (3, 6, 7, 9)
+    assert (one.term, one.timestamp_ms, one.producer_id, one.epoch, one.sequence) == (2, 77, b"p" * 16, 3, 106)
+    assert one.records.payloads() == [b"bb", b"c"]
+    assert (two.first_index, two.global_index, two.records.payloads()) == (8, 12, [b"d"])
+
+
+@pytest.mark.parametrize("spoil", ["short", "long", "magic", "checksum", "too few"])
+def test_batches_that_are_none(spoil: str) -> None:
+    good = raw(3, 5, [b"a", b"bb"])
+    body = {
+        "short": good[:100],
+        "long": good + b"x",
+        "magic": b"x" + good[1:],
+        "checksum": good[:20] + b"\xff" + good[21:],
+        "too few": good + raw(3, 7, [b"x"]),
+    }[spoil]
+    with pytest.raises(ProtocolError, match="BATCHES"):
+        list(batches_of(frame_of(*whole([(1, body)]))))
+
+
+def batch(count: int, size: int, offsets: list[int] | None = None) -> LogBatch:
+    block = RecordBlock.from_columns(payloads=[b"%0*d" % (size, k) for k in range(count)])
+    where = None if offsets is None else np.array(offsets, np.uint32)
+    return LogBatch(PartitionId(1), 11, 5, Term(1), 0, bytes(16), 0, 40, block, where, 100 if offsets else 0)  # type: ignore[arg-type]
+
+
+def test_pieces_have_at_most_so_many_records_and_bytes_and_one_at_least() -> None:
+    assert [p.records.count for p in batch(10, 5).pieces(0, 0)] == [10]
+    assert [p.records.count for p in batch(10, 5).pieces(4, 0)] == [4, 4, 2]
+    assert [p.records.count for p in batch(10, 5).pieces(0, 15)] == [3, 3, 3, 1]
+    assert [p.records.count for p in batch(3, 5).pieces(0, 1)] == [1, 1, 1]
+    pieces = list(batch(10, 5).pieces(4, 0))
+    assert [(p.first_index, p.last_index, p.sequence, p.position) for p in pieces] == [
+        (11, 14, 40, 15),
+        (15, 18, 44, 19),
+        (19, 20, 48, 21),
+    ]
+
+
+def test_pieces_of_what_a_filter_left_go_on_where_they_end() -> None:
+    pieces = list(batch(4, 5, [2, 3, 7, 9]).pieces(2, 0))
+    assert [p.indexes().tolist() for p in pieces] == [[13, 14], [18, 20]]
+    assert [p.position for p in pieces] == [15, 100]
+    assert [p.last_index for p in pieces] == [14, 20]
+
+
+async def test_a_position_that_a_filter_passed_over_is_not_asked_for_again() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+
+        def first(session: Session, frame: Any) -> None:
+            session.send(frame, Kind.SKIPPED, {"next_index": 500}, more=True)
+            asyncio.get_running_loop().call_later(0.05, session.transport.abort)
+
+        node.once(Kind.TAIL, first, lambda session, frame: session.send(frame, Kind.END, {"next_index": 500}))
+        assert [b async for b in boom.tail(0, key_prefix=b"a", header=("h", None))] == []
+        asked = node.of(Kind.TAIL)
+        assert [frame.header["start"] for frame in asked] == [0, 500]
+        assert asked[0].header["key_prefix"] == b"a"
+        assert asked[0].header["header"] == ["h", None]
+
+
+async def test_where_records_were_removed_it_is_said_or_gone_on_from_the_first() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        removed = fails(IndexCompacted("gone", first=7))
+        node.once(Kind.TAIL, removed, removed, lambda session, frame: session.send(frame, Kind.END, {"next_index": 9}))
+        with pytest.raises(IndexCompacted):
+            _ = [b async for b in boom.tail(0, start_global=3)]
+        assert [b async for b in boom.tail(0, start_global=3, on_compacted="first")] == []
+        assert [(f.header["start"], f.header.get("start_global")) for f in node.of(Kind.TAIL)] == [
+            (0, 3),
+            (0, 3),
+            (7, None),
+        ]
+
+
+def test_one_position_at_most() -> None:
+    boom = Client("127.0.0.1:1")
+    with pytest.raises(InvalidRequest, match="one of"):
+        boom.tail(0, start=3, start_global=4)
+
+
+async def scan(boom: Client, **how: Any) -> list[int]:
+    return [int(each.global_index) async for each in boom.scan_log([0, 1], **how)]
+
+
+async def test_a_scan_goes_on_at_another_connection_to_the_same_horizon() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        scanning(node)
+
+        def first(session: Session, frame: Any) -> None:
+            rows = [(4, raw(0, 1, [b"x"])), (5, raw(1, 1, [b"y"]))]
+            session.send(frame, Kind.BATCHES, *whole(rows, after=0, batches=2, through=8), more=True)
+            asyncio.get_running_loop().call_later(0.05, session.transport.abort)
+
+        def second(session: Session, frame: Any) -> None:
+            session.send(
+                frame, Kind.BATCHES, *whole([(8, raw(0, 2, [b"z"]))], after=0, batches=1, through=8), more=True
+            )
+            session.send(frame, Kind.END, {"next_global": 9, "batches": 1})
+
+        node.once(Kind.LOG_SCAN, first, second)
+        assert await scan(boom, start_global=2) == [4, 5, 8]
+        asked = [(f.header.get("start_global"), f.header["through_global"]) for f in node.of(Kind.LOG_SCAN)]
+        assert asked == [(2, 0), (6, 8)]
+        assert boom.last_seen == 8
+
+
+@pytest.mark.parametrize("wrong", ["count", "order", "gap", "end"])
+async def test_a_scan_that_is_not_what_was_announced_is_an_error(wrong: str) -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        scanning(node)
+
+        def answer(session: Session, frame: Any) -> None:
+            two = [(4, raw(0, 1, [b"x"])), (3 if wrong == "order" else 5, raw(1, 1, [b"y"]))]
+            count = 3 if wrong == "count" else 2
+            session.send(frame, Kind.BATCHES, *whole(two, after=0, batches=count, through=8), more=True)
+            after = 6 if wrong == "gap" else 5
+            session.send(
+                frame, Kind.BATCHES, *whole([(8, raw(0, 2, [b"z"]))], after=after, batches=3, through=8), more=True
+            )
+            session.send(frame, Kind.END, {"next_global": 9, "batches": 4 if wrong == "end" else 3})
+
+        node.answers[Kind.LOG_SCAN] = answer
+        with pytest.raises(CorruptData):
+            await scan(boom)
+
+
+async def test_a_node_of_an_older_release_is_not_asked() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        with pytest.raises(IncompatibleVersion):
+            await scan(boom)
+
+
+class TestFilters:
+    block = RecordBlock.from_records(
+        [
+            Record(b"0", b"user/1", (("kind", b"a"), ("by", b"kind"))),
+            Record(b"11", b"user/22"),
+            Record(b"", b"use", (("kind", b"b"),)),
+            Record(b"333"),
+            Record(b"4444", b"user/", (("kindly", b"a"),)),
+        ]
+    )
+
+    def test_by_key(self) -> None:
+        assert self.block.keys_begin_with(b"user/").tolist() == [True, True, False, False, True]
+        assert self.block.keys_begin_with(b"user/2").tolist() == [False, True, False, False, False]
+        assert not RecordBlock.from_columns(payloads=[b"a", b"b"]).keys_begin_with(b"a").any()
+
+    def test_by_header(self) -> None:
+        assert self.block.headers_have("kind", None).tolist() == [True, False, True, False, False]
+        assert self.block.headers_have("kind", b"b").tolist() == [False, False, True, False, False]
+        assert self.block.headers_have("by", b"kind").tolist() == [True, False, False, False, False]
+        assert not self.block.headers_have("a", None).any()
+
+    def test_what_is_left_is_a_block(self) -> None:
+        wanted = np.array([False, True, True, False, True])
+        assert self.block.where(wanted).records() == [self.block.records()[k] for k in (1, 2, 4)]
+        plain = RecordBlock.from_columns(payloads=[b"ab", b"", b"c"])
+        assert plain.where(np.array([True, True, False])).payloads() == [b"ab", b""]
+        assert plain.where(np.ones(3, np.bool_)) is plain

@@ -1,0 +1,193 @@
+"""A log with batches that nobody has: what it commits, holds up, lets others read; filled, or declared void."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from logboom.errors import CorruptData, Voided
+from partitions.batch import Batch
+from partitions.holes import Hole
+from partitions.log import ChainBroken, PartitionLog
+from partitions.opening import LogBase
+from partitions.reading import DamagedBatch
+from ports.invariant import InvariantViolated
+from tests.unit.partitions.test_mending import DIRECTORY, flush, open_log
+from tests.unit.partitions.test_storage import P, chain, make
+from tests.unit.partitions.worker_world import world
+
+GONE = 2
+"""Of seven."""
+
+
+def commit(log: PartitionLog, batches: list[Batch], *, after: int = 0) -> None:
+    for number, batch in enumerate(batches[after:], after + 1):
+        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+
+
+def with_hole() -> tuple[SimDisk, PartitionLog, list[Batch]]:
+    disk, batches = SimDisk(random.Random(1)), chain(7)
+    log = open_log(disk)
+    for number, batch in enumerate(batches):
+        if number == GONE:
+            assert log.concede(batch.last_index, batch.digest)
+        else:
+            log.append(batch)
+            flush(log)
+    commit(log, batches)
+    return disk, log, batches
+
+
+def digests(log: PartitionLog, after: int = 0) -> list[bytes]:
+    return [b.header.digest for b in log.read_committed(after_index=after, through_index=1 << 40, max_bytes=1 << 30)]
+
+
+def test_nothing_follows_what_is_missing_before_it_is_conceded() -> None:
+    log, batches = open_log(SimDisk(random.Random(1))), chain(3)
+    log.append(batches[0])
+    with pytest.raises(ChainBroken):
+        log.append(batches[2])
+    commit(log, batches[:1])
+    with pytest.raises(InvariantViolated):
+        log.commit(last_index=batches[1].last_index, digest=batches[1].digest, global_index=2, term=1)
+    assert not log.concede(batches[0].last_index, batches[0].digest), "it is here"
+
+
+def test_a_hole_is_committed_is_not_held_and_holds_up_what_is_durable() -> None:
+    _, log, batches = with_hole()
+    gone = batches[GONE]
+    assert log.committed_index == batches[-1].last_index
+    assert log.durable_index == batches[GONE - 1].last_index
+    assert log.hole == Hole(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    assert not log.holds(gone.last_index, gone.digest)
+    assert log.is_hole(gone.last_index, gone.digest)
+    assert log.is_lost(gone.last_index, gone.digest)
+    assert digests(log) == [b.digest for b in batches[:GONE]]
+    with pytest.raises(DamagedBatch):
+        digests(log, batches[GONE - 1].last_index)
+    with pytest.raises(DamagedBatch):
+        log.read_raw(after_index=batches[GONE - 1].last_index, through_index=1 << 40, max_bytes=1)
+    with pytest.raises(CorruptData):
+        log.read_batch(gone.last_index, gone.digest)
+    assert all(piece.damage is None for piece in log.scrub())
+
+
+def test_a_hole_is_filled_by_the_batch_and_durable_when_that_is_synced() -> None:
+    _, log, batches = with_hole()
+    assert log.append(batches[GONE])
+    assert log.hole is None
+    assert log.durable_index == batches[GONE - 1].last_index, "it is not synced yet"
+    flush(log)
+    assert log.durable_index == batches[-1].last_index
+    assert digests(log) == [b.digest for b in batches]
+    assert not log.is_hole(batches[GONE].last_index, batches[GONE].digest)
+
+
+def voided_log() -> tuple[SimDisk, PartitionLog, list[Batch]]:
+    disk, log, batches = with_hole()
+    log.void(batches[GONE].last_index, batches[GONE].digest)
+    return disk, log, batches
+
+
+def read_over(log: PartitionLog, batches: list[Batch]) -> None:
+    assert digests(log, log.first_available_index - 1) == [b.digest for b in batches[:GONE]]
+    with pytest.raises(Voided) as gap:
+        digests(log, batches[GONE - 1].last_index)
+    assert (gap.value.first_index, gap.value.next) == (batches[GONE].header.first_index, batches[GONE].last_index + 1)
+    assert digests(log, gap.value.next - 1) == [b.digest for b in batches[GONE + 1 :]]
+
+
+def test_what_is_void_holds_up_nothing_and_readers_are_told_where_to_go_on() -> None:
+    _, log, batches = voided_log()
+    gone = batches[GONE]
+    assert log.hole is None
+    assert log.durable_index == batches[-1].last_index
+    read_over(log, batches)
+    with pytest.raises(Voided):
+        log.read_raw(after_index=batches[GONE - 1].last_index, through_index=1 << 40, max_bytes=1)
+    assert log.void_behind(batches[GONE - 1].last_index) == Hole(
+        gone.header.first_index, gone.last_index, gone.digest, GONE + 1
+    )
+    assert log.void_behind(0) is None
+    assert not log.append(gone), "it comes too late"
+    assert sum(piece.nbytes for piece in log.scrub()) == sum(b.nbytes for n, b in enumerate(batches) if n != GONE)
+
+
+def test_a_damaged_batch_that_others_lost_too_can_be_void() -> None:
+    disk, batches = SimDisk(random.Random(1)), chain(7)
+    log = open_log(disk)
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+    commit(log, batches)
+    assert log.lose(batches[GONE].last_index, batches[GONE].digest)
+    assert log.hole is None, "it was durable"
+    log.void(batches[GONE].last_index, batches[GONE].digest)
+    read_over(log, batches)
+
+
+def test_places_tell_a_later_start_what_is_void() -> None:
+    disk, log, batches = voided_log()
+    log.save_places(log.durable_index)()
+    log.close()
+    last = batches[-1]
+    again = PartitionLog.open(
+        disk=disk,
+        directory=DIRECTORY,
+        partition_id=P,
+        settings=log._settings,
+        mode=log.mode,
+        base=LogBase(last.last_index, last.digest, 7),  # type: ignore[arg-type]
+    )
+    read_over(again, batches)
+    assert again.first_available_index == 1, "no segment was taken for removed"
+
+
+def test_segments_in_front_of_a_void_are_compacted_like_any() -> None:
+    _, log, batches = voided_log()
+    log.save_places(log.durable_index)()
+    log.compact(batches[-1].header.first_index)()
+    assert log.first_available_index > batches[GONE].last_index
+    assert digests(log, log.first_available_index - 1)[-1] == batches[-1].digest
+
+
+def test_a_void_takes_its_indices_and_has_no_effect() -> None:
+    with world() as w:
+
+        async def story() -> None:
+            w.commit(1)
+            gone = make(3, w.head, [b"x"] * 2, sequence=2)
+            w.log.concede(gone.last_index, gone.digest)
+            w.log.commit(last_index=gone.last_index, digest=gone.digest, global_index=15, term=1)
+            w.notify()
+            await asyncio.sleep(1)
+            assert (w.worker.applied_index, w.machine.applied) == (2, [1]), "not beyond the hole"
+            w.log.void(gone.last_index, gone.digest)
+            w.notify()
+            await asyncio.sleep(1)
+
+        w.run(story)
+        assert w.machine.applied == [1]
+        assert (w.worker.applied_index, w.worker.applied_global_index) == (4, 15)
+        assert [batch.refused for batches in w.progress for batch in batches] == [None, "voided"]
+
+
+def test_who_has_applied_it_says_so_once_that_is_saved() -> None:
+    with world() as w:
+        said: list[bool | None] = []
+
+        async def story() -> None:
+            w.commit(1)
+            said.append(w.worker.secured(2))
+            w.notify()
+            await asyncio.sleep(1)
+            said.append(w.worker.secured(2))
+            await asyncio.sleep(1)
+            said.append(w.worker.secured(2))
+
+        w.run(story)
+        assert said == [False, None, True]
+        assert w.machine.checkpoints == 2, "a power loss may undo the last one"

@@ -1,0 +1,88 @@
+"""A worker that is told to stop where somebody wants to see its state, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.unit.partitions.worker_world import HeldOffload, world
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_sees_the_state_of_its_place_and_everything_is_applied_afterwards(seed: int) -> None:
+    rng = random.Random(seed)
+    with world(seed=seed, batches_max=rng.choice([1, 3, 1024])) as w:
+        seen: list[tuple[int, int | None]] = []
+
+        async def story() -> None:
+            for _ in range(12):
+                w.commit(rng.randint(1, 4))
+                w.notify()
+                for _ in range(rng.randint(0, 3)):
+                    through = w.ends[-1]
+                    w.worker.stop_at(
+                        through,
+                        lambda machine: machine.at.applied_index,  # type: ignore[attr-defined]
+                        lambda found, through=through: seen.append((through, found)),
+                    )
+                w.worker.hurry()
+                await asyncio.sleep(rng.choice([0, 0.0002]))
+            await asyncio.sleep(1)
+
+        w.run(story)
+        assert seen, f"seed {seed}"
+        assert all(through == found for through, found in seen), f"seed {seed}: {seen}"
+        assert [through for through, _ in seen] == sorted(through for through, _ in seen)
+        assert w.worker.applied_index == w.ends[-1]
+        assert not w.worker._stops
+
+
+def test_who_does_not_want_it_any_more_holds_nothing_up() -> None:
+    with world() as w:
+
+        async def story() -> None:
+            w.commit(3)
+            stop = w.worker.stop_at(w.ends[0], lambda _: pytest.fail("nobody wants it"), lambda _: None)
+            w.worker.go_on(stop)
+            w.worker.go_on(stop)
+            w.notify()
+            await asyncio.sleep(0.1)
+            assert w.worker.applied_index == w.ends[-1]
+
+        w.run(story)
+
+
+def test_a_cut_and_a_view_of_the_same_place_are_both_served() -> None:
+    with world(HeldOffload) as w:
+        w.machine.dump = lambda: "dump"  # type: ignore[attr-defined]
+        seen: list[object] = []
+
+        async def story() -> None:
+            w.commit(2)
+            w.worker.cut(w.ends[0], seen.append)
+            w.worker.stop_at(w.ends[0], lambda _: "view", seen.append)
+            w.notify()
+            while w.under_way:
+                w.finish()
+            assert sorted(map(str, seen)) == ["dump", "view"]
+            assert w.worker.applied_index == w.ends[-1]
+
+        w.run(story)
+
+
+def test_dropping_the_cut_leaves_the_views() -> None:
+    with world() as w:
+        seen: list[object] = []
+
+        async def story() -> None:
+            w.commit(2)
+            w.worker.cut(w.ends[0], lambda _: pytest.fail("nobody wants it"))
+            w.worker.stop_at(w.ends[0], lambda _: "view", seen.append)
+            w.worker.drop_cut()
+            w.notify()
+            await asyncio.sleep(0.1)
+            assert seen == ["view"]
+
+        w.run(story)

@@ -1,0 +1,16 @@
+"""The part of ``Payloads`` that concerns batches that nobody has, for stores that never go on without one."""
+
+from __future__ import annotations
+
+from raftlog.entry import Route
+
+
+class NoHoles:
+    def concede(self, route: Route) -> bool:
+        return False
+
+    def is_hole(self, route: Route) -> bool:
+        return False
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        pass

@@ -1,0 +1,245 @@
+"""When a node may go on without a batch: what all others have said, and what the leader of its term says."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Frame, Kind
+from raftlog.entry import ROUTE, Route, pack_control, pack_routes
+from raftlog.journal import Journal
+from raftlog.lacks import Lack, pack, unpack
+from raftlog.recovery import recover
+from raftlog.repair import Repair, Standing, Wanted
+from raftlog.voids import Void
+from tests.unit.raftlog.world import MemoryDisk
+
+A, B = NodeId("a"), NodeId("b")
+
+
+def route(index: int) -> Route:
+    return Route(PartitionId(0), Term(1), PartitionLogIndex(index), index.to_bytes(16, "big"))
+
+
+class Payloads:
+    """Of a node that has some."""
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()
+        self.holes: set[bytes] = set()
+        self.sealed: set[bytes] = set()
+        self.why = Lack.ABSENT
+
+    def holds(self, each: Route) -> bool:
+        return each.last_index in self.held
+
+    def lack(self, each: Route) -> Lack:
+        return self.why
+
+    def concede(self, each: Route) -> bool:
+        if self.holds(each):
+            return False
+        self.holes.add(each.digest)
+        return True
+
+    def is_hole(self, each: Route) -> bool:
+        return each.digest in self.holes
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        (self.sealed.add if on else self.sealed.discard)(digest)
+
+    def write_again(self, *_: object) -> None:
+        pass
+
+
+class World:
+    def __init__(self) -> None:
+        self.journal = Journal.open(
+            disk=MemoryDisk(), directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes
+        )
+        for index in range(2, 7):
+            self.journal.add(pack_routes([route(index)]), index, 1)
+        self.journal.flush()
+        self.payloads = Payloads()
+        self.standing = Standing(4, A, False)
+        self.now = 0.0
+        self.sent: list[tuple[NodeId, Kind, dict[str, Any], list[Any]]] = []
+        self.repair = Repair(
+            peers=[A, B],
+            links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]
+            payloads=self.payloads,  # type: ignore[arg-type]
+            journal=self.journal,
+            offload=SimpleNamespace(submit=lambda job, done: done(job(), None)),  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
+            damaged=lambda _: None,
+            standing=lambda: self.standing,
+        )
+
+    def send(self, peer: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
+        self.sent.append((peer, kind, header, body))
+        return True
+
+    def say(self, peer: NodeId, lack: Lack, *, index: int = 5, term: int = 4, asked: int = 0) -> None:
+        header = pack([(route(index), lack)], term=term, asked=asked)
+        self.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"")))
+
+    def misses(self, *indices: int, committed: bool = False) -> None:
+        self.repair.missing([Wanted(route(index), None if committed else index) for index in indices])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("lack", [Lack.ABSENT, Lack.DAMAGED, Lack.APPLIED])
+def test_it_may_lead_when_all_others_have_said_that_they_do_not_have_it(world: World, lack: Lack) -> None:
+    world.misses(5)
+    assert not world.repair.work()
+    world.say(A, lack)
+    assert not world.repair.work(), "one of two others has not said anything"
+    world.say(B, Lack.ABSENT)
+    assert world.repair.work()
+    assert world.payloads.holes == {route(5).digest}
+
+
+@pytest.mark.parametrize("lack", [Lack.COMPACTED, Lack.UNKNOWN])
+def test_a_snapshot_that_stands_for_it_or_somebody_who_cannot_say_is_no_proof(world: World, lack: Lack) -> None:
+    world.misses(5)
+    world.say(A, Lack.ABSENT)
+    world.say(B, lack)
+    assert not world.repair.work()
+    assert not world.payloads.holes
+
+
+def test_links_that_break_and_terms_that_pass_take_answers_back(world: World) -> None:
+    world.misses(5)
+    world.say(A, Lack.ABSENT)
+    world.repair.peer_down(A)
+    world.say(B, Lack.ABSENT)
+    assert not world.repair.work()
+    world.say(A, Lack.ABSENT)
+    world.standing = Standing(5, B, False)
+    assert not world.repair.work()
+    assert not world.payloads.holes
+
+
+def test_what_was_conceded_stays_so_and_what_turns_up_is_no_hole(world: World) -> None:
+    world.misses(5)
+    for node in (A, B):
+        world.say(node, Lack.ABSENT)
+    assert world.repair.work()
+    world.repair.peer_down(A)
+    world.standing = Standing(5, None, False)
+    assert world.repair.work()
+    world.now += 1
+    world.repair.work()
+    assert world.sent[-1][1] is Kind.FETCH, "it looks for it all the same"
+    world.payloads.held.add(5)
+    world.repair.work()
+    assert not world.repair.active
+    assert not world.repair.holes
+
+
+def test_it_acknowledges_a_hole_on_the_word_of_the_leader_of_its_term_alone(world: World) -> None:
+    world.misses(5)
+    for node in (A, B):
+        world.say(node, Lack.ABSENT)
+    world.repair.work()
+    assert world.repair.first_index == 5, "its own proof is for leading"
+    world.say(B, Lack.LOST)
+    assert world.repair.first_index == 5, "b does not lead"
+    world.say(A, Lack.LOST, term=3)
+    assert world.repair.first_index == 5, "a did so in another term"
+    assert not world.repair.may_pass(route(5))
+    world.say(A, Lack.LOST)
+    assert world.repair.first_index > 5
+    assert world.repair.may_pass(route(5))
+    world.standing = Standing(5, A, False)
+    assert world.repair.first_index == 5
+    assert not world.repair.may_pass(route(5))
+
+
+def test_the_gate_may_let_in_what_the_leader_calls_lost_and_nothing_else(world: World) -> None:
+    world.say(A, Lack.LOST, index=9)
+    world.say(A, Lack.DAMAGED, index=10)
+    assert world.repair.may_pass(route(9))
+    assert not world.repair.may_pass(route(10))
+    world.payloads.held.add(11)
+    world.say(A, Lack.LOST, index=11)
+    assert route(11).digest not in world.payloads.holes, "it is here"
+
+
+def test_a_leader_tells_and_others_say_what_is_true_of_them(world: World) -> None:
+    world.payloads.holes.add(route(5).digest)
+    body = memoryview(ROUTE.pack(*route(5)))
+    world.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3}, body))
+    world.standing = Standing(4, NodeId("me"), True)
+    world.repair.on_frame(B, Frame(Kind.FETCH, 0, {}, body))
+    assert [unpack(header)[0][1] for _, _, header, _ in world.sent] == [Lack.ABSENT, Lack.LOST]
+    assert [(header["term"], header["asked"]) for _, _, header, _ in world.sent] == [(4, 3), (4, 0)]
+
+
+def test_what_the_leader_is_about_to_declare_void_is_sealed_until_it_asks_again_or_another_term(world: World) -> None:
+    body, sealed = memoryview(ROUTE.pack(*route(5))), world.payloads.sealed
+    world.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3, "void": True}, body))
+    assert not sealed, "b does not lead"
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3, "void": True}, body))
+    assert sealed == {route(5).digest}
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 4}, body))
+    assert not sealed
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 5, "void": True}, body))
+    world.standing = Standing(5, None, False)
+    world.repair.work()
+    assert not sealed
+
+
+def test_a_follower_goes_on_asking_for_what_is_sealed_and_a_leader_does_not(world: World) -> None:
+    """Simulator, seed 33: it waited for a void that it could not take before it had heard of the hole."""
+    world.misses(5)
+    body = memoryview(ROUTE.pack(*route(5)))
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3, "void": True}, body))
+    world.sent.clear()
+    world.repair.work()
+    assert [kind for _, kind, _, _ in world.sent] == [Kind.FETCH]
+    world.sent.clear()
+    world.now += 1
+    world.standing = Standing(4, NodeId("me"), True)
+    world.repair.work()
+    assert not world.sent
+
+
+def test_for_a_void_only_answers_to_this_question_in_this_term_count(world: World) -> None:
+    world.misses(5, committed=True)
+    for node in (A, B):
+        world.say(node, Lack.ABSENT)
+    asked = world.repair.ask_all(route(5), void=True)
+    assert [header.get("void") for _, _, header, _ in world.sent[-2:]] == [True, True]
+    assert world.repair.said(route(5).digest, asked) == {A: None, B: None}
+    world.say(A, Lack.ABSENT, asked=asked)
+    world.say(B, Lack.ABSENT, asked=asked, term=3)
+    assert world.repair.said(route(5).digest, asked) == {A: Lack.ABSENT, B: None}
+
+
+def test_a_start_needs_no_proof_for_what_its_journal_declares_void(world: World) -> None:
+    world.payloads.held = {2, 3, 4}
+    void = Void(PartitionId(0), PartitionLogIndex(5), PartitionLogIndex(5), route(5).digest, 3)  # type: ignore[arg-type]
+    world.journal.add(pack_control(void.fields()), 7, 1)
+    world.journal.flush()
+    found = recover(world.journal, world.payloads, SimpleNamespace(flush=lambda: None))  # type: ignore[arg-type]
+    assert [wanted.route.last_index for wanted in found.missing] == [6]
+    assert world.payloads.holes == {route(5).digest}
+
+
+def test_a_node_that_is_alone_needs_nobody(world: World) -> None:
+    world.repair.set_peers([], alone=True)
+    world.misses(5)
+    assert world.repair.work()
+    world.repair.set_peers([])
+    world.misses(6)
+    assert not world.repair.work(), "it does not know of any member yet"

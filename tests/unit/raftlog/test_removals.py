@@ -1,0 +1,60 @@
+"""Removals: of a leader, which leads no longer once that is committed; and of whom the others need, not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from logboom.errors import Unavailable
+from logboom.settings import RaftSettings
+from logboom.types import NodeId
+from raftlog.changes import Changes
+from raftlog.entry import pack_control
+from tests.unit.raftlog.test_livelocks import OURS, THEIRS, Voter
+
+OTHER = NodeId("n3")
+
+
+class Leader(Voter):
+    """Of three, elected with the vote of THEIRS."""
+
+    def __init__(self) -> None:
+        super().__init__(now=1000.0)
+        self.wait(RaftSettings().election_max_ms / 1000 + 1)
+        self.engine.receive(THEIRS, {"type": "pre_vote_ok", "term": self.engine.term + 1})
+        self.engine.tick()
+        self.engine.receive(THEIRS, {"type": "response_vote", "term": self.engine.term})
+        assert self.engine.is_leader
+        self.acknowledge(THEIRS)
+        assert self.engine.leads_committed_term
+
+    def acknowledge(self, peer: NodeId) -> None:
+        """All that this one has, and it has synced it."""
+        engine = self.engine
+        engine.journal.flush()
+        message = {"type": "next_node_idx", "term": engine.term, "seq": engine.round, "success": True, "reset": False}
+        engine.receive(peer, message | {"next_node_idx": engine.journal.last_index + 1})
+        engine.tick()
+
+
+def test_a_leader_that_was_removed_leads_until_that_is_committed_and_no_longer() -> None:
+    leader = Leader()
+    removal = leader.engine.membership.current.removing(OURS)
+    leader.engine.append(pack_control(removal.fields()))
+    leader.acknowledge(THEIRS)
+    assert leader.engine.is_leader, "one of the two that vote now is no majority of them"
+    leader.acknowledge(OTHER)
+    assert not leader.engine.is_leader
+
+
+def test_nobody_is_removed_whom_the_others_need() -> None:
+    """With one of three gone, the other two need each other; the one that is gone may be removed."""
+    leader = Leader()
+    engine = leader.engine
+    changes = Changes(membership=engine.membership, engine=engine, clock=engine.clock, admits=lambda: True)
+    engine.connected(OTHER, up=False)
+    with pytest.raises(Unavailable, match=r"left \(n1, n3\) only n1 can be reached") as refused:
+        changes.propose(lambda now: now.removing(THEIRS), pytest.fail)
+    assert refused.value.retryable
+    assert engine.membership.current.voters == (OURS, THEIRS, OTHER)
+    changes.propose(lambda now: now.removing(OTHER), lambda _: None)
+    assert engine.membership.current.voters == (OURS, THEIRS)

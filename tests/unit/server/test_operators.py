@@ -1,0 +1,117 @@
+"""What operators see over HTTP, but for metrics: health, status, the page, and what is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from logboom import Put
+from server.page import PAGE, PAGE_HEADERS
+from tests.unit.server.watched import fetch, watched
+
+
+async def test_a_node_that_serves_is_healthy_and_ready(tmp_path: Path) -> None:
+    async with watched(tmp_path) as it:
+        await it.boom.submit(0, Put(b"k", b"v"))
+        assert ((await it.get("/healthz")).status, (await it.get("/healthz")).body) == (200, b"ok\n")
+        assert ((await it.get("/readyz")).status, (await it.get("/readyz")).body) == (200, b"ready\n")
+
+
+async def test_readiness_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(tmp_path) as it:
+        await it.boom.submit(0, Put(b"k", b"v"))
+
+        async def why() -> str:
+            response = await it.get("/readyz")
+            assert response.status == 503
+            assert (await it.get("/healthz")).status == 200  # it lives; killing it would help nobody
+            return response.body.decode()
+
+        it.node.pipeline.recovery._left = {2}
+        assert await why() == "not ready: recovering: 1 of 3 partitions are not there yet (2)\n"
+        it.node.pipeline.recovery._left = set()
+        with monkeypatch.context() as patched:
+            patched.setattr(type(it.node.pipeline.raft.engine), "leader", property(lambda _: None))
+            assert await why() == "not ready: no leader is known\n"
+        with monkeypatch.context() as patched:
+            patched.setattr(it.node.pipeline, "role", lambda: "removed")
+            assert "no member" in await why()
+        assert (await it.get("/readyz")).status == 200
+        await it.node.hand_over()
+        assert await why() == "not ready: it is stopping\n"
+
+
+async def test_status_is_what_clients_are_told(tmp_path: Path) -> None:
+    async with watched(tmp_path) as it:
+        await it.boom.submit(1, Put(b"k", b"v"))
+        response = await it.get("/status")
+        told = await it.boom.status()
+    said = json.loads(response.body)
+    assert response.content_type == "application/json"
+    assert set(said) == set(told)
+    for name in ("node", "cluster", "role", "commit_index", "partitions", "members", "version"):
+        assert said[name] == json.loads(json.dumps(told[name])), name
+
+
+async def test_what_is_not_there(tmp_path: Path) -> None:
+    async with watched(tmp_path) as it:
+        for path in ("/nothing", "/debug/stacks", "/status/", "//", "/metrics/../status"):
+            response = await it.get(path)
+            assert response.status == 404, path
+            assert b"/metrics" in response.body
+        found = (await it.get("/metrics")).body.decode()
+    assert 'http_requests_total{path="other",status="404"} 5.0' in found  # names of others make no series
+
+
+async def test_stacks_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    async with watched(tmp_path, http__debug=True) as it:
+        text = (await it.get("/debug/stacks")).body.decode()
+    assert "thread MainThread" in text
+    assert "test_stacks_only_where_they_are_asked_for" in text
+    assert "task " in text
+
+
+async def test_over_the_socket_and_compressed_if_asked(tmp_path: Path) -> None:
+    async with watched(tmp_path) as it:
+        address = it.node.settings.node.http_address
+        url = f"http://{address}/metrics"
+        plain = await asyncio.to_thread(fetch, url)
+        packed = await asyncio.to_thread(fetch, url, **{"Accept-Encoding": "gzip"})
+    assert plain[0] == packed[0] == 200
+    assert "content-encoding" not in plain[1]
+    assert packed[1]["content-encoding"] == "gzip"
+    assert len(packed[2]) < len(plain[2]) / 3
+
+
+async def test_without_an_address_there_is_nothing(tmp_path: Path) -> None:
+    async with watched(tmp_path, node__http_address="") as it:
+        assert it.node.watching.operators is None
+        await it.boom.submit(0, Put(b"k", b"v"))
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    text = PAGE.decode()
+    assert not re.search(r"(src|href)=\"(?!data:|status|metrics|readyz)", text)
+    assert "width=device-width" in text
+    policy = PAGE_HEADERS["Content-Security-Policy"]
+    for tag in ("script", "style"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "innerHTML" not in text  # what nodes call themselves is text
+    assert " on" + "click" not in text
+
+
+def test_the_page_reads_only_what_the_status_has(tmp_path: Path) -> None:
+    async def fields() -> set[str]:
+        async with watched(tmp_path) as it:
+            return set(json.loads((await it.get("/status")).body))
+
+    read = set(re.findall(r"\bs\.([a-z_]+)", PAGE.decode()))
+    assert read <= asyncio.run(fields())

@@ -1,0 +1,159 @@
+"""A damaged journal is set aside and another begun; where it begins, and what is refused instead."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.opening import LogBase, begin_places
+from raftlog.journal import Journal
+from raftlog.journal_base import BEGINNING, Base
+from raftlog.journal_codec import SEGMENT_HEADER, AnotherClusters
+from raftlog.parent_state import ParentState, Tail
+from server.rejoin import REJOIN, Memory, Opened, decode, encode, open_journal, set_aside
+
+DATA = Path("/n")
+JOURNAL = DATA / "journal"
+TAIL = Tail(PartitionLogIndex(7), b"d" * 16, GlobalLogIndex(7))
+STATE = ParentState(GlobalLogIndex(7), 9, {PartitionId(0): TAIL}).encode()
+BASE = Base(9, 1, STATE)
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    """With a journal of four files behind a base, and the places of its one partition."""
+    disk = SimDisk(random.Random(0))
+    disk.make_directory(partition(0))
+    begin_places(disk, partition(0), PartitionId(0), LogBase(*TAIL))
+    journal = opening(disk)
+    journal.setCurrentTerm(1, "n1")
+    for index in range(2, 40):
+        journal.add(b"\x00" + bytes(60), index, 1)
+        journal.flush()
+    job = journal.compaction(BASE)
+    job.run()
+    job.done()
+    journal.close()
+    assert len(segments(disk)) >= 4
+    return disk
+
+
+def partition(number: int) -> Path:
+    return DATA / "partitions" / str(number)
+
+
+def opening(disk: SimDisk, cluster_id: str = "c") -> Journal:
+    return Journal.open(
+        disk=disk, directory=JOURNAL, cluster_id=cluster_id, segment_bytes=1024, random_bytes=random.Random(0).randbytes
+    )
+
+
+def opened(disk: SimDisk, cluster_id: str = "c") -> Opened:
+    memory = Memory(disk, DATA, random.Random(len(disk.list(DATA))).randbytes)
+    return open_journal(lambda: opening(disk, cluster_id), memory, disk=disk, directory=JOURNAL, partition=partition)
+
+
+def segments(disk: SimDisk) -> list[Path]:
+    return [JOURNAL / name for name in disk.list(JOURNAL) if name.endswith(".journal")]
+
+
+def test_a_whole_journal_stays(disk: SimDisk) -> None:
+    journal, token = opened(disk)
+    assert (token, journal.last_index, journal.vote) == (None, 39, "n1")
+    assert not set_aside(disk, JOURNAL)
+
+
+@pytest.mark.parametrize("where", ["record", "magic", "header", "missing", "base", "no base"])
+def test_what_is_damaged_is_set_aside_and_the_next_begins_at_its_base_if_that_is_whole(
+    disk: SimDisk, where: str
+) -> None:
+    first, second = segments(disk)[:2]
+    base = JOURNAL / "base"
+    if where == "missing":
+        disk.remove(second)
+    elif where == "no base":
+        disk.remove(base)
+    elif where == "base":
+        disk.flip(base, 60, 4)
+    else:
+        disk.flip(second, {"record": 200, "magic": 2, "header": SEGMENT_HEADER.size - 1}[where], 4)
+    before = {name: disk.read_file(JOURNAL / name) for name in disk.list(JOURNAL)}
+    journal, token = opened(disk)
+    assert token is not None
+    assert journal.last_index == journal.base.index
+    assert journal.base == (BEGINNING.base if "base" in where else BASE)
+    assert (journal.term, journal.vote) == (journal.base.term, None)
+    (aside,) = set_aside(disk, JOURNAL)
+    left = {name: disk.read_file(aside / name) for name in disk.list(aside)}
+    assert left == {name: raw for name, raw in before.items() if name in left}
+    assert first.name in left
+    journal.add(b"\x00", journal.last_index + 1, 3)
+    journal.flush()
+    journal.close()
+    again, same = opened(disk)
+    assert (again.last_index, same) == (journal.last_index, token), "goes on where it was, for the same time"
+
+
+def test_a_base_that_the_partition_logs_do_not_reach_is_not_begun_at(disk: SimDisk) -> None:
+    disk.flip(segments(disk)[1], 200, 4)
+    disk.flip(partition(0) / "places", 30, 4)
+    assert opened(disk).journal.base == BEGINNING.base
+
+
+def test_another_time_has_another_token_and_both_are_kept(disk: SimDisk) -> None:
+    disk.flip(segments(disk)[1], 200, 4)
+    journal, first = opened(disk)
+    for index in range(10, 40):
+        journal.add(b"\x00" + bytes(60), index, 3)
+        journal.flush()
+    journal.close()
+    disk.flip(segments(disk)[1], 200, 4)
+    _, second = opened(disk)
+    assert None not in (first, second)
+    assert first != second
+    assert [path.name for path in set_aside(disk, JOURNAL)] == ["journal.damaged-2", "journal.damaged-1"]
+
+
+def test_another_clusters_journal_is_left_alone(disk: SimDisk) -> None:
+    with pytest.raises(AnotherClusters):
+        opened(disk, "another")
+    assert not set_aside(disk, JOURNAL)
+    assert not disk.exists(DATA / REJOIN)
+
+
+def test_another_releases_journal_is_left_alone(disk: SimDisk) -> None:
+    disk.flip(segments(disk)[0], 6, 64)
+    with pytest.raises(IncompatibleVersion):
+        opened(disk)
+    assert not disk.exists(DATA / REJOIN)
+
+
+def test_a_file_that_cannot_be_read_still_says_that_it_has_forgotten(disk: SimDisk) -> None:
+    disk.flip(segments(disk)[1], 200, 4)
+    opened(disk).journal.close()
+    disk.flip(DATA / REJOIN, 20, 1)
+    found = opened(disk)
+    assert found.token is not None
+    assert len(set_aside(disk, JOURNAL)) == 1
+
+
+def test_over_is_over(disk: SimDisk) -> None:
+    memory = Memory(disk, DATA, random.Random(1).randbytes)
+    memory.over()
+    token = memory.lose()
+    assert memory.token() == token
+    memory.over()
+    disk.power_loss()
+    assert memory.token() is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b'{"token":"00"}', encode(b"t" * 16)[:-3], encode(b"t" * 15)])
+def test_what_is_no_token_is_refused(raw: bytes) -> None:
+    assert decode(encode(b"t" * 16), path="x") == b"t" * 16
+    with pytest.raises(CorruptData, match="x "):
+        decode(raw, path="x")

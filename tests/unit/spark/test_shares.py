@@ -1,0 +1,76 @@
+"""Planning against a client that knows how far logs go and where they begin."""
+
+import pytest
+
+from logboom.client.reads import LogBatch
+from logboom.errors import NoSuchPartition
+from logboom.records import RecordBlock
+from logboom.spark.options import read_options
+from logboom.spark.pushdown import Bounds, Span
+from logboom.spark.shares import Merged, Share, log_shares, merged_shares
+from logboom.types import Watermark
+from tests.unit.spark.test_read import Local
+
+E = {"endpoints": "a:1"}
+
+
+class Client:
+    """Of partition 0 offsets 50 to 99, of 1 offsets 1 to 9, of 2 nothing; global offsets are ten times those."""
+
+    timeout = 2.0
+
+    def __init__(self):
+        self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0)}
+
+    async def status(self, **_):
+        return {"leader": "n1"}
+
+    async def watermarks(self, partitions, *, node):
+        assert (partitions, node) == (None, "n1"), "of all there are, as the leader has them"
+        return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items()]
+
+    async def tail(self, partition, *, start, **_):
+        first, last = self.held[partition]
+        at = max(start, first)
+        if at <= last:
+            block = RecordBlock.from_columns(keys=None, payloads=[b"v"])
+            yield LogBatch(partition, at, 10 * at, 1, 0, b"p" * 16, 0, 0, block)
+
+
+@pytest.fixture
+def session():
+    found = Local(Client())
+    yield found
+    found.end()
+
+
+def plan(session, bounds=None, **options):
+    asked = read_options({**E, **options})
+    planner = merged_shares if asked.ordered == "global" else log_shares
+    return planner(asked, bounds or Bounds.of(asked), session)
+
+
+def test_the_earliest_record_is_the_first_that_is_held(session):
+    assert plan(session) == [Share(0, 50, 99), Share(1, 1, 9)]
+
+
+def test_offsets_that_are_named_are_taken_at_their_word(session):
+    # What is gone of them is for the task to say.
+    assert plan(session, startingOffsets='{"0": 7}', partitions="0") == [Share(0, 7, 99)]
+    assert plan(session, startingOffsets="latest") == []
+    assert plan(session, endingOffsets='{"0": 60, "1": 1}') == [Share(0, 50, 59)]
+    with pytest.raises(NoSuchPartition):
+        plan(session, partitions="0,9")
+
+
+def test_bounds_narrow_what_is_planned(session):
+    bounds = Bounds(partitions=frozenset([0]), offset=Span(60, 65))
+    assert plan(session, bounds) == [Share(0, 60, 65)]
+
+
+def test_global_order_ends_with_the_last_batch_of_all(session):
+    parts = (Share(0, 50, 99), Share(1, 1, 9))
+    assert plan(session, ordered="global") == [Merged(Span(1, 990), parts)]
+    ranges = plan(session, ordered="global", minPartitions="4", startingGlobalOffset="11", endingGlobalOffset="50")
+    assert [m.span for m in ranges] == [Span(11, 20), Span(21, 30), Span(31, 40), Span(41, 50)]
+    assert plan(session, ordered="global", partitions="2") == []

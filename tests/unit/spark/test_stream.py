@@ -1,0 +1,113 @@
+"""The stream's reader without Spark around it."""
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from logboom.errors import NoSuchPartition, PartitionDestroyed
+from logboom.spark import stream
+from logboom.spark.batch import view_schema
+from logboom.spark.options import read_options
+from logboom.spark.shares import Share
+from logboom.spark.stream import LogboomStreamReader
+from logboom.types import Watermark
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Offsets applied, by partition; a log begins at 1, that of partition 3 at 50."""
+    found = {0: 100, 3: 200}
+    monkeypatch.setattr(stream, "reached", lambda target: None)
+    monkeypatch.setattr(stream, "session", lambda target: None)
+    marks = lambda options, session: [Watermark(p, n + 9, n + 9, n, 0, 1, "running") for p, n in sorted(found.items())]  # noqa: E731
+    monkeypatch.setattr(stream, "marks", marks)
+    monkeypatch.setattr(stream, "first_held", lambda session, asked, *, node: {p: 50 for p in asked if p == 3})
+    return found
+
+
+def reader(**options):
+    return LogboomStreamReader(view_schema("log"), read_options({"endpoints": "a:1", **options}, stream=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        ({}, {"0": 1, "3": 50}),
+        ({"startingOffsets": "latest"}, {"0": 101, "3": 201}),
+        ({"startingOffsets": '{"0": 7, "3": -1}'}, {"0": 7, "3": 201}),
+        ({"startingOffsets": '{"0": 7}', "partitions": "0,3"}, {"0": 7, "3": 50}),
+        ({"partitions": "3"}, {"3": 50}),
+    ],
+)
+def test_a_query_begins_where_asked(ends, options, begin):
+    assert reader(**options).initialOffset()["next"] == begin
+
+
+def test_a_partition_that_is_not_there_is_an_error(ends):
+    for options in ({"partitions": "0,7"}, {"startingOffsets": '{"7": 1}'}):
+        with pytest.raises(NoSuchPartition):
+            reader(**options).initialOffset()
+
+
+def test_where_a_query_begins_is_asked_once(ends):
+    found = reader(startingOffsets="latest")
+    first = found.initialOffset()
+    ends[0] = 500
+    assert found.initialOffset() == first
+
+
+def test_only_what_is_applied_is_read(ends):
+    found = reader()
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    assert end["next"] == {"0": 101, "3": 201}
+    assert found.reportLatestOffset()["next"] == {"0": 101, "3": 201}
+    assert [p.share for p in found.partitions(found.initialOffset(), end)] == [Share(0, 1, 100), Share(3, 50, 200)]
+
+
+def test_the_limit_is_the_option_and_sparks_wish_comes_first(ends):
+    found = reader(maxOffsetsPerTrigger="30")
+    assert found.getDefaultReadLimit() == ReadMaxRows(30)
+    start = found.initialOffset()
+    limited = found.latestOffset(start, found.getDefaultReadLimit())
+    assert sum(p.share.rows for p in found.partitions(start, limited)) == 30
+    assert found.latestOffset(start, ReadAllAvailable())["next"] == {"0": 101, "3": 201}
+    assert reader().getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_available_now_ends_with_what_there_was(ends):
+    found = reader()
+    found.prepareForTriggerAvailableNow()
+    ends.update({0: 300, 9: 10})
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    ends[0] = 400
+    assert found.latestOffset(end, ReadAllAvailable()) == end
+    assert end["next"] == {"0": 101, "3": 201, "9": 1}
+
+
+def test_a_new_leader_that_has_applied_less_takes_nothing_back(ends):
+    found = reader()
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    ends[0] = 60
+    assert found.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_destroyed_partition_is_an_error_or_left_out(ends, caplog):
+    end = reader().latestOffset(reader().initialOffset(), ReadAllAvailable())
+    del ends[3]
+    with pytest.raises(PartitionDestroyed, match="partition 3 was read up to offset 200"):
+        reader().latestOffset(end, ReadAllAvailable())
+    following = reader(failOnDataLoss="false").latestOffset(end, ReadAllAvailable())
+    assert following["next"] == {"0": 101}
+    assert "partition 3 is destroyed" in caplog.text
+    assert reader(failOnDataLoss="false").latestOffset(following, ReadAllAvailable()) == following
+
+
+def test_a_partition_that_is_not_asked_for_any_more_is_left_out(ends):
+    end = reader().latestOffset(reader().initialOffset(), ReadAllAvailable())
+    assert reader(partitions="0").latestOffset(end, ReadAllAvailable())["next"] == {"0": 101}
+
+
+def test_a_global_offset_to_begin_at_stays_that_of_the_query(ends):
+    found = reader(startingGlobalOffset="40")
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    later = reader(startingGlobalOffset="90")
+    assert {p.bounds.global_offset.low for p in later.partitions(found.initialOffset(), end)} == {40}
