@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 20
 TARGET ?=
 FROM ?= HEAD
 
-.PHONY: help setup fmt lint type unit test demo bench bench-check sim sim-long mutants chaos chaos-long rolling-upgrade powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test retest demo bench bench-check sim sim-long mutants chaos chaos-long rolling-upgrade powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ unit: .venv/.picture ## the tests alone; ARGS='-k name' to choose, WORKERS=0 for
 	@$(IN) pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test: lint type unit ## lint, types and tests
+
+retest: lint type ## the tests that failed in the last run, once more and alone
+	@$(IN) pytest -n 0 --last-failed --last-failed-no-failures none $(ARGS)
 
 demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a leader killed on the way
 	@$(IN) logboom demo $(ARGS)

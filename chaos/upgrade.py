@@ -9,6 +9,7 @@ is killed. No write may fail, none may be counted twice or lost, and the states 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,38 @@ class Load:
             thread.join()
 
 
+class Disk:
+    """What the disk takes for a sync of its own, twenty times a second: who was slow, the cluster or it?"""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "synced"
+        self._longest_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="disk")
+
+    def _run(self) -> None:
+        with self._file.open("wb") as file:
+            while not self._stop.wait(0.05):
+                began = time.monotonic()
+                file.write(bytes(4096))
+                file.flush()
+                os.fsync(file.fileno())
+                self._longest_s = max(self._longest_s, time.monotonic() - began)
+
+    def longest(self) -> float:
+        """Since the last call, in seconds."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
 def wait_for(what: str, holds: Any) -> None:
     """Look again and again. Raises Broken when it does not happen."""
     deadline = time.monotonic() + PATIENCE_S
@@ -134,9 +167,16 @@ def snapshot(cluster: LocalCluster, client: SyncClient) -> None:
     wait_for("the snapshot on all nodes", lambda: alike(cluster, global_index))
 
 
-def roll(cluster: LocalCluster, client: SyncClient, load: Load, ref: str) -> None:
+def roll(cluster: LocalCluster, client: SyncClient, load: Load, disk: Disk, ref: str) -> None:
     """Each node in turn; prints what each step cost."""
-    say(f"before: {load.more() * 1000:.0f} ms without an acknowledgement at most")
+
+    def step(what: str) -> None:
+        gap_ms, sync_ms = load.more() * 1000, disk.longest() * 1000
+        say(
+            f"{what}: {gap_ms:.0f} ms without an acknowledgement at most (the disk's own longest sync {sync_ms:.0f} ms)"
+        )
+
+    step("before")
     for done, node in enumerate(cluster.nodes, 1):
         cluster.kill(node, SIGTERM)
         status = cluster.wait_ended(node)
@@ -145,7 +185,7 @@ def roll(cluster: LocalCluster, client: SyncClient, load: Load, ref: str) -> Non
         del cluster.sources[node]
         cluster.start_node(node)
         cluster.wait_serving()
-        say(f"{node} upgraded: {load.more() * 1000:.0f} ms without an acknowledgement at most")
+        step(f"{node} upgraded")
         if done < len(cluster.nodes):
             snapshot(cluster, client)
             for leader in (cluster.nodes[0], cluster.nodes[-1]):  # one of each release leads the others
@@ -154,7 +194,7 @@ def roll(cluster: LocalCluster, client: SyncClient, load: Load, ref: str) -> Non
             cluster.kill(cluster.nodes[0])
             cluster.restart(cluster.nodes[0])
             cluster.wait_serving()
-            say(f"{ref} and this release side by side: {load.more() * 1000:.0f} ms at most, with a kill -9")
+            step(f"{ref} and this release side by side, with a kill -9")
     snapshot(cluster, client)
     load.more()
 
@@ -167,8 +207,8 @@ def run(ref: str, directory: Path) -> None:
     cluster = LocalCluster(partitions=PARTITIONS, directory=directory / "cluster", settings=settings)
     cluster.sources = dict.fromkeys(cluster.nodes, old)
     with cluster, cluster.client(timeout=PATIENCE_S) as client:
-        with Load(cluster) as load:
-            roll(cluster, client, load, ref)
+        with Load(cluster) as load, Disk(directory) as disk:
+            roll(cluster, client, load, disk, ref)
         for writer, count in enumerate(load.acknowledged):
             found = client.get(writer % PARTITIONS, b"writer-%d" % writer)
             if found != (count,):
