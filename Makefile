@@ -54,8 +54,10 @@ retest: lint type ## the tests that failed in the last run, once more and alone
 demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a leader killed on the way
 	@$(IN) logboom demo $(ARGS)
 
-bench: .venv/.bench ## logboom beside etcd, PostgreSQL, Redis, NATS and the bare disk; ARGS=--quick for a look
-	@$(IN) python -m bench $(ARGS)
+bench: .venv/.bench ## logboom beside etcd, PostgreSQL, Redis, NATS and the bare disk; then restarts; ARGS=--quick for a look
+	@$(IN) status=0; python -m bench $(ARGS) || status=$$?; \
+	if [ -z "$(filter-out --quick,$(ARGS))" ]; then python -m bench.restart $(or $(ARGS),--runs 1) || status=$$?; fi; \
+	exit $$status
 
 bench-check: setup ## goals and floors by the figures of the last make bench; ARGS=--goals, ARGS=file.json
 	@$(IN) python -m bench.check $(ARGS)
