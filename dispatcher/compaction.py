@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from dispatcher.partitioning import kind_of
-from logboom.errors import Unavailable
+from logboom.errors import CorruptData, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log import PartitionLog
@@ -39,6 +39,11 @@ log = structlog.get_logger(__name__)
 
 COMPACTED_TO: Final = 2
 """The last set but one: whoever is given the last finds all that came after it."""
+
+
+def removes(settings: SnapshotSettings, state_machine: str) -> bool:
+    """What a snapshot has need not stay in such a partition's log. Records of ``log`` ones are kept nowhere else."""
+    return state_machine != "log" or bool(settings.retain_log_bytes or settings.retain_log_ms)
 
 
 class Compaction:
@@ -155,14 +160,27 @@ class Compaction:
             self._placed[partition_id] = through_index
 
     async def _remove(self, parent: ParentState, partition_id: PartitionId, through_index: int) -> None:
-        store = self._logs[partition_id]
-        retain = self._settings.retain_bytes
-        if kind_of(self._cluster, parent.lifecycle, partition_id).state_machine == "log":
-            retain = self._settings.retain_log_bytes
-            if not retain:
-                return
-        keep_from = store.compaction_point(through_index, retain, now=self._clock.monotonic())
+        store, outdated_to = self._logs[partition_id], 0
+        state_machine = kind_of(self._cluster, parent.lifecycle, partition_id).state_machine
+        if not removes(self._settings, state_machine):
+            return
+        retain: int | None = self._settings.retain_bytes
+        if state_machine == "log":
+            retain = self._settings.retain_log_bytes or None
+            outdated_to = await self._outdated(store, through_index)
+        keep_from = store.compaction_point(through_index, retain, outdated_to=outdated_to, now=self._clock.monotonic())
         await self._offload.run(store.compact(keep_from))
+
+    async def _outdated(self, store: PartitionLog, through_index: int) -> int:
+        """Records up to here have been kept for long enough."""
+        if not self._settings.retain_log_ms:
+            return 0
+        before_ms = self._clock.wall_ms() - self._settings.retain_log_ms
+        try:
+            return await self._offload.run(lambda: store.last_before(before_ms, through_index=through_index))
+        except CorruptData as error:
+            log.warning("age_unknown", partition=store.partition_id, error=error.message)  # until it is repaired
+            return 0
 
     async def close(self) -> None:
         """What is under way goes on to the end of its step; nothing is begun any more."""

@@ -93,11 +93,15 @@ class Snapshotting:
         clock: Clock,
         offload: Offload,
         sleep: Callable[[float], None],
+        reclaimable: Callable[[], int],
         global_index: Callable[[], GlobalLogIndex],
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop."""
+        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop.
+
+        ``reclaimable``: bytes applied since the start that need not be kept in a log once a snapshot has them.
+        """
         self._settings = settings
         self._cluster = cluster
         self._store = store
@@ -107,6 +111,7 @@ class Snapshotting:
         self._clock = clock
         self._offload = offload
         self._sleep = sleep
+        self._reclaimable = reclaimable
         self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
@@ -145,9 +150,12 @@ class Snapshotting:
 
     def _is_due(self, now: float) -> bool:
         settings, entries = self._settings, self._global_index() - self._last_global
+        # Writing a set costs its size: so much has to be gained by it, or states would be written more than logs.
+        newest = self._store.newest
+        worth = max(settings.log_bytes, newest.states_bytes if newest is not None else 0)
         return entries > 0 and (
             0 < settings.entries <= entries
-            or 0 < settings.log_bytes <= self._raft.group.bytes - self._last_bytes
+            or (settings.log_bytes > 0 and self._reclaimable() - self._last_bytes >= worth)
             or 0 < settings.age_ms <= (now - self._last_time) * 1000
         )
 
@@ -172,7 +180,7 @@ class Snapshotting:
 
     def cut(self, *, raft_index: int, term: int, parent: ParentState) -> None:
         """The parent log has reached a cut; ``parent`` is its state there, ours to keep."""
-        self._last_bytes, self._last_time = self._raft.group.bytes, self._clock.monotonic()
+        self._last_bytes, self._last_time = self._reclaimable(), self._clock.monotonic()
         self._last_global, self._asked_at = parent.global_index, None
         newest = self._store.newest
         if self._gathering is not None or (newest is not None and newest.global_index >= parent.global_index):

@@ -39,6 +39,7 @@ MAY_BE_ZERO: Final = frozenset(
         "age_ms",
         "retain_bytes",
         "retain_log_bytes",
+        "retain_log_ms",
         "pause_ms",
         "partition_series_max",
         "partition_age_ms",

@@ -207,7 +207,8 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Snapshots, and what is removed below them. The leader decides when; every node takes its own at that index."""
 
     log_bytes: int = 512 * MIB
-    """A snapshot is due when so much was written since the last, 0: not for that;"""
+    """A snapshot is due when so much was applied that can be removed then, and as much as the last set is large, 0: not
+    for that; of `log` partitions nothing can unless `retain_log_bytes` or `retain_log_ms` says so;"""
     entries: int = 1_000_000
     """or when so many routing entries were committed since, 0: not for that;"""
     age_ms: int = 3_600_000
@@ -217,7 +218,9 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     retain_bytes: int = 64 * MIB
     """Of a partition with state: payload kept below what is compacted, for readers (in whole segments)."""
     retain_log_bytes: int = 0
-    """Of a `log` partition, whose records are kept nowhere else: payload kept, 0: all of it, for ever."""
+    """Of a `log` partition, whose records are kept nowhere else: payload kept, 0: whatever its size;"""
+    retain_log_ms: int = 0
+    """and for how long records are kept, 0: for ever. Whole segments go, when logs are compacted."""
     bytes_per_s: int = 64 * MIB
     """How fast a snapshot is written, and fetched from another node."""
 

@@ -23,6 +23,8 @@ class ApplyCounts:
     duplicates: int = 0
     """Records that had been applied before."""
     bytes: int = 0
+    reclaimable: int = 0
+    """Bytes of those whose batches need not be kept once a snapshot has their effects."""
     refused: int = 0
     """Batches that dedupe refused."""
     failures: int = 0
@@ -37,10 +39,11 @@ class ApplyCounts:
     pauses: Buckets = field(default_factory=lambda: Buckets(SECONDS))
     """Nothing of a partition is applied while something of its state is captured."""
 
-    def applied(self, batches: Sequence[AppliedBatch], nbytes: int, seconds: float) -> None:
+    def applied(self, batches: Sequence[AppliedBatch], nbytes: int, seconds: float, *, reclaimable: bool) -> None:
         """A group was."""
         self.batches += len(batches)
         self.bytes += nbytes
+        self.reclaimable += nbytes if reclaimable else 0
         self.records += batches[-1].last_index - batches[0].first_index + 1
         self.seconds.observe(seconds)
         for batch in batches:

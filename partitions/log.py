@@ -331,13 +331,17 @@ class PartitionLog(LogHoles):
         """Somebody reads from ``index`` on; ``now``: monotonic seconds. See ``LogSettings.reader_lease_ms``."""
         return self._leases.add(index, now=now)
 
-    def compaction_point(self, through_index: int, retain_bytes: int, *, now: float) -> int:
-        """Up to where ``compact`` may keep from: batches of ``retain_bytes`` up to ``through_index`` stay.
+    def compaction_point(
+        self, through_index: int, retain_bytes: int | None, *, now: float, outdated_to: int = 0
+    ) -> int:
+        """Up to where ``compact`` may keep from: batches of ``retain_bytes`` (None: all) up to ``through_index`` stay.
 
-        So does what somebody reads. Adds up what stays: not for every turn of the loop.
+        Those up to ``outdated_to`` do not; what somebody reads does. Adds up what stays: not for every turn of the
+        loop.
         """
         through = min(through_index, self.committed_index)
-        return self._leases.lowest(self._committed.retaining(through, retain_bytes), now=now)
+        point = 1 if retain_bytes is None else self._committed.retaining(through, retain_bytes)
+        return self._leases.lowest(max(point, min(outdated_to, through) + 1), now=now)
 
     def compact(self, keep_from_index: int) -> Callable[[], None]:
         """Remove sealed segments without committed batches that end at ``keep_from_index`` or behind it.

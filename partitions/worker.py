@@ -77,7 +77,9 @@ class ApplyWorker:
         on_progress: Callable[[Sequence[AppliedBatch]], None],
         fatal: Callable[[BaseException], None],
         counts: ApplyCounts | None = None,
+        reclaimable: bool = True,
     ) -> None:
+        """``reclaimable``: what is applied, and in a snapshot, need not be kept in the log."""
         self.log = log
         self.machine = machine
         self.dedupe = Dedupe(settings, machine.meta())
@@ -90,6 +92,7 @@ class ApplyWorker:
         self._fatal = fatal
         self.counts = ApplyCounts() if counts is None else counts
         """Shared by all workers of a node."""
+        self._reclaimable = reclaimable
         self._ages = Ages()
         self._running = False
         self._saving = False
@@ -342,7 +345,8 @@ class ApplyWorker:
             self.dedupe.commit()
             nbytes = sum(batch.nbytes for batch in batches)
             self._since_saved += nbytes
-            self.counts.applied(batches, nbytes, self._clock.monotonic() - self._started)
+            took = self._clock.monotonic() - self._started
+            self.counts.applied(batches, nbytes, took, reclaimable=self._reclaimable)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)

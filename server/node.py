@@ -318,6 +318,7 @@ class Node:
             clock=self.clock,
             offload=self.slow_offload,
             sleep=self.world.sleep,
+            reclaimable=lambda: self.rooms.counts.reclaimable,
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
             fatal=self.fatal,

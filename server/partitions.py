@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from dispatcher.compaction import removes
 from dispatcher.rebuilding import Rebuilt
 from dispatcher.rooms import Opened, Progressed
 from logboom.errors import ConfigError, InvalidRequest
@@ -139,6 +140,7 @@ class PartitionRooms:
             on_progress=progressed,
             fatal=self._fatal,
             counts=self.counts,
+            reclaimable=removes(self._settings.snapshot, self._kinds[partition_id].state_machine),
         )
 
     def remove(self, partition_id: PartitionId) -> None:

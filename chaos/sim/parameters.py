@@ -75,6 +75,8 @@ DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect"))
 """Kinds of faults that need a victim, and leave a node that cannot say what it has: not beside a blackout."""
 JOURNALS_ROT: Final = 0.2
 """Share of the seeds in which they do, and of the faults there that are just that."""
+OUTDATING: Final = 0.15
+"""Share of the seeds in which records are removed by age."""
 WAITS: Final = 0.6
 """Share of the seeds in which clients wait in every way."""
 LAG_KINDS: Final = ("slow_apply", "stall_apply")
@@ -206,7 +208,15 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _moving(drawn, rng) if rng.random() < MEMBERS_CHANGE else drawn
     drawn = _rotten(_darkened(drawn, rng, seconds), rng)
     drawn = replace(drawn, waits=rng.random() < WAITS)
-    return _lagging(_read(_admitted(drawn, rng), rng), rng)
+    return _outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng)
+
+
+def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, what is in ``log`` partitions is kept for a few seconds only."""
+    if rng.random() >= OUTDATING:
+        return drawn
+    snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_ms=rng.choice([1_000, 5_000, 20_000]))
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
 
 
 def _darkened(drawn: Parameters, rng: random.Random, seconds: float) -> Parameters:

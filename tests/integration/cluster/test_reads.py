@@ -146,12 +146,13 @@ def test_cursors_survive_and_show_their_lag(cluster: LocalCluster, boom: SyncCli
     assert said["cursors"] == [{"cursor": "reader", "partition": 1, "position": end, "lag": 3}]
 
 
-def test_what_was_removed_is_said_or_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("retain", ["snapshot.retain_log_bytes", "snapshot.retain_log_ms"])
+def test_what_was_removed_is_said_or_passed_over(tmp_path: Path, retain: str) -> None:
     settings = {
         "cluster.state_machine": "log",
         "log.segment_bytes": 96 * KIB,
         "log.batch_bytes_max": 32 * KIB,
-        "snapshot.retain_log_bytes": 1,
+        retain: 1,
         "snapshot.entries": 0,
         "snapshot.age_ms": 0,
         "raft.journal_segment_bytes": 64 * KIB,

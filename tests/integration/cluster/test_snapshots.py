@@ -157,3 +157,23 @@ def test_an_install_that_is_interrupted_goes_on(tmp_path: Path) -> None:
             cluster.kill(away, signal.SIGKILL)
         cluster.start_node(away)
         wait_for(lambda: equal_states(cluster, boom), 60)
+
+
+def test_what_is_kept_for_ever_makes_no_snapshot_due(tmp_path: Path) -> None:
+    """A bulk load into ``log`` partitions would have all states written again and again, for nothing."""
+    settings = {
+        "cluster.overrides": {"1": {"state_machine": "log"}},
+        "snapshot.log_bytes": 256 * KIB,
+        "snapshot.entries": 0,
+        "snapshot.age_ms": 0,
+    }
+    with (
+        LocalCluster(nodes=1, partitions=2, settings=settings, directory=tmp_path) as one,
+        SyncClient(one.endpoints) as boom,
+    ):
+        for _ in range(20):
+            boom.submit(1, Record(bytes(64 * KIB)))
+        assert boom.snapshots()["sets"] == []
+        for number in range(8):
+            boom.submit(0, Put(b"%d" % number, bytes(64 * KIB)))
+        wait_for(lambda: boom.snapshots()["sets"])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.compaction import Compaction
+from dispatcher.compaction import Compaction, removes
+from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
-from logboom.types import GlobalLogIndex
+from logboom.types import GlobalLogIndex, PartitionId
+from raftlog.parent_state import ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.test_installing import Inline
@@ -90,3 +95,77 @@ async def test_closed_it_begins_nothing_until_it_goes_on() -> None:
     assert one._task is not None
     await one._task
     assert one.targets == [10]
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "kept_from"),
+    [
+        ("log", {}, 0),
+        ("log", {"retain_log_ms": 1_000}, 41),
+        ("log", {"retain_log_ms": 1_000, "retain_log_bytes": 7}, 71),
+        ("log", {"retain_log_ms": 60_000, "retain_log_bytes": 7}, 71),
+        ("kv", {"retain_log_ms": 1_000, "retain_bytes": 7}, 71),
+    ],
+)
+async def test_records_go_by_size_or_by_age(machine: str, settings: dict[str, int], kept_from: int) -> None:
+    one, aged = Compacting(sets=1, held=None), Aged()
+    one._settings = SnapshotSettings(**{"retain_bytes": 0, **settings})
+    one._cluster = ClusterSettings(state_machine=machine)
+    one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
+    await one._remove(ParentState(), PartitionId(0), 100)
+    assert aged.kept_from == kept_from
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "removed"),
+    [
+        ("kv", {}, True),
+        ("log", {}, False),
+        ("log", {"retain_log_bytes": 1}, True),
+        ("log", {"retain_log_ms": 1}, True),
+    ],
+)
+def test_records_of_logs_stay_unless_somebody_says_so(machine: str, settings: dict[str, int], removed: bool) -> None:
+    assert removes(SnapshotSettings(**settings), machine) is removed
+
+
+async def test_a_header_that_is_damaged_keeps_what_may_be_outdated() -> None:
+    one, aged = Compacting(sets=1, held=None), Aged(damaged=True)
+    one._settings, one._cluster = SnapshotSettings(retain_log_ms=1), ClusterSettings(state_machine="log")
+    one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
+    await one._remove(ParentState(), PartitionId(0), 100)
+    assert aged.kept_from == 1
+
+
+class VirtualClock:
+    """At ten seconds."""
+
+    def monotonic(self) -> float:
+        return 10.0
+
+    def wall_ms(self) -> int:
+        return 10_000
+
+
+class Aged:
+    """A log of a hundred records of one byte, forty of which are older than nine seconds."""
+
+    partition_id = PartitionId(0)
+
+    def __init__(self, *, damaged: bool = False) -> None:
+        self._damaged = damaged
+        self.kept_from = 0
+
+    def last_before(self, timestamp_ms: int, *, through_index: int) -> int:
+        if self._damaged:
+            raise CorruptData("a header", path="x")
+        return min(through_index, 40) if timestamp_ms >= 9_000 else 0
+
+    def compaction_point(self, through: int, retain: int | None, *, now: float, outdated_to: int) -> int:
+        assert now == 10.0
+        by_size = 1 if retain is None else 71
+        return max(by_size, outdated_to + 1)
+
+    def compact(self, keep_from: int) -> Callable[[], None]:
+        self.kept_from = keep_from
+        return lambda: None

@@ -93,14 +93,13 @@ class Bench:
 
     def __init__(self, *, partitions: int = 2, behind: int = 0, **settings: int) -> None:
         self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
-        self.raft: Any = SimpleNamespace(
-            admits=True, group=SimpleNamespace(bytes=0), propose_control=self.proposed.append
-        )
+        self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
         self.slept = list[float]()
+        self.reclaimable = 0
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
 
         async def close() -> None: ...
@@ -115,6 +114,7 @@ class Bench:
             clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: 1),  # type: ignore[arg-type]
             offload=self.offload,  # type: ignore[arg-type]
             sleep=self.slept.append,
+            reclaimable=lambda: self.reclaimable,
             global_index=lambda: GlobalLogIndex(self.global_index),
             completed=self.completed.append,
             fatal=self.fatal.append,
@@ -140,7 +140,7 @@ class TestWhen:
         ("setting", "value", "reach"),
         [
             ("entries", 7, lambda b: setattr(b, "global_index", 7)),
-            ("log_bytes", 1000, lambda b: setattr(b.raft.group, "bytes", 1000)),
+            ("log_bytes", 1000, lambda b: setattr(b, "reclaimable", 1000)),
             ("age_ms", 3000, lambda b: setattr(b, "now", 3.0)),
         ],
     )
@@ -155,9 +155,23 @@ class TestWhen:
 
     def test_nothing_new_is_never_due(self) -> None:
         bench = Bench(age_ms=1, log_bytes=1)
-        bench.now, bench.raft.group.bytes = 100.0, 100
+        bench.now, bench.reclaimable = 100.0, 100
         bench.taking.tick()
         assert bench.proposed == []
+
+    def test_as_much_is_gained_as_the_last_set_is_large(self) -> None:
+        bench = Bench(log_bytes=10)
+        bench.cut(15)
+        bench.offload.run()
+        size = bench.store.newest.states_bytes  # type: ignore[union-attr]
+        assert size > 10
+        bench.global_index += 1
+        bench.reclaimable = size - 1
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.reclaimable = size
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
 
     def test_a_cut_that_does_not_come_is_asked_for_again_later(self) -> None:
         bench = Bench(entries=1)

@@ -244,6 +244,31 @@ class TestPoint:
         other.move(9, now=12.0)
         assert log.compaction_point(through, 0, now=12.5) == 9
 
+    def test_what_is_outdated_goes_whatever_its_size_and_what_somebody_reads_stays(self) -> None:
+        _, log, batches = grown()
+        through = batches[29].last_index
+        assert log.compaction_point(through, None, now=0.0) == 1
+        assert log.compaction_point(through, None, outdated_to=7, now=0.0) == 8
+        assert log.compaction_point(through, 0, outdated_to=7, now=0.0) == through + 1
+        assert log.compaction_point(through, None, outdated_to=through + 99, now=0.0) == through + 1
+        log.lease(5, now=0.0)
+        assert log.compaction_point(through, None, outdated_to=7, now=0.0) == 5
+
+    def test_what_is_older_than_a_time(self) -> None:
+        log, end, expected = open_log(SimDisk(random.Random(1))), 0, {}
+        batches = []
+        for number in range(6):
+            digest = batches[-1].digest if batches else bytes(16)
+            batches.append(make(end + 1, digest, [b"x"] * 3, timestamp_ms=1000 + 10 * number))
+            end = batches[-1].last_index
+            expected[1000 + 10 * number] = end - 3
+        append(log, batches)
+        commit(log, batches)
+        assert {ms: log.last_before(ms, through_index=end) for ms in expected} == expected
+        assert log.last_before(2000, through_index=end) == end
+        assert log.last_before(2000, through_index=6) == 6
+        assert log.last_before(0, through_index=end) == 0
+
     def test_it_is_never_before_what_is_there(self) -> None:
         _, log, batches = grown()
         settle(log, base_at(batches, 25))
