@@ -20,6 +20,7 @@ from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
+from partitions.apply_counts import ApplyCounts
 from partitions.worker import ApplyWorker
 from ports.clock import Clock
 from ports.counts import MINUTES, Buckets
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 CUT: Final = {"do": "cut"}
 CAPTURES_MAX: Final = 64
 """Partitions that are asked for their state at the same time; who has something to apply comes by himself."""
+KEPT_BYTES_PER_BYTE: Final = 16
+"""So much of what stays in its log whatever is done is worth a byte of a set."""
 ASK_AGAIN_S: Final = 5.0
 WAITERS_MAX: Final = 256
 
@@ -93,14 +96,14 @@ class Snapshotting:
         clock: Clock,
         offload: Offload,
         sleep: Callable[[float], None],
-        reclaimable: Callable[[], int],
+        counts: ApplyCounts,
         global_index: Callable[[], GlobalLogIndex],
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop.
 
-        ``reclaimable``: bytes applied since the start that need not be kept in a log once a snapshot has them.
+        ``counts``: what has been applied here since the start.
         """
         self._settings = settings
         self._cluster = cluster
@@ -111,7 +114,7 @@ class Snapshotting:
         self._clock = clock
         self._offload = offload
         self._sleep = sleep
-        self._reclaimable = reclaimable
+        self._counts = counts
         self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
@@ -124,7 +127,8 @@ class Snapshotting:
         """For the one that is asked for, or under way."""
         newest = store.newest
         self._last_global = newest.global_index if newest is not None else GlobalLogIndex(0)
-        self._last_bytes = 0
+        self._last_bytes, self._last_reclaimable = counts.bytes, counts.reclaimable
+        """Of ``counts``, at the last cut."""
         self._last_time = clock.monotonic()
         self._closed = False
         self.taken = 0
@@ -150,14 +154,18 @@ class Snapshotting:
 
     def _is_due(self, now: float) -> bool:
         settings, entries = self._settings, self._global_index() - self._last_global
-        # Writing a set costs its size: so much has to be gained by it, or states would be written more than logs.
-        newest = self._store.newest
-        worth = max(settings.log_bytes, newest.states_bytes if newest is not None else 0)
         return entries > 0 and (
             0 < settings.entries <= entries
-            or (settings.log_bytes > 0 and self._reclaimable() - self._last_bytes >= worth)
+            or (0 < settings.log_bytes <= self._counts.bytes - self._last_bytes and self._is_worth_it())
             or 0 < settings.age_ms <= (now - self._last_time) * 1000
         )
+
+    def _is_worth_it(self) -> bool:
+        """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""
+        newest = self._store.newest
+        removable = self._counts.reclaimable - self._last_reclaimable
+        kept = self._counts.bytes - self._last_bytes - removable
+        return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
 
     def create(self, done: Done) -> None:
         """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here."""
@@ -180,7 +188,8 @@ class Snapshotting:
 
     def cut(self, *, raft_index: int, term: int, parent: ParentState) -> None:
         """The parent log has reached a cut; ``parent`` is its state there, ours to keep."""
-        self._last_bytes, self._last_time = self._reclaimable(), self._clock.monotonic()
+        self._last_bytes, self._last_reclaimable = self._counts.bytes, self._counts.reclaimable
+        self._last_time = self._clock.monotonic()
         self._last_global, self._asked_at = parent.global_index, None
         newest = self._store.newest
         if self._gathering is not None or (newest is not None and newest.global_index >= parent.global_index):

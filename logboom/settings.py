@@ -207,8 +207,8 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Snapshots, and what is removed below them. The leader decides when; every node takes its own at that index."""
 
     log_bytes: int = 512 * MIB
-    """A snapshot is due when so much was applied that can be removed then, and as much as the last set is large, 0: not
-    for that; of `log` partitions nothing can unless `retain_log_bytes` or `retain_log_ms` says so;"""
+    """A snapshot is due when so much was applied since the last, and as much as the last set is large (what is kept in
+    `log` partitions for ever counts a sixteenth there), 0: not for that;"""
     entries: int = 1_000_000
     """or when so many routing entries were committed since, 0: not for that;"""
     age_ms: int = 3_600_000

@@ -318,7 +318,7 @@ class Node:
             clock=self.clock,
             offload=self.slow_offload,
             sleep=self.world.sleep,
-            reclaimable=lambda: self.rooms.counts.reclaimable,
+            counts=self.rooms.counts,
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
             fatal=self.fatal,

@@ -159,7 +159,7 @@ def test_an_install_that_is_interrupted_goes_on(tmp_path: Path) -> None:
         wait_for(lambda: equal_states(cluster, boom), 60)
 
 
-def test_what_is_kept_for_ever_makes_no_snapshot_due(tmp_path: Path) -> None:
+def test_what_is_kept_for_ever_hardly_makes_a_snapshot_due(tmp_path: Path) -> None:
     """A bulk load into ``log`` partitions would have all states written again and again, for nothing."""
     settings = {
         "cluster.overrides": {"1": {"state_machine": "log"}},
@@ -171,9 +171,16 @@ def test_what_is_kept_for_ever_makes_no_snapshot_due(tmp_path: Path) -> None:
         LocalCluster(nodes=1, partitions=2, settings=settings, directory=tmp_path) as one,
         SyncClient(one.endpoints) as boom,
     ):
-        for _ in range(20):
-            boom.submit(1, Record(bytes(64 * KIB)))
-        assert boom.snapshots()["sets"] == []
         for number in range(8):
             boom.submit(0, Put(b"%d" % number, bytes(64 * KIB)))
-        wait_for(lambda: boom.snapshots()["sets"])
+
+        def newest() -> int:
+            return max(each["global_index"] for each in boom.snapshots()["sets"])
+
+        taken = boom.create_snapshot()["global_index"]
+        receipts = [boom.submit(1, Record(bytes(64 * KIB))) for _ in range(24)]
+        boom.barrier(receipts[-1].global_index)
+        assert newest() == taken
+        for number in range(16):
+            boom.submit(0, Put(b"%d" % number, bytes(64 * KIB)))
+        wait_for(lambda: newest() > receipts[-1].global_index)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, Snapshotting
+from dispatcher.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE, Snapshotting
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.apply_counts import ApplyCounts
 from raftlog.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -99,7 +100,7 @@ class Bench:
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
         self.slept = list[float]()
-        self.reclaimable = 0
+        self.counts = ApplyCounts()
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
 
         async def close() -> None: ...
@@ -114,11 +115,15 @@ class Bench:
             clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: 1),  # type: ignore[arg-type]
             offload=self.offload,  # type: ignore[arg-type]
             sleep=self.slept.append,
-            reclaimable=lambda: self.reclaimable,
+            counts=self.counts,
             global_index=lambda: GlobalLogIndex(self.global_index),
             completed=self.completed.append,
             fatal=self.fatal.append,
         )
+
+    def applied(self, nbytes: int, *, reclaimable: bool = True) -> None:
+        self.counts.bytes += nbytes
+        self.counts.reclaimable += nbytes if reclaimable else 0
 
     def cut(self, global_index: int, raft_index: int = 5) -> None:
         tails = {p: Tail(PartitionLogIndex(10), bytes(16), GlobalLogIndex(1)) for p in self.workers}
@@ -140,7 +145,7 @@ class TestWhen:
         ("setting", "value", "reach"),
         [
             ("entries", 7, lambda b: setattr(b, "global_index", 7)),
-            ("log_bytes", 1000, lambda b: setattr(b, "reclaimable", 1000)),
+            ("log_bytes", 1000, lambda b: b.applied(1000)),
             ("age_ms", 3000, lambda b: setattr(b, "now", 3.0)),
         ],
     )
@@ -155,7 +160,8 @@ class TestWhen:
 
     def test_nothing_new_is_never_due(self) -> None:
         bench = Bench(age_ms=1, log_bytes=1)
-        bench.now, bench.reclaimable = 100.0, 100
+        bench.now = 100.0
+        bench.applied(100)
         bench.taking.tick()
         assert bench.proposed == []
 
@@ -166,10 +172,30 @@ class TestWhen:
         size = bench.store.newest.states_bytes  # type: ignore[union-attr]
         assert size > 10
         bench.global_index += 1
-        bench.reclaimable = size - 1
+        bench.applied(size - 1)
         bench.taking.tick()
         assert bench.proposed == []
-        bench.reclaimable = size
+        bench.applied(1)
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+
+    def test_what_is_kept_for_ever_gains_little(self) -> None:
+        bench = Bench(log_bytes=10)
+        bench.cut(15)
+        bench.offload.run()
+        size = bench.store.newest.states_bytes  # type: ignore[union-attr]
+        bench.global_index += 1
+        bench.applied(KEPT_BYTES_PER_BYTE * size - 1, reclaimable=False)
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.applied(1, reclaimable=False)
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+
+    def test_without_a_set_nothing_is_in_the_way(self) -> None:
+        bench = Bench(log_bytes=10)
+        bench.global_index = 1
+        bench.applied(10, reclaimable=False)
         bench.taking.tick()
         assert bench.proposed == [CUT]
 
