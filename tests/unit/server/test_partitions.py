@@ -12,9 +12,11 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from logboom.errors import InvalidRequest
-from logboom.settings import Settings
-from logboom.types import PartitionId
-from raftlog.lifecycle import Change
+from logboom.settings import ApplySettings, Settings, SnapshotSettings
+from logboom.state_machine import NOWHERE
+from logboom.types import NO_PRODUCER, DurabilityMode, PartitionId
+from partitions.apply_core import AppliedBatch
+from raftlog.lifecycle import Change, Kind
 from raftlog.parent_state import ParentState
 from server.partitions import PartitionRooms
 
@@ -25,13 +27,13 @@ class Killed(Exception):
     pass
 
 
-def made(disk: SimDisk) -> PartitionRooms:
+def made(disk: SimDisk, settings: Settings | None = None) -> PartitionRooms:
     data_dir = SimpleNamespace(
         partition=lambda p: ROOT / str(p), partition_directories=lambda d: d.list(ROOT) if d.exists(ROOT) else []
     )
-    world = SimpleNamespace(disk=disk)
+    world = SimpleNamespace(disk=disk, apply_offload=None, save_offload=None, clock=None)
     return PartitionRooms(
-        settings=Settings(),
+        settings=settings or Settings(),
         world=cast(Any, world),
         data_dir=cast(Any, data_dir),
         sets=cast(Any, None),
@@ -82,3 +84,26 @@ def test_a_state_machine_that_nobody_has_is_refused_before_it_is_proposed() -> N
     rooms.check("kv")
     with pytest.raises(InvalidRequest, match="not known"):
         rooms.check("nobody-has-this")
+
+
+@pytest.mark.parametrize(
+    ("machine", "snapshot", "counted"),
+    [
+        ("kv", SnapshotSettings(), 7),
+        ("log", SnapshotSettings(), 0),
+        ("log", SnapshotSettings(retain_log_ms=1), 7),
+        ("log", SnapshotSettings(retain_log_bytes=1), 7),
+    ],
+)
+async def test_what_is_kept_for_ever_is_not_counted_as_reclaimable(
+    machine: str, snapshot: SnapshotSettings, counted: int
+) -> None:
+    rooms, p = made(SimDisk(random.Random(1)), Settings(snapshot=snapshot)), PartitionId(0)
+    rooms._kinds[p], rooms._apply[p] = Kind(machine, DurabilityMode.WRITE_AHEAD), ApplySettings()
+    rooms.logs[p] = cast(Any, SimpleNamespace(partition_id=p, committed_index=3))
+    rooms.machines[p] = cast(Any, SimpleNamespace(position=lambda: NOWHERE, meta=list, unsaved_bytes=0))
+    worker = rooms.worker(p, lambda *_: None)
+    worker._clock = cast(Any, SimpleNamespace(monotonic=lambda: 0.0))
+    worker.pause()
+    worker._ended([AppliedBatch(1, 3, 1, NO_PRODUCER, 0, 0, 3, 7, 0, b"", None)], None)  # type: ignore[arg-type]
+    assert (rooms.counts.bytes, rooms.counts.reclaimable) == (7, counted)
