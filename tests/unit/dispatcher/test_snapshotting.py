@@ -167,6 +167,7 @@ class TestWhen:
 
     def test_as_much_is_gained_as_the_last_set_is_large(self) -> None:
         bench = Bench(log_bytes=10)
+        bench.applied(100_000)  # before the cut: it is in the set
         bench.cut(15)
         bench.offload.run()
         size = bench.store.newest.states_bytes  # type: ignore[union-attr]
@@ -181,6 +182,7 @@ class TestWhen:
 
     def test_what_is_kept_for_ever_gains_little(self) -> None:
         bench = Bench(log_bytes=10)
+        bench.applied(100_000)  # before the cut: it is in the set
         bench.cut(15)
         bench.offload.run()
         size = bench.store.newest.states_bytes  # type: ignore[union-attr]
