@@ -52,12 +52,25 @@ class PendingRequest:
     owed: int = 0
     committed: bool = False
     trace: Trace | None = None
+    left: int = 0
+    """Parts that are neither applied nor lost."""
 
     def answer(self, reply: SubmitReply | LogboomError) -> None:
         """Once; later calls have nobody to tell."""
         done, self.done = self.done, None
         if done is not None:
             done(reply)
+            self._let_go()
+
+    def part_ended(self) -> None:
+        """One of them is applied, or lost."""
+        self.left -= 1
+        self._let_go()
+
+    def _let_go(self) -> None:
+        # A part names its request. Left to the collector, ten thousand of these are 70 ms in which nothing else runs.
+        if not self.left and self.done is None:
+            self.parts.clear()
 
 
 class Pending:
@@ -99,7 +112,10 @@ class Pending:
         done: Done,
     ) -> None:
         """A request whose batches (partition, first, last index) have just been appended and proposed."""
-        pending = PendingRequest(request.wait, request.deadline, done, ticket, owed=len(ends), trace=request.trace)
+        count = len(ends)
+        pending = PendingRequest(
+            request.wait, request.deadline, done, ticket, owed=count, left=count, trace=request.trace
+        )
         for partition_id, first, last in ends:
             part = Part(pending, partition_id, first, last)
             pending.parts.append(part)
@@ -169,6 +185,7 @@ class Pending:
             self._answer(request, part.refused)
         if request.wait is Level.APPLIED:
             self._reached(request)
+        request.part_ended()
 
     def voided(
         self, partition_id: PartitionId, last_index: PartitionLogIndex, error: Callable[[Outcome], LogboomError]
@@ -187,16 +204,18 @@ class Pending:
             del self._by_end[partition_id, part.last_index]
             part.request.ticket.release(partition_id)
             self._answer(part.request, error())
+            part.request.part_ended()
         del self._awaiting_applied[partition_id]
 
     def lost(self) -> None:
         """Leadership is gone: nobody here can say what becomes of the uncommitted."""
         lost, self._uncommitted = list(self._uncommitted.values()), {}
         for request in lost:
-            for part in request.parts:
+            for part in tuple(request.parts):
                 del self._by_end[part.partition_id, part.last_index]
                 self._awaiting_applied[part.partition_id] -= request.wait is Level.APPLIED
                 request.ticket.release(part.partition_id)
+                request.part_ended()
             self._answer(request, UnknownOutcome("leadership was lost before the request was committed; send it again"))
 
     def expire(self, now: float) -> None:
@@ -215,7 +234,7 @@ class Pending:
     def _reached(self, request: PendingRequest) -> None:
         request.owed -= 1
         invariant(request.owed >= 0, "a part reached its level twice")
-        if request.owed:
+        if request.owed or request.done is None:
             return
         last = max(part.global_index for part in request.parts)
         parts = tuple(

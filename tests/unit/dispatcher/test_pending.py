@@ -323,6 +323,37 @@ class TestDeadlines:
         assert alive() - before < 500
 
 
+    @pytest.mark.parametrize("wait", WAITS)
+    @pytest.mark.parametrize("ends", ["applied", "lost", "gone", "late"])
+    def test_nothing_is_left_for_the_collector(self, wait: Level, ends: str) -> None:
+        def alive() -> int:
+            return sum(isinstance(each, PendingRequest) for each in gc.get_objects())
+
+        desk, before = Desk(), alive()
+        gc.disable()
+        try:
+            (first, second), answers = desk.submit(wait, (A, B), deadline=10.0)
+            if ends == "lost":
+                desk.pending.lost()
+            else:
+                desk.commit(*first, 1)
+                desk.commit(*second, 2)
+                if ends == "late":
+                    desk.pending.expire(10.0)
+                if ends == "gone":
+                    desk.pending.ended(A, lambda: UnknownOutcome("gone"))
+                else:
+                    desk.apply(*first)
+                desk.apply(*second)
+                desk.pending.durable(*first)
+                desk.pending.durable(*second)
+            assert len(answers) == 1
+            desk.pending.expire(10.0)
+            assert alive() == before
+        finally:
+            gc.enable()
+
+
 class TestUrgency:
     def test_only_those_who_wait_for_effects_make_applying_urgent(self) -> None:
         desk = Desk()
