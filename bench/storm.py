@@ -1,8 +1,9 @@
 """``python -m bench.storm``: ten times what can be done is asked for; does what is done stay what it was?
 
 First a closed loop finds the capacity, and a quiet client its latency. Then the storm: for a minute client processes
-begin ten times as many requests per second, each with a deadline, whether they are answered or not, and the quiet
-client goes on beside them. Afterwards every acknowledged and every refused request is counted in the states. Last, the
+begin ten times as many requests per second, each with a deadline, whether they are answered or not. Then the closed loop
+again: a machine, and a node with snapshots and compaction to do, is not as fast at one time as at another. The quiet
+client goes on beside all of them. Afterwards every acknowledged and every refused request is counted in the states. Last, the
 quiet client beside one hot client: on another partition, and on the same one.
 """
 
@@ -185,11 +186,14 @@ class Storm:
         endpoints = self._base.endpoints
         return replace(QUIET, endpoints=endpoints, name=name, seconds=seconds, partitions=(partition,))
 
-    def capacity(self, seconds: float) -> float:
+    def capacity(self, when: str, seconds: float) -> float:
         """Acknowledged requests per second of a closed loop."""
-        tallies = self._play(*self._crowd("closed", seconds=seconds, concurrency=16, timeout_s=30.0))
+        _, *tallies = self._play(
+            self._quiet(f"quiet in the closed loop {when}", seconds),
+            *self._crowd(f"closed {when}", seconds=seconds, concurrency=16, timeout_s=30.0),
+        )
         per_s = sum(tally.acknowledged for tally in tallies) / seconds
-        self.figures["capacity_per_s"] = per_s
+        self.figures[f"capacity_per_s_{when}"] = per_s
         return per_s
 
     def quiet(self, name: str, seconds: float, *beside: Plan, partition: int = PARTITIONS - 1) -> float:
@@ -199,8 +203,10 @@ class Storm:
         self.figures[name] = {"p50_ms": p50, "p99_ms": p99, "acknowledged": tally.acknowledged, "errors": tally.errors}
         return p99
 
-    def storm(self, seconds: float, per_s: float) -> list[Check]:
-        """The storm itself, and what is to be said of it; ``per_s``: the capacity."""
+    def storm(self, seconds: float, short: float) -> list[Check]:
+        """The storm, ``short`` closed loops before and after it, and what is to be said of it."""
+        per_s = self.capacity("before", short)
+        say(f"storm: {per_s:,.0f} requests of {self._shape.records} records per second is what can be done")
         rate = 10 * per_s / self._shape.processes
         with Memory(self._cluster) as memory:
             _, *tallies = self._play(
@@ -218,6 +224,7 @@ class Storm:
             "memory": memory.samples,
             "nodes": self._nodes(),
         }
+        per_s = (per_s + self.capacity("after", short)) / 2
         return [
             Check("goodput in the storm / capacity", goodput / per_s, at_least=GOODPUT_MIN),
             Check("memory, last half of the storm / first", memory.growth(), at_most=MEMORY_GROWTH_MAX),
@@ -263,9 +270,7 @@ def measured(shape: Shape, seconds: float, directory: Path) -> tuple[dict[str, A
             storm = Storm(cluster, shape)
             storm.quiet("warm-up", short)
             alone = storm.quiet("quiet alone", short)
-            per_s = storm.capacity(short)
-            say(f"storm: {per_s:,.0f} requests of {shape.records} records per second is what can be done")
-            checks = storm.storm(seconds, per_s)
+            checks = storm.storm(seconds, short)
             beside = storm.quiet("quiet beside a hot partition", short, storm.hot(0, short))
             same = storm.quiet("quiet on the hot partition", short, storm.hot(1, short), partition=1)
             checks += [

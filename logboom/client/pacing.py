@@ -1,6 +1,6 @@
 """How much of this client is on its way to a partition at once, once a node has refused some of it, or was late.
 
-As much as the client may have under way at all, until then. A refusal, or an answer that took most of its request's
+As much as the client may have under way at all, until then. A refusal, or an answer that took a third of its request's
 time, halves what may be on its way; answers widen it again, first quickly, then by one request per round (TCP Reno's
 slow start and congestion avoidance: Jacobson, 1988). What has no room waits in the client, first come, first served:
 a refused request costs a node as much as reading it, and one that is too late all that it costs, and the node has
@@ -18,8 +18,9 @@ from logboom.errors import LogboomError, Overloaded, QuotaExceeded
 
 PATIENCE: Final = 0.5
 """Of a request's time is spent before it is sent at most: what leaves later would hardly be answered in time."""
-LATE: Final = 0.75
-"""An answer that took so much of the time that was left when its request was sent came late."""
+LATE: Final = 0.3
+"""An answer that took so much of the time that was left when its request was sent came late. Early enough to know it:
+when answers take most of their time, those behind them are on their way already, and half of them take all of it."""
 
 
 class Window:

@@ -322,7 +322,6 @@ class TestDeadlines:
             desk.pending.expire(1.0)
         assert alive() - before < 500
 
-
     @pytest.mark.parametrize("wait", WAITS)
     @pytest.mark.parametrize("ends", ["applied", "lost", "gone", "late"])
     def test_nothing_is_left_for_the_collector(self, wait: Level, ends: str) -> None:
