@@ -1,10 +1,10 @@
 """``python -m bench.storm``: ten times what can be done is asked for; does what is done stay what it was?
 
 First a closed loop finds the capacity, and a quiet client its latency. Then the storm: for a minute client processes
-begin ten times as many requests per second, each with a deadline, whether they are answered or not. Then the closed loop
-again: a machine, and a node with snapshots and compaction to do, is not as fast at one time as at another. The quiet
-client goes on beside all of them. Afterwards every acknowledged and every refused request is counted in the states. Last, the
-quiet client beside one hot client: on another partition, and on the same one.
+begin ten times as many requests per second, each with a deadline, whether they are answered or not. Then the closed
+loop again: a machine, and a node with snapshots and compaction to do, is not as fast at one time as at another. The
+quiet client goes on beside all of them. Afterwards every acknowledged and every refused request is counted in the
+states. Last, the quiet client beside one hot client: on another partition, and on the same one.
 """
 
 from __future__ import annotations
