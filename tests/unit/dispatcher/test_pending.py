@@ -87,6 +87,11 @@ class Desk:
         return self.admission.used()
 
 
+def alive() -> int:
+    """Requests that are in memory."""
+    return sum(isinstance(each, PendingRequest) for each in gc.get_objects())
+
+
 class TestLevels:
     @pytest.mark.parametrize("wait", WAITS)
     def test_a_request_is_answered_at_the_level_that_it_waits_for(self, wait: Level) -> None:
@@ -309,10 +314,7 @@ class TestDeadlines:
         assert len(answers) == 1
 
     def test_what_is_answered_and_applied_does_not_stay_in_memory(self) -> None:
-        def alive() -> int:
-            gc.collect()
-            return sum(isinstance(each, PendingRequest) for each in gc.get_objects())
-
+        gc.collect()
         desk, before = Desk(), alive()
         for number in range(1, 1001):
             _, answers = desk.submit(Level.APPLIED, deadline=600.0)
@@ -320,14 +322,12 @@ class TestDeadlines:
             desk.apply(A, 2 * number)
             assert len(answers) == 1
             desk.pending.expire(1.0)
+        gc.collect()
         assert alive() - before < 500
 
     @pytest.mark.parametrize("wait", WAITS)
     @pytest.mark.parametrize("ends", ["applied", "lost", "gone", "late"])
     def test_nothing_is_left_for_the_collector(self, wait: Level, ends: str) -> None:
-        def alive() -> int:
-            return sum(isinstance(each, PendingRequest) for each in gc.get_objects())
-
         desk, before = Desk(), alive()
         gc.disable()
         try:
