@@ -88,7 +88,6 @@ class Desk:
 
 
 def alive() -> int:
-    """Requests that are in memory."""
     return sum(isinstance(each, PendingRequest) for each in gc.get_objects())
 
 
@@ -341,11 +340,10 @@ class TestDeadlines:
                     desk.pending.expire(10.0)
                 if ends == "gone":
                     desk.pending.ended(A, lambda: UnknownOutcome("gone"))
-                else:
-                    desk.apply(*first)
+                desk.apply(*first)  # nothing is left of it if it is gone
                 desk.apply(*second)
-                desk.pending.durable(*first)
-                desk.pending.durable(*second)
+                desk.sync(*first)
+                desk.sync(*second)
             assert len(answers) == 1
             desk.pending.expire(10.0)
             assert alive() == before
