@@ -65,6 +65,7 @@ class PendingRequest:
     def part_ended(self) -> None:
         """One of them is applied, or lost."""
         self.left -= 1
+        invariant(self.left >= 0, "a part ended twice")
         self._let_go()
 
     def _let_go(self) -> None:

@@ -327,8 +327,8 @@ class TestDeadlines:
     @pytest.mark.parametrize("wait", WAITS)
     @pytest.mark.parametrize("ends", ["applied", "lost", "gone", "late"])
     def test_nothing_is_left_for_the_collector(self, wait: Level, ends: str) -> None:
-        desk, before = Desk(), alive()
         gc.disable()
+        desk, before = Desk(), alive()
         try:
             (first, second), answers = desk.submit(wait, (A, B), deadline=10.0)
             if ends == "lost":
