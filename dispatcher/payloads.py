@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, PartitionDestroyed
 from logboom.types import DurabilityMode, PartitionId
 from partitions.batch import parse_batch
 from partitions.log import ChainBroken, PartitionLog
@@ -105,6 +105,10 @@ class PartitionPayloads:
         """See Payloads."""
         store = self._logs.get(route.partition_id)
         if store is None:
+            if self._gone(route.partition_id):
+                raise PartitionDestroyed(
+                    f"partition {route.partition_id} was destroyed", partition_id=route.partition_id
+                )
             raise CorruptData(f"partition {route.partition_id} is not here")
         try:
             return store.read_batch(route.last_index, route.digest)

@@ -23,7 +23,7 @@ from raftlog.entry import Route, unpack_routes
 from raftlog.journal import Journal
 from raftlog.lacks import LACKS_MAX, Lack, pack
 from raftlog.links import Links
-from raftlog.payloads import DamagedPayload, Payloads
+from raftlog.payloads import REMOVED, DamagedPayload, Payloads
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +147,8 @@ class Feeds:
                 return
             feed.reading = False
             if raws is None:
-                if not isinstance(error, CorruptData | OSError):
+                # What was removed meanwhile lies below the journal's new base: the feed halts.
+                if not isinstance(error, (CorruptData, OSError, *REMOVED)):
                     raise error or RuntimeError("reading payload failed")
                 # Tried again with the next turn. A copy that is damaged goes to the follower when we have it back.
                 log.error("catch_up_read_failed", peer=peer, error=str(error))

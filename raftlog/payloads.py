@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Final, Protocol
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
 from raftlog.entry import Route
 from raftlog.lacks import Lack
+
+REMOVED: Final = (IndexCompacted, PartitionDestroyed)
+"""A batch that was held, or that nobody needs any more, has no bytes here: a snapshot stands for it."""
 
 
 class DamagedPayload(CorruptData):
@@ -44,7 +47,7 @@ class Payloads(Protocol):
         ...
 
     def read(self, route: Route) -> bytes:
-        """A held batch, raw. Blocking; off the loop. Raises DamagedPayload."""
+        """A held batch, raw. Blocking; off the loop. Raises DamagedPayload, and REMOVED for what snapshots stand for."""
         ...
 
     def write_again(self, acknowledged: Iterable[Route], carried: AbstractSet[bytes]) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import IndexCompacted, ProtocolError
+from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
@@ -24,7 +24,7 @@ from raftlog.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
 from raftlog.journal import Journal
 from raftlog.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
 from raftlog.links import Links
-from raftlog.payloads import DamagedPayload, Payloads
+from raftlog.payloads import REMOVED, DamagedPayload, Payloads
 
 log = structlog.get_logger(__name__)
 
@@ -359,7 +359,7 @@ class Repair:
                 raws.append(self._payloads.read(route))
             except DamagedPayload as error:
                 unreadable.append((error.route, Lack.DAMAGED))
-            except IndexCompacted:
+            except REMOVED:
                 unreadable.append((route, Lack.COMPACTED))
         return raws, unreadable
 

@@ -1,0 +1,113 @@
+"""What a node says of batches whose partition it has no more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.payloads import PartitionPayloads
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, PartitionDestroyed
+from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Frame, Kind
+from raftlog.entry import ROUTE, Route, pack_routes
+from raftlog.feed import Feeds
+from raftlog.journal import Journal
+from raftlog.lacks import Lack, unpack
+from raftlog.repair import Repair
+from tests.unit.raftlog.world import MemoryDisk
+
+PEER = NodeId("n2")
+GONE, NOT_YET = PartitionId(1), PartitionId(7)
+
+
+def route(partition_id: PartitionId) -> Route:
+    return Route(partition_id, Term(1), PartitionLogIndex(3), partition_id.to_bytes(16, "little"))
+
+
+@pytest.fixture
+def payloads() -> PartitionPayloads:
+    return PartitionPayloads({}, lambda _: None, gone=lambda each: each == GONE)
+
+
+def journal_of(*routes: Route) -> Journal:
+    journal = Journal.open(
+        disk=MemoryDisk(), directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes
+    )
+    for index, each in enumerate(routes, 2):
+        journal.add(pack_routes([each]), index, 1)
+    journal.flush()
+    return journal
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.sent: list[tuple[Kind, dict[str, Any]]] = []
+
+    def send(self, _: NodeId, kind: Kind, header: dict[str, Any], __: list[Any]) -> bool:
+        self.sent.append((kind, header))
+        return True
+
+    def congested(self, _: NodeId) -> bool:
+        return False
+
+
+def submit(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    """At once; as the real one, ``done`` gets what was raised."""
+    try:
+        result, failure = job(), None
+    except (LogboomError, OSError) as error:
+        result, failure = None, error
+    done(result, failure)
+
+
+def test_who_asks_for_a_batch_of_a_destroyed_partition_is_told_that_it_is_removed(payloads: PartitionPayloads) -> None:
+    """Else it asks for ever, and never learns that a snapshot is what it needs."""
+    wire = Wire()
+    repair = Repair(
+        peers=[PEER],
+        links=wire,  # type: ignore[arg-type]
+        payloads=payloads,
+        journal=journal_of(),
+        offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
+        clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+        damaged=lambda _: None,
+    )
+    body = b"".join(ROUTE.pack(*route(each)) for each in (GONE, NOT_YET))
+    repair.on_frame(PEER, Frame(Kind.FETCH, 0, {"term": 1, "asked": 1}, memoryview(body)))
+    [(kind, header)] = wire.sent
+    assert kind is Kind.FETCHED
+    assert dict(unpack(header)) == {route(GONE): Lack.COMPACTED, route(NOT_YET): Lack.UNKNOWN}
+
+
+def test_what_it_cannot_read_it_calls_by_its_name(payloads: PartitionPayloads) -> None:
+    with pytest.raises(PartitionDestroyed):
+        payloads.read(route(GONE))
+    with pytest.raises(CorruptData, match="7 is not here"):
+        payloads.read(route(NOT_YET))
+
+
+@pytest.mark.parametrize("removed", [PartitionDestroyed("p", partition_id=1), IndexCompacted("i", first=9)])
+def test_a_feed_outlives_what_is_removed_while_it_reads(payloads: PartitionPayloads, removed: LogboomError) -> None:
+    wire, journal = Wire(), journal_of(route(GONE))
+
+    def read(_: Route) -> bytes:
+        raise removed
+
+    payloads.read = read  # type: ignore[method-assign]
+    feeds = Feeds(
+        peers=[PEER],
+        journal=journal,
+        payloads=payloads,
+        links=wire,  # type: ignore[arg-type]
+        offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
+        advanced=lambda _: None,
+        damaged=lambda _: None,
+    )
+    feeds.rewind(PEER, held=1)
+    feeds.pump(term=1, settled=True)
+    assert (feeds.state(PEER), feeds.sendable(PEER), wire.sent) == ("catching_up", 1, [])
