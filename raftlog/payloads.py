@@ -47,7 +47,7 @@ class Payloads(Protocol):
         ...
 
     def read(self, route: Route) -> bytes:
-        """A held batch, raw. Blocking; off the loop. Raises DamagedPayload, and REMOVED for what snapshots stand for."""
+        """A held batch, raw. Blocking; off the loop. Raises DamagedPayload, or REMOVED where snapshots stand for it."""
         ...
 
     def write_again(self, acknowledged: Iterable[Route], carried: AbstractSet[bytes]) -> None:
