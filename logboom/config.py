@@ -33,6 +33,7 @@ MAY_BE_ZERO: Final = frozenset(
         "commit_linger_ms",
         "spare_linger_ms",
         "recent_bytes",
+        "page_cache_bytes",
         "inline_bytes",
         "log_bytes",
         "entries",

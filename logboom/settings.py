@@ -145,6 +145,9 @@ class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Batches of a partition kept in memory until they are committed, and as much until they are applied, 0: none."""
     recent_node_bytes: int = 64 * MIB
     """The same for a node: with many partitions each gets its share of this."""
+    page_cache_bytes: int = 256 * MIB
+    """Per node: so much of what was written last stays in the page cache, for readers that are close to the end. What
+    is older is given back to the system, and read from the disk when somebody asks, 0: the kernel decides."""
     open_files_max: int = 64
     """Sealed segments kept open per partition, least recently used closed first;"""
     open_files_node_max: int = 1_024

@@ -14,6 +14,7 @@ from typing import Final
 
 from ports.counts import SECONDS, Buckets, Counted
 from ports.disk import Advice, Buffer
+from server.page_cache import PageCache
 
 IOV_MAX: Final = 1024
 PAGE: Final = 4096
@@ -43,9 +44,14 @@ class Syncs:
 class OsFile:
     """One descriptor. Offsets are explicit, so threads may read while another writes."""
 
-    def __init__(self, path: Path, flags: int, syncs: Syncs | None = None) -> None:
+    def __init__(self, path: Path, flags: int, syncs: Syncs | None = None, page_cache: PageCache | None = None) -> None:
         self.path = path
         self._syncs = syncs
+        self._page_cache = page_cache
+        self._told = -1
+        """So far ``_page_cache`` knows of what was written here; -1: nothing was."""
+        self._end = 0
+        """Of what was written."""
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def read(self, *, offset: int, length: int) -> bytes:
@@ -80,6 +86,8 @@ class OsFile:
             if written < size:
                 self._write_rest(b"".join(group)[written:], offset + total + written)
             total += size
+        self._told = offset if self._told < 0 else self._told
+        self._end = max(self._end, offset + total)
         return total
 
     def _write_rest(self, rest: bytes, offset: int) -> None:
@@ -90,10 +98,13 @@ class OsFile:
 
     def sync(self) -> None:
         """See File."""
+        end = self._end  # what is written meanwhile may not be synced
         began = time.perf_counter()
         os.fdatasync(self._fd)
         if self._syncs is not None:
             self._syncs.observe(self.path, time.perf_counter() - began)
+        if self._page_cache is not None and self._told >= 0:
+            self._told = self._page_cache.synced(self.path, self._told, end)
 
     def size(self) -> int:
         """See File."""
@@ -135,12 +146,15 @@ class OsLock:
 class OsDisk:
     """The operating system's file system."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, page_cache_bytes: int = 0) -> None:
+        """``page_cache_bytes``: so much of what was written last stays in the page cache; 0: the kernel decides."""
         self.syncs = Syncs()
+        self._page_cache = PageCache(page_cache_bytes) if page_cache_bytes else None
 
     def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> OsFile:
         """See Disk."""
-        return OsFile(path, (os.O_RDONLY if readonly else os.O_RDWR) | (os.O_CREAT if create else 0), self.syncs)
+        flags = (os.O_RDONLY if readonly else os.O_RDWR) | (os.O_CREAT if create else 0)
+        return OsFile(path, flags, self.syncs, self._page_cache)
 
     def exists(self, path: Path) -> bool:
         """See Disk."""

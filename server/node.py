@@ -69,7 +69,9 @@ class Node:
         self.fatal = fatal
         self.member = _member(settings)
         self.node_id = NodeId(self.member.id)
-        self.world = world if world is not None else real_world(fatal=fatal)
+        self.world = (
+            world if world is not None else real_world(page_cache_bytes=settings.log.page_cache_bytes, fatal=fatal)
+        )
         self.clock = self.world.clock
         self.rng = self.world.rng
         self.disk = self.world.disk

@@ -64,9 +64,12 @@ class World:
     """How long syncs took, by kind of file, if somebody counts."""
 
 
-def real_world(*, fatal: Callable[[BaseException], None]) -> World:
-    """The operating system's. ``fatal`` is called, on the loop, with what goes wrong inside the network."""
-    clock, disk = OsClock(), OsDisk()
+def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None]) -> World:
+    """The operating system's. ``fatal`` is called, on the loop, with what goes wrong inside the network.
+
+    ``page_cache_bytes``: see ``log.page_cache_bytes``.
+    """
+    clock, disk = OsClock(), OsDisk(page_cache_bytes=page_cache_bytes)
     return World(
         clock=clock,
         rng=random.Random(secrets.randbits(128)),

@@ -61,7 +61,7 @@ async def test_state_files_come_from_the_world_and_are_all_that_is_asked(tmp_pat
     settings, files = lone(tmp_path), StateFiles(random.Random(0))
 
     def world() -> World:
-        return replace(real_world(fatal=fails), open_state_file=files.open)
+        return replace(real_world(page_cache_bytes=0, fatal=fails), open_state_file=files.open)
 
     assert await put_and_get(settings, world(), b"1") == [None, b"1"]
     assert await put_and_get(settings, world(), b"2") == [b"1", b"2"]
@@ -92,7 +92,7 @@ async def test_chance_and_time_come_from_the_world(tmp_path: Path) -> None:
             return super().random()
 
     clock, rng = Clock(), Chance(1)
-    world = replace(real_world(fatal=fails), clock=clock, rng=rng)
+    world = replace(real_world(page_cache_bytes=0, fatal=fails), clock=clock, rng=rng)
     node = Node(lone(tmp_path), fatal=fails, world=world)
     async with Client(await node.start(), timeout=10) as boom:
         await boom.submit(0, Put(b"k", b"v"))

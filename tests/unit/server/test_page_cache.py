@@ -1,0 +1,125 @@
+"""What the disk tells the kernel of pages that nobody close to the end of a file needs any more."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from logboom.types import KIB, MIB
+from server.disk_os import OsDisk
+from server.page_cache import FOLIO_BYTES
+
+BLOCK = bytes(MIB)
+
+
+class Advised(NamedTuple):
+    name: str
+    start: int
+    end: int
+
+
+@pytest.fixture
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Advised]:
+    found: list[Advised] = []
+    really = os.posix_fadvise
+
+    def advise(fd: int, offset: int, length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        path = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - what the descriptor is open on
+        found.append(Advised(Path(path).name, offset, offset + length))
+        really(fd, offset, length, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    return found
+
+
+def append(disk: OsDisk, path: Path, offset: int, blocks: int) -> None:
+    file = disk.open(path, create=True)
+    for number in range(blocks):
+        file.write([BLOCK], offset=offset + number * MIB)
+        file.sync()
+    file.close()
+
+
+def test_the_oldest_of_all_files_goes_first_and_the_newest_stays(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk = OsDisk(page_cache_bytes=4 * MIB)
+    append(disk, tmp_path / "a", 0, 2)
+    append(disk, tmp_path / "b", 0, 2)
+    assert not given_back
+    append(disk, tmp_path / "a", 2 * MIB, 1)
+    append(disk, tmp_path / "c", 0, 2)
+    assert given_back == [Advised("a", 0, MIB), Advised("a", 0, 2 * MIB), Advised("b", 0, MIB)]
+
+
+def test_what_begins_in_a_large_page_of_an_older_range_goes_with_it(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk = OsDisk(page_cache_bytes=MIB)
+    append(disk, tmp_path / "a", 64 * MIB, 3)
+    ends = [64 * MIB + MIB, 64 * MIB + 2 * MIB]
+    assert given_back == [Advised("a", end - MIB - FOLIO_BYTES, end) for end in ends]
+
+
+def test_only_what_is_synced_counts_and_little_is_not_worth_a_call(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk = OsDisk(page_cache_bytes=MIB)
+    file = disk.open(tmp_path / "a", create=True)
+    for number in range(8):
+        file.write([BLOCK], offset=number * MIB)
+    assert not given_back
+    file.sync()
+    assert given_back == [Advised("a", 0, 8 * MIB)], "more than is kept: all of it"
+    for number in range(7):
+        file.write([bytes(128 * KIB)], offset=8 * MIB + number * 128 * KIB)
+        file.sync()
+    assert len(given_back) == 1
+    file.write([bytes(128 * KIB)], offset=9 * MIB - 128 * KIB)
+    file.sync()
+    file.write([BLOCK], offset=9 * MIB)
+    file.sync()
+    assert given_back[1:] == [Advised("a", 8 * MIB - FOLIO_BYTES, 9 * MIB)]
+    file.close()
+
+
+def test_what_a_sync_that_failed_left_is_kept(
+    tmp_path: Path, given_back: list[Advised], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    file = OsDisk(page_cache_bytes=MIB).open(tmp_path / "a", create=True)
+    monkeypatch.setattr(os, "fdatasync", fails)
+    for number in range(4):
+        file.write([BLOCK], offset=number * MIB)
+        with pytest.raises(OSError, match="Input"):
+            file.sync()
+    assert not given_back
+    file.close()
+
+
+def test_a_file_that_is_removed_meanwhile_holds_up_nobody(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk = OsDisk(page_cache_bytes=MIB)
+    append(disk, tmp_path / "a", 0, 1)
+    disk.remove(tmp_path / "a")
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the one that is listing counts every time
+    append(disk, tmp_path / "b", 0, 2)
+    assert given_back == [Advised("b", 0, MIB)]
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_the_kernel_decides_if_it_is_told_to(tmp_path: Path, given_back: list[Advised]) -> None:
+    append(OsDisk(), tmp_path / "a", 0, 8)
+    assert not given_back
+
+
+def test_what_was_given_back_reads_the_same(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk = OsDisk(page_cache_bytes=MIB)
+    file = disk.open(tmp_path / "a", create=True)
+    content = os.urandom(3 * MIB + 17)
+    file.write([content[:MIB], content[MIB : 2 * MIB + 5]], offset=0)
+    file.sync()
+    file.write([content[2 * MIB + 5 :]], offset=2 * MIB + 5)
+    file.sync()
+    assert given_back
+    assert file.read(offset=0, length=len(content)) == content
+    file.close()
