@@ -31,6 +31,9 @@ PREFIX: Final = struct.Struct("<IBBHIQ")
 PREFIX_BYTES: Final = PREFIX.size
 HEADER_BYTES_MAX: Final = 256 * 1024
 FLAG_MORE: Final = 1
+PLACE_BYTES: Final = 64 * 1024
+EARNED: Final = 16
+"""Memory for a whole frame is taken when one byte in so many has come: who only announces it gets none."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -140,17 +143,36 @@ def shown(value: Any) -> str:
 
 
 class FrameDecoder:
-    """Cuts a byte stream into frames; refuses a length before it allocates for it."""
+    """Cuts a byte stream into frames; refuses a length before it allocates for it.
 
-    def __init__(self, *, frame_bytes_max: int) -> None:
+    Bytes come by ``feed``, or, for the rest of a large frame, by being read into ``room``.
+    """
+
+    def __init__(self, *, frame_bytes_max: int, place_bytes: int = PLACE_BYTES) -> None:
+        """Frames of ``place_bytes`` and more get a place of their own, once a part of them has come."""
         self.frame_bytes_max = frame_bytes_max
+        self._place_bytes = place_bytes
         self._buffer = bytearray()
         self._target = 0  # whole size of the frame that is being collected, 0: not known yet
+        self._place: bytearray | None = None
+        self._filled = 0
 
     @property
     def mid_frame(self) -> bool:
         """A frame has begun and not ended: the sender owes bytes."""
-        return bool(self._buffer)
+        return bool(self._buffer) or self._place is not None
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes belong, and no more than fit; None: they are to be fed."""
+        return None if self._place is None else memoryview(self._place)[self._filled :]
+
+    def filled(self, size: int) -> list[Frame]:
+        """So many bytes were written into ``room``: the frame, if it is whole now. Raises as ``feed`` does."""
+        place, self._filled = self._place, self._filled + size
+        if place is None or self._filled < len(place):
+            return []
+        self._place, self._filled = None, 0
+        return [_parse(memoryview(place))]
 
     def feed(self, data: Buffer, *, frames_max: int = 0) -> list[Frame]:
         """Take bytes as they come; returns the frames that are now whole, ``frames_max`` of them at most (0: all).
@@ -158,10 +180,19 @@ class FrameDecoder:
         Raises ProtocolError (too large, unknown kind, bad header) and IncompatibleVersion;
         the connection must then be closed.
         """
+        frames: list[Frame] = []
+        room = self.room()
+        if room is not None:
+            data = memoryview(data)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            data, frames = data[size:], self.filled(size)
         self._buffer += data
         if len(self._buffer) < self._target:
-            return []
-        frames: list[Frame] = []
+            self._make_room()
+            return frames
+        if frames and len(frames) == frames_max:
+            return frames
         buffer, offset, size = self._buffer, 0, len(self._buffer)
         while size - offset >= 4:
             length = int.from_bytes(buffer[offset : offset + 4], "little")
@@ -188,7 +219,15 @@ class FrameDecoder:
                 break
         if offset:
             self._buffer = buffer[offset:]
+        self._make_room()
         return frames
+
+    def _make_room(self) -> None:
+        size = len(self._buffer)
+        if self._target >= self._place_bytes and size * EARNED >= self._target > size:
+            self._place, self._filled = bytearray(self._target), size
+            self._place[:size] = self._buffer
+            self._buffer, self._target = bytearray(), 0
 
 
 def _parse(frame: memoryview) -> Frame:

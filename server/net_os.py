@@ -12,20 +12,24 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 
 from logboom.errors import ConfigError, LogboomError
-from logboom.wire import Frame, FrameDecoder
+from logboom.types import KIB
+from logboom.wire import PLACE_BYTES, Frame, FrameDecoder
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 
 log = structlog.get_logger(__name__)
 
+SHARED_BYTES: Final = 64 * KIB
+"""Read at a time where no large frame is under way."""
 
-class AsyncioConnection(asyncio.Protocol):
+
+class AsyncioConnection(asyncio.BufferedProtocol):
     """One connection, both the transport's protocol and the handler's Connection."""
 
     def __init__(
@@ -34,12 +38,17 @@ class AsyncioConnection(asyncio.Protocol):
         limits: ConnectionLimits,
         fatal: Callable[[BaseException], None],
         registry: dict[AsyncioConnection, None],
+        reading: Reading,
     ) -> None:
         self._handler = handler
         self._limits = limits
         self._fatal = fatal
         self._registry = registry
-        self._decoder = FrameDecoder(frame_bytes_max=limits.unauthenticated_frame_bytes)
+        self._decoder = FrameDecoder(
+            frame_bytes_max=limits.unauthenticated_frame_bytes, place_bytes=reading.place_bytes
+        )
+        self._shared = reading.shared
+        self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: list[Buffer] = []
@@ -78,12 +87,16 @@ class AsyncioConnection(asyncio.Protocol):
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
         self._guard(lambda: self._handler.opened(cast(Connection, self)))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._room = self._decoder.room()
+        return self._shared if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._closed:
             return
-        self._limits.traffic.bytes_in += len(data)
+        self._limits.traffic.bytes_in += nbytes
         try:
-            frames = self._feed(data)
+            frames = self._feed(self._shared[:nbytes]) if self._room is None else self._fill(nbytes)
         except InvariantViolated as error:
             self._fatal(error)
             self._cut(error)
@@ -97,7 +110,14 @@ class AsyncioConnection(asyncio.Protocol):
         self._watch_frame(fresh=frames > 0)
         self._guard(self._handler.read_done)
 
-    def _feed(self, data: bytes) -> int:
+    def _fill(self, size: int) -> int:
+        self._room = None
+        frames = self._decoder.filled(size)
+        for frame in frames:
+            self._handle(frame)
+        return len(frames)
+
+    def _feed(self, data: Buffer) -> int:
         # Until the introduction is done one frame at a time: what follows it has another limit.
         count, one = 0, self._handshake is not None
         while frames := self._decoder.feed(data, frames_max=one):
@@ -286,6 +306,15 @@ class AsyncioConnection(asyncio.Protocol):
             self.abort()
 
 
+class Reading:
+    """How the connections of one loop read. What has come is taken out of ``shared`` before the next one reads."""
+
+    def __init__(self, *, shared_bytes: int = SHARED_BYTES, place_bytes: int = PLACE_BYTES) -> None:
+        """``place_bytes``: see FrameDecoder."""
+        self.shared = memoryview(bytearray(shared_bytes))
+        self.place_bytes = place_bytes
+
+
 class AsyncioListener:
     """A bound port and the connections made through it."""
 
@@ -310,9 +339,12 @@ class AsyncioListener:
 class AsyncioNetwork:
     """TCP on the running loop."""
 
-    def __init__(self, *, clock: Clock, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, *, clock: Clock, on_fatal: Callable[[BaseException], None], reading: Reading | None = None
+    ) -> None:
         self._clock = clock
         self._fatal = on_fatal
+        self._reading = Reading() if reading is None else reading
 
     async def listen(
         self,
@@ -327,7 +359,7 @@ class AsyncioNetwork:
         connections: dict[AsyncioConnection, None] = {}
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: AsyncioConnection(handler(), limits, self._fatal, connections),
+                lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading),
                 host,
                 port,
                 ssl=tls,
@@ -344,7 +376,7 @@ class AsyncioNetwork:
         """See Network."""
         host, port = split_address(address)
         coroutine = asyncio.get_running_loop().create_connection(
-            lambda: AsyncioConnection(handler, limits, self._fatal, {}),
+            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading),
             host,
             port,
             ssl=tls,

@@ -38,11 +38,17 @@ def stream(data: bytes) -> None:
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     split, split_end = _fed(pieces)
     single, single_end = _fed([raw], frames_max=1)
-    holds(end == split_end == single_end, f"whole: {end}, split: {split_end}, one by one: {single_end}")
+    placed, placed_end = _read(raw, cuts)
+    holds(
+        end == split_end == single_end == placed_end,
+        f"whole: {end}, split: {split_end}, one by one: {single_end}, into their place: {placed_end}",
+    )
+    holds(single[: len(placed)] == placed, "read into their place, frames are others")
     holds([_plain_frame(frame) for frame in single] == list(islice(_walked(raw), len(single))), "not what was sent")
     if end is None:
         holds(whole == split, "a split stream gives other frames")
         holds(single == split, "taken one by one, frames are others")
+        holds(placed == split, "read into their place, frames are missing")
     else:  # of one read, frames before the broken one may be lost with it
         holds(single[: len(split)] == split and split[: len(whole)] == whole, "frames before a broken one are others")
 
@@ -80,6 +86,27 @@ def _fed(pieces: list[bytes], *, frames_max: int = 0) -> tuple[list[Frame], type
         holds(frame.body == body, "a body changed after it was handed out")
         _comes_back(frame)
     return frames, end
+
+
+def _read(raw: bytes, cuts: list[int]) -> tuple[list[Frame], type[Exception] | None]:
+    """As a connection reads: the rest of a frame into its place, as soon as there is one."""
+    decoder = FrameDecoder(frame_bytes_max=FRAME_BYTES_MAX, place_bytes=PREFIX.size)
+    frames: list[Frame] = []
+    try:
+        for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
+            piece = memoryview(raw)[start:end]
+            while piece:
+                room = decoder.room()
+                size = len(piece) if room is None else min(len(room), len(piece))
+                if room is None:
+                    frames += decoder.feed(piece)
+                else:
+                    room[:size] = piece[:size]
+                    frames += decoder.filled(size)
+                piece = piece[size:]
+    except (ProtocolError, IncompatibleVersion) as error:
+        return frames, type(error)
+    return frames, None
 
 
 def _comes_back(frame: Frame) -> None:

@@ -10,15 +10,17 @@ from typing import Any, Final, TypeVar
 
 from chaos.sim.disk import SimDisk
 from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop
-from chaos.sim.network import SimNetwork
+from chaos.sim.network import WINDOW_BYTES, SimNetwork
 from chaos.sim.state_file import StateFiles
 from logboom.settings import Member, Settings
-from server.net_os import AsyncioNetwork
+from server.net_os import AsyncioNetwork, Reading
 from server.node import Node
 from server.world import World
 
 T = TypeVar("T")
 
+READING: Final = Reading(shared_bytes=WINDOW_BYTES, place_bytes=512)
+"""A write arrives in one piece, but for frames that are read into their place: more of them than on real machines."""
 WALL_EPOCH_MS: Final = 1_800_000_000_000
 RESTART_MIN_S, RESTART_MAX_S = 0.1, 1.0
 
@@ -138,7 +140,7 @@ class Host:
             clock=self.clock,
             rng=rng,
             disk=self.disk,
-            network=AsyncioNetwork(clock=self.clock, on_fatal=fatal),
+            network=AsyncioNetwork(clock=self.clock, on_fatal=fatal, reading=READING),
             sync_offload=self.sync_offload,
             apply_offload=apply_offload,
             save_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),

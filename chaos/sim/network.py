@@ -152,7 +152,18 @@ class SimTransport(asyncio.Transport):
             self.lose(None)
             return
         self.network.consumed(self.into, len(data))
-        self.protocol.data_received(data)
+        if isinstance(self.protocol, asyncio.BufferedProtocol):
+            self._fill(self.protocol, memoryview(data))
+        else:
+            self.protocol.data_received(data)
+
+    def _fill(self, protocol: asyncio.BufferedProtocol, data: memoryview) -> None:
+        while data and not self.gone:
+            room = memoryview(protocol.get_buffer(-1))
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            data = data[size:]
+            protocol.buffer_updated(size)
 
     def _read_held(self) -> None:
         held = self.into.held

@@ -1,0 +1,96 @@
+"""A stream of bytes, cut into frames: large ones are read into a place of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from logboom.errors import ProtocolError
+from logboom.types import KIB, MIB
+from logboom.wire import EARNED, PLACE_BYTES, PREFIX, Frame, FrameDecoder, Kind, encode
+
+LARGE = bytes(range(256)) * KIB
+
+
+def raw_of(body: bytes, *, request_id: int = 1) -> bytes:
+    return b"".join(encode(Kind.PAYLOAD, {"term": 3}, [body], request_id=request_id))
+
+
+def read(decoder: FrameDecoder, raw: bytes, at_a_time: int) -> list[Frame]:
+    """As a connection does."""
+    frames: list[Frame] = []
+    while raw:
+        room = decoder.room()
+        size = min(at_a_time, len(raw) if room is None else len(room))
+        if room is None:
+            frames += decoder.feed(raw[:size])
+        else:
+            room[:size] = raw[:size]
+            frames += decoder.filled(size)
+        raw = raw[size:]
+    return frames
+
+
+@pytest.mark.parametrize("at_a_time", [PLACE_BYTES, 100_000, 7_001, 1 << 30])
+def test_frames_of_all_sizes_come_out_as_they_went_in(at_a_time: int) -> None:
+    bodies = [LARGE, b"", b"small", LARGE[:PLACE_BYTES], LARGE, LARGE[: PLACE_BYTES - 60], b"x" * 3]
+    raw = b"".join(raw_of(body, request_id=number) for number, body in enumerate(bodies))
+    decoder = FrameDecoder(frame_bytes_max=MIB)
+    frames = read(decoder, raw, at_a_time)
+    assert [(frame.request_id, bytes(frame.body)) for frame in frames] == list(enumerate(bodies))
+    assert not decoder.mid_frame
+
+
+def test_the_place_is_the_rest_of_the_frame_and_no_byte_of_the_next() -> None:
+    raw = raw_of(LARGE)
+    decoder = FrameDecoder(frame_bytes_max=MIB)
+    assert decoder.room() is None
+    assert decoder.feed(raw[:PLACE_BYTES]) == []
+    room = decoder.room()
+    assert room is not None
+    assert len(room) == len(raw) - PLACE_BYTES
+    assert decoder.mid_frame
+    room[:] = raw[PLACE_BYTES:]
+    (frame,) = decoder.filled(len(room))
+    assert frame.body == LARGE
+    assert decoder.room() is None
+    assert not decoder.mid_frame
+
+
+def test_whoever_only_announces_a_large_frame_gets_no_memory_for_it() -> None:
+    whole = 64 * MIB
+    decoder = FrameDecoder(frame_bytes_max=whole)
+    begun = PREFIX.pack(whole - 4, Kind.PAYLOAD, 0, 1, 1, 1) + b"\x80"
+    missing = whole // EARNED - len(begun)
+    assert decoder.feed(begun + bytes(missing - 1)) == []
+    assert decoder.room() is None
+    assert decoder.feed(b"\0") == []
+    room = decoder.room()
+    assert room is not None
+    assert len(room) == whole - whole // EARNED
+
+
+def test_what_is_fed_while_a_frame_has_its_place_goes_there_first() -> None:
+    raw = raw_of(LARGE) + raw_of(b"next", request_id=2) + raw_of(b"last", request_id=3)
+    decoder = FrameDecoder(frame_bytes_max=MIB)
+    assert decoder.feed(raw[:PLACE_BYTES]) == []
+    assert decoder.feed(raw[PLACE_BYTES : PLACE_BYTES + 9]) == []
+    (frame,) = decoder.feed(raw[PLACE_BYTES + 9 :], frames_max=1)
+    assert frame.body == LARGE
+    assert [bytes(each.body) for each in decoder.feed(b"", frames_max=1)] == [b"next"]
+    assert [bytes(each.body) for each in decoder.feed(b"")] == [b"last"]
+
+
+def test_a_frame_that_is_none_says_so_when_it_is_whole() -> None:
+    raw = bytearray(raw_of(LARGE))
+    raw[4] = 255  # its kind
+    decoder = FrameDecoder(frame_bytes_max=MIB)
+    with pytest.raises(ProtocolError, match="unknown frame kind 255"):
+        read(decoder, bytes(raw), PLACE_BYTES)
+
+
+def test_bodies_stay_what_they_were() -> None:
+    decoder = FrameDecoder(frame_bytes_max=MIB)
+    first = read(decoder, raw_of(LARGE), PLACE_BYTES)
+    second = read(decoder, raw_of(bytes(len(LARGE))), PLACE_BYTES)
+    assert first[0].body == LARGE
+    assert second[0].body == bytes(len(LARGE))
