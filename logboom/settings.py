@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from logboom.types import KIB, MIB, Ack, DurabilityMode
+from logboom.types import GIB, KIB, MIB, Ack, DurabilityMode
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -209,7 +209,7 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Snapshots, and what is removed below them. The leader decides when; every node takes its own at that index."""
 
-    log_bytes: int = 512 * MIB
+    log_bytes: int = 2 * GIB
     """A snapshot is due when so much was applied since the last, and as much as the last set is large (what is kept in
     `log` partitions for ever counts a sixteenth there), 0: not for that;"""
     entries: int = 1_000_000
