@@ -32,6 +32,7 @@ PREFIX_BYTES: Final = PREFIX.size
 HEADER_BYTES_MAX: Final = 256 * 1024
 FLAG_MORE: Final = 1
 PLACE_BYTES: Final = 64 * 1024
+READ_BYTES: Final = 64 * 1024
 EARNED: Final = 16
 """Memory for a whole frame is taken when one byte in so many has come: who only announces it gets none."""
 
@@ -145,12 +146,18 @@ def shown(value: Any) -> str:
 class FrameDecoder:
     """Cuts a byte stream into frames; refuses a length before it allocates for it.
 
-    Bytes come by ``feed``, or, for the rest of a large frame, by being read into ``room``.
+    Bytes come by ``feed``, or by being read into ``room``, which for the rest of a large frame is where it stays.
     """
 
-    def __init__(self, *, frame_bytes_max: int, place_bytes: int = PLACE_BYTES) -> None:
-        """Frames of ``place_bytes`` and more get a place of their own, once a part of them has come."""
+    def __init__(
+        self, *, frame_bytes_max: int, shared: memoryview | None = None, place_bytes: int = PLACE_BYTES
+    ) -> None:
+        """``shared``: what is read elsewhere than into its place; others may use it, between ``room`` and the next.
+
+        Frames of ``place_bytes`` and more get a place of their own, once a part of them has come.
+        """
         self.frame_bytes_max = frame_bytes_max
+        self._shared = shared
         self._place_bytes = place_bytes
         self._buffer = bytearray()
         self._target = 0  # whole size of the frame that is being collected, 0: not known yet
@@ -162,12 +169,21 @@ class FrameDecoder:
         """A frame has begun and not ended: the sender owes bytes."""
         return bool(self._buffer) or self._place is not None
 
-    def room(self) -> memoryview | None:
-        """Where the next bytes belong, and no more than fit; None: they are to be fed."""
-        return None if self._place is None else memoryview(self._place)[self._filled :]
+    def room(self) -> memoryview:
+        """Where to read the next bytes into, and no more of them than fit. Then call ``received``."""
+        if self._place is not None:
+            return memoryview(self._place)[self._filled :]
+        if self._shared is None:
+            self._shared = memoryview(bytearray(READ_BYTES))
+        return self._shared
 
-    def filled(self, size: int) -> list[Frame]:
-        """So many bytes were written into ``room``: the frame, if it is whole now. Raises as ``feed`` does."""
+    def received(self, size: int, *, frames_max: int = 0) -> list[Frame]:
+        """So many bytes were read into ``room``: as ``feed``."""
+        if self._place is None:
+            return self.feed(self.room()[:size], frames_max=frames_max)
+        return self._fill(size)
+
+    def _fill(self, size: int) -> list[Frame]:
         place, self._filled = self._place, self._filled + size
         if place is None or self._filled < len(place):
             return []
@@ -181,12 +197,11 @@ class FrameDecoder:
         the connection must then be closed.
         """
         frames: list[Frame] = []
-        room = self.room()
-        if room is not None:
-            data = memoryview(data)
+        if self._place is not None:
+            data, room = memoryview(data), self.room()
             size = min(len(room), len(data))
             room[:size] = data[:size]
-            data, frames = data[size:], self.filled(size)
+            data, frames = data[size:], self._fill(size)
         self._buffer += data
         if len(self._buffer) < self._target:
             self._make_room()

@@ -12,21 +12,17 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import structlog
 
 from logboom.errors import ConfigError, LogboomError
-from logboom.types import KIB
-from logboom.wire import PLACE_BYTES, Frame, FrameDecoder
+from logboom.wire import PLACE_BYTES, READ_BYTES, Frame, FrameDecoder
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 
 log = structlog.get_logger(__name__)
-
-SHARED_BYTES: Final = 64 * KIB
-"""Read at a time where no large frame is under way."""
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -45,10 +41,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._fatal = fatal
         self._registry = registry
         self._decoder = FrameDecoder(
-            frame_bytes_max=limits.unauthenticated_frame_bytes, place_bytes=reading.place_bytes
+            frame_bytes_max=limits.unauthenticated_frame_bytes, shared=reading.shared, place_bytes=reading.place_bytes
         )
-        self._shared = reading.shared
-        self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: list[Buffer] = []
@@ -88,15 +82,14 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._guard(lambda: self._handler.opened(cast(Connection, self)))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = self._decoder.room()
-        return self._shared if self._room is None else self._room
+        return self._decoder.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closed:
             return
         self._limits.traffic.bytes_in += nbytes
         try:
-            frames = self._feed(self._shared[:nbytes]) if self._room is None else self._fill(nbytes)
+            frames = self._receive(nbytes)
         except InvariantViolated as error:
             self._fatal(error)
             self._cut(error)
@@ -110,23 +103,18 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._watch_frame(fresh=frames > 0)
         self._guard(self._handler.read_done)
 
-    def _fill(self, size: int) -> int:
-        self._room = None
-        frames = self._decoder.filled(size)
-        for frame in frames:
-            self._handle(frame)
-        return len(frames)
-
-    def _feed(self, data: Buffer) -> int:
+    def _receive(self, size: int) -> int:
         # Until the introduction is done one frame at a time: what follows it has another limit.
         count, one = 0, self._handshake is not None
-        while frames := self._decoder.feed(data, frames_max=one):
+        frames = self._decoder.received(size, frames_max=one)
+        while frames:
             for frame in frames:
                 self._handle(frame)
             count += len(frames)
             if not one:
                 break
-            data, one = b"", self._handshake is not None
+            one = self._handshake is not None
+            frames = self._decoder.feed(b"", frames_max=one)
         return count
 
     def _handle(self, frame: Frame) -> None:
@@ -309,7 +297,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 class Reading:
     """How the connections of one loop read. What has come is taken out of ``shared`` before the next one reads."""
 
-    def __init__(self, *, shared_bytes: int = SHARED_BYTES, place_bytes: int = PLACE_BYTES) -> None:
+    def __init__(self, *, shared_bytes: int = READ_BYTES, place_bytes: int = PLACE_BYTES) -> None:
         """``place_bytes``: see FrameDecoder."""
         self.shared = memoryview(bytearray(shared_bytes))
         self.place_bytes = place_bytes

@@ -97,12 +97,9 @@ def _read(raw: bytes, cuts: list[int]) -> tuple[list[Frame], type[Exception] | N
             piece = memoryview(raw)[start:end]
             while piece:
                 room = decoder.room()
-                size = len(piece) if room is None else min(len(room), len(piece))
-                if room is None:
-                    frames += decoder.feed(piece)
-                else:
-                    room[:size] = piece[:size]
-                    frames += decoder.filled(size)
+                size = min(len(room), len(piece))
+                room[:size] = piece[:size]
+                frames += decoder.received(size)
                 piece = piece[size:]
     except (ProtocolError, IncompatibleVersion) as error:
         return frames, type(error)

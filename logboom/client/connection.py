@@ -59,7 +59,7 @@ class _Stream:
         return item
 
 
-class NodeConnection(asyncio.Protocol):
+class NodeConnection(asyncio.BufferedProtocol):
     """Made by ``open``. Every request gets its reply, or an error that says what may have happened."""
 
     def __init__(self, address: str) -> None:
@@ -135,7 +135,7 @@ class NodeConnection(asyncio.Protocol):
         if node not in names:
             raise WrongNode(f"{self.address} says it is {node!r}, its certificate names {', '.join(names) or 'nobody'}")
 
-    # -- asyncio.Protocol
+    # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -148,11 +148,15 @@ class NodeConnection(asyncio.Protocol):
         self._alive_at = self._loop.time()
         self._beat = self._loop.call_later(BEAT_S, self._on_beat)
 
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio.BufferedProtocol."""
+        return self._decoder.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio.BufferedProtocol."""
         self._alive_at = self._loop.time()
         try:
-            frames = self._decoder.feed(data)
+            frames = self._decoder.received(nbytes)
         except LogboomError as error:
             self._lost(error)
             self.close()

@@ -6,7 +6,7 @@ import pytest
 
 from logboom.errors import ProtocolError
 from logboom.types import KIB, MIB
-from logboom.wire import EARNED, PLACE_BYTES, PREFIX, Frame, FrameDecoder, Kind, encode
+from logboom.wire import EARNED, PLACE_BYTES, PREFIX, READ_BYTES, Frame, FrameDecoder, Kind, encode
 
 LARGE = bytes(range(256)) * KIB
 
@@ -20,12 +20,9 @@ def read(decoder: FrameDecoder, raw: bytes, at_a_time: int) -> list[Frame]:
     frames: list[Frame] = []
     while raw:
         room = decoder.room()
-        size = min(at_a_time, len(raw) if room is None else len(room))
-        if room is None:
-            frames += decoder.feed(raw[:size])
-        else:
-            room[:size] = raw[:size]
-            frames += decoder.filled(size)
+        size = min(at_a_time, len(raw), len(room))
+        room[:size] = raw[:size]
+        frames += decoder.received(size)
         raw = raw[size:]
     return frames
 
@@ -42,18 +39,31 @@ def test_frames_of_all_sizes_come_out_as_they_went_in(at_a_time: int) -> None:
 
 def test_the_place_is_the_rest_of_the_frame_and_no_byte_of_the_next() -> None:
     raw = raw_of(LARGE)
-    decoder = FrameDecoder(frame_bytes_max=MIB)
-    assert decoder.room() is None
+    shared = memoryview(bytearray(100))
+    decoder = FrameDecoder(frame_bytes_max=MIB, shared=shared)
+    assert decoder.room() is shared
     assert decoder.feed(raw[:PLACE_BYTES]) == []
     room = decoder.room()
-    assert room is not None
     assert len(room) == len(raw) - PLACE_BYTES
     assert decoder.mid_frame
     room[:] = raw[PLACE_BYTES:]
-    (frame,) = decoder.filled(len(room))
+    (frame,) = decoder.received(len(room))
     assert frame.body == LARGE
-    assert decoder.room() is None
+    assert decoder.room() is shared
     assert not decoder.mid_frame
+
+
+def test_what_is_read_elsewhere_is_taken_out_before_somebody_else_reads_there() -> None:
+    shared = memoryview(bytearray(1000))
+    one, other = (FrameDecoder(frame_bytes_max=MIB, shared=shared) for _ in range(2))
+    raws = [raw_of(b"one" * 100), raw_of(b"other" * 100)]
+    got: list[list[Frame]] = [[], []]
+    for half in (slice(0, 200), slice(200, None)):
+        for decoder, raw, whole in zip((one, other), raws, got, strict=True):
+            piece = raw[half]
+            decoder.room()[: len(piece)] = piece
+            whole.extend(decoder.received(len(piece)))
+    assert [bytes(frame.body) for frames in got for frame in frames] == [b"one" * 100, b"other" * 100]
 
 
 def test_whoever_only_announces_a_large_frame_gets_no_memory_for_it() -> None:
@@ -62,11 +72,9 @@ def test_whoever_only_announces_a_large_frame_gets_no_memory_for_it() -> None:
     begun = PREFIX.pack(whole - 4, Kind.PAYLOAD, 0, 1, 1, 1) + b"\x80"
     missing = whole // EARNED - len(begun)
     assert decoder.feed(begun + bytes(missing - 1)) == []
-    assert decoder.room() is None
+    assert len(decoder.room()) == READ_BYTES
     assert decoder.feed(b"\0") == []
-    room = decoder.room()
-    assert room is not None
-    assert len(room) == whole - whole // EARNED
+    assert len(decoder.room()) == whole - whole // EARNED
 
 
 def test_what_is_fed_while_a_frame_has_its_place_goes_there_first() -> None:
