@@ -7,6 +7,7 @@ is new to the machine, as in a virtual one whose host takes back what lies free,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -53,12 +54,10 @@ class PageCache:
 
 
 def _give_back(range_: _Range) -> None:
-    try:
+    start = max(0, range_.start - FOLIO_BYTES)
+    with contextlib.suppress(OSError):  # removed or renamed meanwhile; advice changes nothing that anybody relies on
         fd = os.open(range_.path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # removed or renamed meanwhile; nothing depends on it
-    try:
-        start = max(0, range_.start - FOLIO_BYTES)
-        os.posix_fadvise(fd, start, range_.end - start, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
+        try:
+            os.posix_fadvise(fd, start, range_.end - start, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
