@@ -97,6 +97,26 @@ def test_what_a_sync_that_failed_left_is_kept(
     file.close()
 
 
+def test_what_is_written_while_a_sync_lasts_waits_for_the_next(
+    tmp_path: Path, given_back: list[Advised], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.fdatasync
+    file = OsDisk(page_cache_bytes=MIB).open(tmp_path / "a", create=True)
+
+    def slowly(fd: int) -> None:
+        monkeypatch.setattr(os, "fdatasync", really)
+        really(fd)
+        file.write([BLOCK, BLOCK], offset=2 * MIB)
+
+    monkeypatch.setattr(os, "fdatasync", slowly)
+    file.write([BLOCK, BLOCK], offset=0)
+    file.sync()
+    assert given_back == [Advised("a", 0, 2 * MIB)]
+    file.sync()
+    assert given_back[1:] == [Advised("a", 0, 4 * MIB)]
+    file.close()
+
+
 def test_a_file_that_is_removed_meanwhile_holds_up_nobody(tmp_path: Path, given_back: list[Advised]) -> None:
     disk = OsDisk(page_cache_bytes=MIB)
     append(disk, tmp_path / "a", 0, 1)
