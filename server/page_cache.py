@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from logboom.types import MIB
 
 CHUNK_BYTES: Final = MIB
-"""What is given back at a time, at least."""
+"""What is given back at a time, at least: what a file has beyond that when it is closed, the kernel evicts."""
 FOLIO_BYTES: Final = 4 * MIB
 """The kernel drops only what lies in the range as a whole: its larger pages may begin before it."""
 

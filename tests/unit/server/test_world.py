@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from chaos.sim.state_file import StateFiles
 from logboom import Client, Put
 from logboom.config import load
 from logboom.settings import Settings
+from logboom.types import MIB
 from server.disk_os import OsDisk
 from server.node import Node
 from server.offload_os import ThreadOffload
@@ -55,6 +58,24 @@ async def test_without_a_world_it_is_the_real_one(tmp_path: Path) -> None:
     assert await put_and_get(settings, None, b"1") == [None, b"1"]
     assert await put_and_get(settings, None, b"2") == [b"1", b"2"]
     assert (tmp_path / "data" / "partitions" / "1" / "state" / "data.mdb").exists()
+
+
+@pytest.mark.parametrize(("kept", "advised"), [(0, 0), (MIB, 2)])
+async def test_the_real_disk_keeps_as_much_in_the_page_cache_as_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, advised: int
+) -> None:
+    settings = lone(tmp_path)
+    node = Node(replaced(settings, log=replaced(settings.log, page_cache_bytes=kept)), fatal=fails)
+    await node.start()
+    advice: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: advice.append(given[-1]))
+    file = node.disk.open(tmp_path / "file", create=True)
+    for number in range(3):
+        file.write([bytes(MIB)], offset=number * MIB)
+        file.sync()
+    file.close()
+    await node.close()
+    assert advice == [os.POSIX_FADV_DONTNEED] * advised
 
 
 async def test_state_files_come_from_the_world_and_are_all_that_is_asked(tmp_path: Path) -> None:
