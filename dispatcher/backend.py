@@ -14,6 +14,7 @@ from dispatcher.freshness import INDICES, Freshness
 from dispatcher.goals import Reached, Want
 from dispatcher.leadership import Leadership
 from dispatcher.pipeline import Pipeline
+from dispatcher.pressure import Pressure
 from dispatcher.read_budget import ReadBudget
 from dispatcher.scrubbing import Scrubbing
 from dispatcher.signals import Signals
@@ -23,7 +24,7 @@ from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
 from logboom.signals import NodeView, PartitionView
 from logboom.state_machine import Machine
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
-from logboom.wire import Frame
+from logboom.wire import Frame, Kind
 from partitions.log import PartitionLog
 from raftlog.configuration import Configuration, Role
 
@@ -47,6 +48,12 @@ class Backend(Pipeline):
             may_show=lambda partition_id: self.recovered([partition_id]),
             hurry=lambda partition_id: self.hurry([partition_id]),
         )
+        self.pressure = Pressure(
+            node_id=node_id,
+            links=lambda: self.raft.links,
+            admission=parts["admission"],
+            eased=self._eased,
+        )
         self.freshness = Freshness(self)
         self.leadership = Leadership()
         """Who leads, and how often that changed."""
@@ -66,6 +73,9 @@ class Backend(Pipeline):
     @cached_property
     def _applied_callbacks(self) -> dict[PartitionId, list[Callable[..., None]]]:
         return {}
+
+    def _eased(self) -> None:
+        self.submitting.eased()
 
     async def start(self, peer_address: str) -> None:
         """See Pipeline."""
@@ -87,16 +97,19 @@ class Backend(Pipeline):
         """See RaftEvents."""
         super().members_changed(members)
         self.exchange.members_changed(members)
+        self.pressure.members_changed(members)
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""
         super().leads(term)
         self.barriers.leads = True
+        self.pressure.leads()
 
     def lost_leadership(self) -> None:
         """See RaftEvents."""
         super().lost_leadership()
         self.barriers.lost_leadership(lambda: NotLeader("this node no longer leads", leader=self.leader_address()))
+        self.pressure.lost_leadership()
 
     def peer_frame(self, peer: NodeId, frame: Frame) -> None:
         """See RaftEvents."""
@@ -105,22 +118,27 @@ class Backend(Pipeline):
         elif frame.kind in INDICES:
             self.freshness.on_frame(peer, frame)
         else:
+            if frame.kind is Kind.PROGRESS:
+                self.pressure.heard(peer, frame.header)
             super().peer_frame(peer, frame)
 
     def peer_up(self, peer: NodeId) -> None:
         """See RaftEvents."""
         super().peer_up(peer)
         self.exchange.peer_up(peer)
+        self.pressure.peer_up(peer)
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
         super().peer_down(peer)
         self.exchange.peer_down(peer)
+        self.pressure.peer_down(peer)
         self.freshness.peer_down(peer)
 
     def _expire(self) -> None:
         super()._expire()
         self.exchange.tick()
+        self.pressure.tell()
         self.leadership.notice(self.raft.engine)
 
     # -- what clients ask

@@ -171,8 +171,12 @@ class Signals:
         partitions: Callable[[], Sequence[PartitionId]],
         offload: Offload,
         eased: Callable[[], None],
+        told: Callable[[Verdict | None], None] = lambda _: None,
     ) -> None:
-        """``view`` of a node with these partitions; ``eased``: less is withheld than before."""
+        """``view`` of a node with these partitions; ``eased``: less is withheld than before.
+
+        ``told`` what the node's signals say, each time.
+        """
         self._signals = dict(signals)
         self._every_s = settings.signal_ms / 1000
         self._admission = admission
@@ -180,6 +184,7 @@ class Signals:
         self._partitions = partitions
         self._offload = offload
         self._eased = eased
+        self._told = told
         self._next = PartitionId(0)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -218,6 +223,7 @@ class Signals:
             eased |= self._admission.judge(PartitionId(partition_id), verdict)
         if eased:
             self._eased()
+        self._told(said.node)
 
     def close(self) -> None:
         """Ask no more."""

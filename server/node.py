@@ -374,6 +374,7 @@ class Node:
             partitions=backend.partition_ids,
             offload=self.apply_offload,
             eased=backend.submitting.eased,
+            told=backend.pressure.said,
         )
 
     def _rebuilding(self, pipeline: Pipeline) -> Rebuilding:

@@ -16,11 +16,13 @@ from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.nodeless import DIGEST, ME, MEMBERS, PARTITIONS, SETTINGS, NoNode, Sent, Still
 from chaos.fuzz.samples import PRODUCER, batch, block, raw, submit_header
 from chaos.fuzz.target import Cursor, Target, framed, holds, packed
+from dispatcher.admission import Admission
 from dispatcher.barriers import Barriers
 from dispatcher.forwarding import Forwarding
 from dispatcher.freshness import INDICES, Freshness
 from dispatcher.goals import Want
 from dispatcher.payloads import PartitionPayloads
+from dispatcher.pressure import Pressure
 from dispatcher.requests import SubmitReply, SubmitRequest
 from dispatcher.service import ClientService, Session
 from dispatcher.stability import Stability, parse_progress
@@ -223,6 +225,9 @@ class _Node:
         self.telling = Telling(self.barriers, watermarks, may_show=lambda _: True)
         want = Want(tuple((p, GlobalLogIndex(4)) for p in PARTITIONS), reach=Scope.QUORUM)
         self.barriers.add(want, client=self, deadline=1100.0, now=1000.0, done=lambda _: None)
+        admission = Admission(SETTINGS.admission, PARTITIONS)
+        self.pressure = Pressure(node_id=ME, links=lambda: self.links, admission=admission, eased=lambda: None)
+        self.pressure.peer_up(OTHER)
         raft = SimpleNamespace(links=self.links, read_index=lambda done: done(None))
         self.freshness = Freshness(cast("Any", SimpleNamespace(raft=raft, global_commit_index=lambda: 5)))
 
@@ -254,6 +259,7 @@ class _Node:
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
             self.repair.on_frame(peer, frame)
         elif frame.kind is Kind.PROGRESS:
+            self.pressure.heard(peer, frame.header)
             for partition_id, durable in parse_progress(frame.header):
                 self.stability.update(peer, partition_id, durable)
         elif frame.kind is Kind.FRONTIERS_WANTED:
@@ -324,6 +330,7 @@ def _peer_seeds() -> list[bytes]:
         (Kind.FETCHED, {}, raw(two)),
         (Kind.NEED, {"raft_index": 4}, b""),
         (Kind.PROGRESS, {"durable": [[0, 4], [1, 9]]}, b""),
+        (Kind.PROGRESS, {"durable": [], "pressure": ["disk_free", 0.5]}, b""),
         (
             Kind.FRONTIERS_WANTED,
             {"new": True, "rows": [[0, 2, 4, 9, False], [1, 0, 0, 0, False], [7, 3, 1, 1, True]]},
