@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,42 @@ async def test_a_committed_backlog_costs_no_memory_and_is_applied() -> None:
         seen = await build_up(own, records, block)
     checks = judge(seen, records)
     assert all(check.met for check in checks), list(map(str, checks))
+
+
+async def withheld_by(client: Client, node: str, signal_name: str | None) -> list[object]:
+    """What the leader withholds, once it is of this signal (None: once it withholds nothing)."""
+    async with asyncio.timeout(20):
+        while True:
+            rows = (await client.status(node=node))["admission"]["withheld"]
+            if signal_name is None if not rows else str(rows[0][1]).startswith(f"{signal_name}@"):
+                return list(rows)
+            await asyncio.sleep(0.05)
+
+
+async def begun_anew(cluster: LocalCluster, node: str, least: int) -> None:
+    """With so many bytes that have to be free on its disk."""
+    config = cluster.config(node)
+    changed = re.sub(r"disk_free_bytes_min = \d+", f"disk_free_bytes_min = {least}", config.read_text())
+    assert f"disk_free_bytes_min = {least}" in changed
+    await asyncio.to_thread(cluster.kill, node)
+    config.write_text(changed)
+    await asyncio.to_thread(cluster.restart, node)
+
+
+async def test_a_leader_refuses_what_two_followers_have_no_room_for(tmp_path: Path) -> None:
+    with LocalCluster(partitions=1, directory=tmp_path, settings={"admission.disk_free_bytes_min": 1}) as cluster:
+        leads = await asyncio.to_thread(cluster.leader)
+        leader, followers = cluster.addresses[leads], [node for node in cluster.nodes if node != leads]
+        async with Client(cluster.endpoints, timeout=20.0) as boom:
+            await begun_anew(cluster, followers[0], 1 << 60)
+            await boom.barrier(await boom.submit(0, Put(b"a", b"1"), wait="committed"), scope="all")
+            assert await withheld_by(boom, leader, None) == []
+            await begun_anew(cluster, followers[1], 1 << 60)
+            (row,) = await withheld_by(boom, leader, "disk_free")
+            with pytest.raises(Overloaded) as raised:
+                await boom.submit(0, Put(b"a", b"2"), timeout=1.0)
+            assert [None, raised.value.limit, 1.0] == row
+            assert await boom.get(0, b"a") == b"1"
+            await begun_anew(cluster, followers[0], 1)
+            await boom.submit(0, Put(b"a", b"3"))
+            assert await withheld_by(boom, leader, None) == []
