@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dispatcher.requests import SubmitReply, SubmitRequest, encode_reply, encode_submit, parse_reply, parse_submit
+from dispatcher.tracing import Trace, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome, from_wire
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
@@ -46,6 +47,7 @@ class Forwarding:
         self._open: dict[int, _Forwarded] = {}
         self._owed: dict[NodeId, deque[_Answer]] = {}
         """Answers that wait for a congested link; not more than the other side has requests under way."""
+        self.tracer: Tracer | None = None
 
     def forward(self, leader: NodeId, request: SubmitRequest, done: Done) -> None:
         """Send a request on; ``done`` gets the leader's answer, or UnknownOutcome if the link breaks."""
@@ -75,8 +77,11 @@ class Forwarding:
             if found is not None:
                 found.done(reply)
         elif frame.kind is Kind.FORWARD:
+            trace = self._trace(peer, frame)
 
             def answer(reply: SubmitReply | LogboomError) -> None:
+                if trace is not None:
+                    trace.end(reply)
                 header = {"error": reply.to_wire()} if isinstance(reply, LogboomError) else encode_reply(reply)
                 self._answer(peer, _Answer(number, header))
 
@@ -85,7 +90,12 @@ class Forwarding:
             except LogboomError as error:
                 answer(error)
                 return
-            self._submit(request, answer, peer)
+            self._submit(request._replace(trace=trace), answer, peer)
+
+    def _trace(self, peer: NodeId, frame: Frame) -> Trace | None:
+        """Only what is traced where it was asked for."""
+        said = frame.header.get("traceparent")
+        return None if self.tracer is None or said is None else self.tracer.begin("forwarded", said, {"from": peer})
 
     def _answer(self, peer: NodeId, answer: _Answer) -> None:
         owed = self._owed.get(peer)

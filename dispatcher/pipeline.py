@@ -29,6 +29,7 @@ from dispatcher.rooms import Rooms
 from dispatcher.snapshots import CUT, FETCHED, SERVED, Snapshots
 from dispatcher.stability import Stability, parse_progress
 from dispatcher.submitting import Submitting
+from dispatcher.tracing import Tracer
 from dispatcher.voiding import Voiding
 from dispatcher.waiting import Waiting
 from dispatcher.watermarks import Watermarks
@@ -99,6 +100,7 @@ class Pipeline(Presence):
         self.forwarding = Forwarding(
             links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
         )
+        self.tracer: Tracer | None = None
         self.workers: dict[PartitionId, ApplyWorker] = {}
         for partition_id in self.logs:
             self.workers[partition_id] = self.make_worker(partition_id)
@@ -267,6 +269,13 @@ class Pipeline(Presence):
         self.pending.lost()
         self.partitioning.lost_leadership()
         self.voiding.lost_leadership()
+
+    def traced(self, route: Route, traceparent: object) -> None:
+        """See RaftEvents."""
+        if self.tracer is not None:
+            trace = self.tracer.begin("replica", traceparent, {"partition": route.partition_id})
+            if trace is not None:
+                self.raft.group.hold(lambda: trace.end(None))
 
     def synced(self) -> None:
         """See RaftEvents."""

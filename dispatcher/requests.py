@@ -179,7 +179,7 @@ def _part(row: Any, body: memoryview, offset: int) -> tuple[SubmitPart, int]:
 
 def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any], list[Buffer]]:
     """Header and body, to send a request on to the leader."""
-    header = {
+    header: dict[str, Any] = {
         "producer": request.producer,
         "epoch": request.epoch,
         "dense": request.dense,
@@ -192,6 +192,8 @@ def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any]
             for p in request.parts
         ],
     }
+    if request.trace is not None:
+        header["traceparent"] = request.trace.traceparent
     return header, [section for p in request.parts for section in (p.records.metadata, p.records.data)]
 
 

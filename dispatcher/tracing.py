@@ -3,7 +3,9 @@
 A request that is not sampled carries None, and costs one ``is None`` wherever something might be noted. The
 stages end where the next begins: *admit* (checks, budget), *append* (batches built, in the log and on the links,
 proposed), *replicate* (until a quorum has it synced), *commit* (bound to its global index on this node), *apply*
-(one span per partition). Spans are those of the node that was asked; what followers do is inside *replicate*.
+(one span per partition). A node that passes a request on to the leader passes on whose part it is: *forwarded* is what
+the leader does for it. Of what followers do there is one span each and batch, *replica*: from when it has come until it
+is synced.
 """
 
 from __future__ import annotations
@@ -134,6 +136,11 @@ class Trace:
     def trace_id(self) -> str:
         """For logs."""
         return self._trace_id
+
+    @property
+    def traceparent(self) -> str:
+        """For another node: what it does for this request is a part of it."""
+        return f"00-{self._trace_id}-{self._span_id}-01"
 
     def stage(self, name: str, **attributes: Value) -> None:
         """What began where the last stage ended is over."""

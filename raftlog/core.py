@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from logboom.errors import CorruptData, LogboomError, NotLeader, ProtocolError, Unavailable
+from logboom.errors import CorruptData, LogboomError, NotLeader, Unavailable
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from logboom.wire import Buffer, Frame, Kind
@@ -247,10 +247,13 @@ class RaftLog:
         self._proposals.control(fields)
         self.poke()
 
-    def send_payload(self, *, partition_id: int, buffers: list[Buffer]) -> None:
-        """Put a batch that was just appended on every live link, ahead of its routing entry."""
+    def send_payload(self, *, partition_id: int, buffers: list[Buffer], traceparent: str | None = None) -> None:
+        """Put a batch that was just appended on every live link, ahead of its routing entry.
+
+        ``traceparent``: whoever gets it is to say what it did for that request; see RaftEvents.
+        """
         self.poke()  # before the link's own flush: batch and entry then leave in one write
-        self.feeds.broadcast(term=self.engine.term, partition_id=partition_id, buffers=buffers)
+        self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
 
     def _append_proposals(self) -> None:
         if not self._proposals:
@@ -400,7 +403,7 @@ class RaftLog:
         elif frame.kind is Kind.PAYLOAD:
             self._on_payload(frame)
         elif frame.kind is Kind.NEED:
-            index = _index(frame.header, "raft_index")
+            index = messages.index_in(frame.header, "raft_index")
             if self._leading_term is not None:
                 self.needs.answer(peer, index)
         elif frame.kind is Kind.ERROR:
@@ -430,8 +433,10 @@ class RaftLog:
         # Whoever asked for payload from here on would have it come forward again.
 
     def _on_payload(self, frame: Frame) -> None:
-        if _index(frame.header, "term") >= self.engine.term:
-            self.payloads.receive(frame.body)
+        if messages.index_in(frame.header, "term") >= self.engine.term:
+            route = self.payloads.receive(frame.body)
+            if route is not None and "traceparent" in frame.header:
+                self.events.traced(route, frame.header["traceparent"])
 
     def _too_far(self, peer: NodeId) -> None:
         if not self.feeds.halted(peer):
@@ -441,10 +446,3 @@ class RaftLog:
     def _advanced(self, peer: NodeId) -> None:
         self.engine.send_soon()
         self.poke()
-
-
-def _index(header: dict[str, Any], name: str) -> int:
-    value = header.get(name)
-    if type(value) is not int or not 0 <= value < messages.INDEX_MAX:
-        raise ProtocolError(f"bad field {name}")
-    return value

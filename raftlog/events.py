@@ -61,6 +61,10 @@ class RaftEvents(Protocol):
         """Another configuration counts here, committed or not."""
         ...
 
+    def traced(self, route: Route, traceparent: object) -> None:
+        """A batch of a traced request has come and is appended: it is synced once what is held back now is sent."""
+        ...
+
     def synced(self) -> None:
         """A group sync is done: durable watermarks may have moved."""
         ...

@@ -105,9 +105,10 @@ class Feeds:
         """Over a new link, what was under way is gone. ``held`` 1: nothing is known, so believe that it holds all."""
         self.rewind(peer, held=held if held > 1 else LIVE)
 
-    def broadcast(self, *, term: int, partition_id: int, buffers: list[Buffer]) -> None:
+    def broadcast(self, term: int, buffers: list[Buffer], *, traceparent: str | None = None) -> None:
         """Put a new batch on every live link."""
-        frame = encode(Kind.PAYLOAD, {"term": term}, buffers)
+        header = {"term": term} if traceparent is None else {"term": term, "traceparent": traceparent}
+        frame = encode(Kind.PAYLOAD, header, buffers)
         for peer, feed in self._feeds.items():
             if feed.cursor != LIVE:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 import msgpack
@@ -30,6 +31,14 @@ def encode(message: Message) -> bytes:
     """One message."""
     packed: bytes = msgpack.packb(message, use_bin_type=True)
     return packed
+
+
+def index_in(header: Mapping[str, Any], name: str) -> int:
+    """A frame's own index or term. Raises ProtocolError."""
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < INDEX_MAX:
+        raise ProtocolError(f"bad field {name}")
+    return value
 
 
 def decode(raw: memoryview) -> Message:

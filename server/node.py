@@ -132,7 +132,8 @@ class Node:
         self.pipeline.signals = self._signals(self.pipeline)
         self.pipeline.voiding.declared = self._note_voids
         self.pipeline.raft.recover()
-        self.service = ClientService(self.pipeline, settings, self.watching.tracer())
+        tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
+        self.service = ClientService(self.pipeline, settings, tracer)
         self._listener: Listener | None = None
 
     async def start(self) -> str:

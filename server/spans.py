@@ -22,8 +22,8 @@ BATCH: Final = 512
 POST_S: Final = 3.0
 KIND_INTERNAL, KIND_SERVER = 1, 2
 STATUS_ERROR: Final = 2
-ENTRIES: Final = frozenset(("submit", "barrier"))
-"""Spans that begin with a client's request."""
+ENTRIES: Final = frozenset(("submit", "barrier", "forwarded", "replica"))
+"""Spans that begin with a client's request, or another node's."""
 
 Export = Callable[[bytes], None]
 

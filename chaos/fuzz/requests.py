@@ -36,7 +36,6 @@ from logboom.wire import Frame, FrameDecoder, Kind
 from partitions.log import PartitionLog
 from ports.net import ConnectionLimits
 from raftlog import messages
-from raftlog.core import _index as index_of
 from raftlog.entry import ROUTE, pack_routes
 from raftlog.journal import Journal
 from raftlog.links import Identity, Links, _Link
@@ -252,10 +251,10 @@ class _Node:
         if frame.kind is Kind.RAFT:
             messages.decode(frame.body)
         elif frame.kind is Kind.PAYLOAD:
-            index_of(frame.header, "term")
+            messages.index_in(frame.header, "term")
             self.payloads.receive(frame.body)
         elif frame.kind is Kind.NEED:
-            index_of(frame.header, "raft_index")
+            messages.index_in(frame.header, "raft_index")
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
             self.repair.on_frame(peer, frame)
         elif frame.kind is Kind.PROGRESS:

@@ -186,9 +186,12 @@ def test_a_traced_request_leaves_its_stages_in_the_file(cluster: LocalCluster) -
         batches = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"] for line in lines]
         return [span for batch in batches for span in batch if span["traceId"] == TRACEPARENT[3:35]]
 
-    until(lambda: len(spans()) >= 6, "all spans are there")
+    until(lambda: len(spans()) >= 8, "all spans are there")
     by_name = {span["name"]: span for span in spans()}
-    assert set(by_name) == {f"logboom.{n}" for n in ("submit", "admit", "append", "replicate", "commit", "apply")}
+    stages = ("submit", "admit", "append", "replicate", "commit", "apply", "replica")
+    assert set(by_name) == {f"logboom.{name}" for name in stages}
+    replicas = [span for span in spans() if span["name"] == "logboom.replica"]
+    assert [span["parentSpanId"] for span in replicas] == [by_name["logboom.submit"]["spanId"]] * 2
     assert by_name["logboom.submit"]["parentSpanId"] == TRACEPARENT[36:52]
     values = {each["key"]: each["value"] for each in by_name["logboom.apply"]["attributes"]}  # type: ignore[attr-defined]
     assert values["logboom.global_index"] == {"intValue": str(receipt.global_index)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dispatcher.forwarding import Done, Forwarding
 from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
+from dispatcher.tracing import Span, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome
 from logboom.records import RecordBlock
 from logboom.types import Level, NodeId, PartitionId, ProducerId
@@ -180,4 +182,46 @@ def test_nobody_waits_beyond_the_deadline(pair: Pair) -> None:
     pair.follower.expire(pair.loop.now + 5.1)
     assert [type(answer) for answer in pair.answers] == [DeadlineExceeded]
     pair.answer(0)  # too late, and for nobody
+    assert len(pair.answers) == 1
+
+
+class Traced:
+    """A pair whose nodes note what they do."""
+
+    def __init__(self, pair: Pair, *, leader: bool = True) -> None:
+        self.pair = pair
+        self.spans: list[Span] = []
+        self.tracer = Tracer(sample=1.0, clock=self.pair.clock, rng=random.Random(7), emit=self.spans.append)
+        self.pair.leader.tracer = self.tracer if leader else None
+
+    def forward(self, *, sampled: bool) -> None:
+        trace = self.tracer.begin("submit", None, {}) if sampled else None
+        request = _request(self.pair.loop.now + 5.0, 0)._replace(trace=trace)
+        self.pair.follower.forward(LEADER, request, self.pair.answers.append)
+
+
+def test_what_the_leader_does_for_a_traced_request_belongs_to_its_trace(pair: Pair) -> None:
+    traced = Traced(pair)
+    traced.forward(sampled=True)
+    ((request, _),) = pair.asked
+    assert request.trace is not None
+    request.trace.stage("admit")
+    pair.answer(0)
+    admit, forwarded = traced.spans
+    assert (admit.name, admit.parent_id) == ("admit", forwarded.span_id)
+    assert (forwarded.name, forwarded.error) == ("forwarded", "unknown_outcome")
+    assert forwarded.attributes == {"from": FOLLOWER}
+    trace = request.trace.trace_id
+    assert forwarded.trace_id == admit.trace_id == trace
+    assert forwarded.parent_id not in ("", forwarded.span_id)
+
+
+@pytest.mark.parametrize(("sampled", "leader"), [(False, True), (True, False)])
+def test_who_is_not_traced_at_both_nodes_leaves_nothing(*, pair: Pair, sampled: bool, leader: bool) -> None:
+    traced = Traced(pair, leader=leader)
+    traced.forward(sampled=sampled)
+    ((request, _),) = pair.asked
+    pair.answer(0)
+    assert request.trace is None
+    assert traced.spans == []
     assert len(pair.answers) == 1

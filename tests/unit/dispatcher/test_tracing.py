@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,14 +13,16 @@ from hypothesis import strategies as st
 
 from dispatcher.admission import Admission
 from dispatcher.pending import Pending
+from dispatcher.pipeline import Pipeline
 from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
 from dispatcher.tracing import Parent, Span, Trace, Tracer, begin, parse_traceparent
 from logboom.errors import LogboomError, Overloaded
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings
-from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
+from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply_core import AppliedBatch
+from raftlog.entry import Route
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
@@ -188,3 +193,26 @@ def test_a_refusal_is_a_span_with_its_code() -> None:
     trace.end(Overloaded("full", partition_id=None, limit="node_ops", maximum=1, used=1, retry_after=0.1))
     (span,) = desk.spans
     assert (span.name, span.error, span.parent_id) == ("submit", "overloaded", "")
+
+
+@pytest.mark.parametrize("said", [SAMPLED, NOT_SAMPLED, None, 7])
+def test_a_followers_span_ends_once_the_batch_is_synced(said: object) -> None:
+    desk, held = Desk(sample=0.0), list[Callable[[], None]]()
+    group = SimpleNamespace(hold=held.append)
+    node: Any = SimpleNamespace(tracer=desk.tracer, raft=SimpleNamespace(group=group))
+    Pipeline.traced(node, Route(PartitionId(3), Term(1), PartitionLogIndex(9), bytes(16)), said)
+    if said is not SAMPLED:
+        assert held == []
+        return
+    desk.later(0.25)
+    assert desk.spans == []
+    (synced,) = held
+    synced()
+    (span,) = desk.spans
+    assert (span.name, span.trace_id, span.parent_id, span.attributes) == ("replica", TRACE, SPAN, {"partition": 3})
+    assert span.end_ns - span.start_ns == 250_000_000
+
+
+def test_a_node_that_does_not_trace_does_nothing_for_a_batch_that_is_traced() -> None:
+    node: Any = SimpleNamespace(tracer=None)
+    Pipeline.traced(node, Route(PartitionId(3), Term(1), PartitionLogIndex(9), bytes(16)), SAMPLED)

@@ -253,11 +253,10 @@ class SimNode:
 
     peer_drained = peer_down = peer_up
 
-    def repaired(self) -> None:
+    def repaired(self, *_: object) -> None:
         """Nobody waits for it here."""
 
-    def synced(self) -> None:
-        pass
+    synced = traced = repaired
 
 
 class Cluster:
