@@ -21,6 +21,8 @@ Parts = Sequence[tuple[PartitionId, int, int]]
 
 OPERATOR: Final = "operator"
 SIGNALS: Final = "signals"
+NOTHING: Final = Use()
+"""Of a principal that holds nothing."""
 GOLDEN: Final = 0.618033988749895
 JITTER: Final = 0.25
 
@@ -124,11 +126,17 @@ class Admission:
         return self._own_share(node, principal, whole, now) if refusal is None else refusal
 
     def _own_share(self, gate: Gate, principal: str, wanted: tuple[int, int, int], now: float) -> Refusal | None:
-        refusal = gate.share(self._shares.get((principal, gate.partition_id)), wanted, self._factor, now)
-        return None if refusal is None else refusal._replace(share_of=principal)
+        """Who has nothing yet leaves something for the next, too; only of what nobody has, he may have all."""
+        use = self._shares.get((principal, gate.partition_id))
+        if not self._factor or (use is None and not (principal and gate.batches)):
+            return None
+        refusal = gate.share(NOTHING if use is None else use, wanted, self._factor, now)
+        return refusal if refusal is None or use is None else refusal._replace(share_of=principal)
 
     def _partition_share(self, gate: Gate, wanted: tuple[int, int, int], now: float) -> Refusal | None:
         """A hot partition does not take the whole node; to whoever waits it is this partition that is full."""
+        if not self._factor or not gate.batches:
+            return None
         refusal = self._node.share(gate, wanted, self._factor, now)
         return None if refusal is None else refusal._replace(partition_id=gate.partition_id)
 

@@ -163,14 +163,12 @@ class Gate(Use):
                 return Refusal(verdict.signal, self.partition_id, verdict.pressure, 1, wait)
         return None
 
-    def share(self, use: Use | None, wanted: tuple[int, int, int], factor: float, now: float) -> Refusal | None:
+    def share(self, use: Use, wanted: tuple[int, int, int], factor: float, now: float) -> Refusal | None:
         """``use`` is somebody's part of this: with more he would have over ``factor`` times what is left free.
 
         So whoever is alone gets factor / (1 + factor) of it, two get 2 factor / (1 + 2 factor) together, and however
         many there are something is left for the next (Choudhury and Hahne's dynamic thresholds).
         """
-        if use is None or not use.batches or not factor:
-            return None
         held = (use.operations, use.nbytes, use.batches)
         for unit, (used, more, maximum) in enumerate(self._rows(wanted)):
             allowed = factor * (maximum - used - more)

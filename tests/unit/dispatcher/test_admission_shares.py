@@ -42,7 +42,7 @@ class TestPrincipals:
 
     def test_a_newcomer_always_finds_room_and_less_the_more_there_are(self) -> None:
         admission = gates(node_ops=100_000)
-        got = [fill(admission, A, f"p{k}") for k in range(6)]
+        got = [fill(admission, A, f"p{k}") for k in range(5)]
         assert all(got)
         assert got == sorted(got, reverse=True)
 
@@ -53,8 +53,24 @@ class TestPrincipals:
             admission.admit([(A, 1, 0)], 0.0, "hog")
         assert (refused.value.limit, refused.value.used) == ("partition_ops", 800)
 
-    def test_whoever_holds_nothing_gets_whatever_fits(self) -> None:
+    def test_who_is_the_first_gets_whatever_fits(self) -> None:
         gates().admit([(A, 1000, 0)], 0.0, "large")
+
+    def test_a_newcomer_does_not_take_what_is_left_either(self) -> None:
+        """Two connections of one client had all of a partition: a third party waited until it was applied."""
+        admission = gates(node_ops=100_000, partition_ops=500)
+        assert fill(admission, A, "hot", 100) == 400
+        with pytest.raises(Overloaded, match="partition_ops is used up"):
+            admission.admit([(A, 100, 0)], 0.0, "hot too")
+        admission.admit([(A, 1, 0)], 0.0, "quiet")
+        admission.admit([(A, 50, 0)], 0.0, "hot too")
+        admission.admit([(A, 1, 0)], 0.0, "another")
+        admission.audit()
+
+    def test_whose_share_nobody_counts_gets_whatever_fits(self) -> None:
+        admission = gates(node_ops=100_000, partition_ops=500)
+        fill(admission, A, "hot", 100)
+        admission.admit([(A, 100, 0)], 0.0)
 
     def test_what_is_asked_for_counts_as_if_it_were_held(self) -> None:
         admission = gates(node_ops=100_000)
