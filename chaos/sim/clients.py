@@ -22,6 +22,8 @@ ASK_S: Final = 0.3
 """How long a node that does not lead is asked for a read that only a leader may answer."""
 ERROR_PAUSE_S: Final = 0.2
 CHANGE_S: Final = 4.0
+CHANGE_MAX_S: Final = 20.0
+"""Else there are pauses, one in two thousand, that are longer than clients are given to come to an end."""
 CREATED_MAX: Final = 4
 """Living ones that were created; with so many some are destroyed first."""
 
@@ -134,7 +136,7 @@ class SimClient:
         return self._alive([p for p, machine in seen.created.items() if machine == kind])
 
     async def _change_partitions(self) -> None:
-        await asyncio.sleep(self._rng.expovariate(1 / CHANGE_S))
+        await asyncio.sleep(min(self._rng.expovariate(1 / CHANGE_S), CHANGE_MAX_S))
         living = [p for p in self._seen.created if p not in self._seen.doomed]
         if self._parameters.begun_go:
             begun = range(self._parameters.settings.cluster.partitions)
