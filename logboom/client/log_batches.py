@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from logboom.batch_layout import CRC, HEAD, HEADER_BYTES, MAGIC, VERSION
 from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge
-from logboom.records import RecordBlock
+from logboom.records import RecordBlock, lengths_of
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 
@@ -140,7 +140,7 @@ class LogMetadata:
 
     def sizes(self) -> Offsets:
         """Payload bytes of every record."""
-        return np.diff(self.block.payload_ends, prepend=np.uint32(0))
+        return lengths_of(self.block.payload_ends)
 
     def descriptors(self) -> list[Descriptor]:
         """One per record."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from logboom.client.reads import LogBatch
 from logboom.errors import CorruptData
-from logboom.records import Buffer, RecordBlock
+from logboom.records import Buffer, RecordBlock, lengths_of
 from logboom.spark import headers as headers_of
 from logboom.types import MIB, NO_PRODUCER, PartitionLogIndex
 
@@ -101,7 +101,7 @@ def _keys(batches: Sequence[LogBatch], count: int) -> Any:
     if not any(b.records.has_keys for b in batches):
         return pa.nulls(count, pa.binary())
     ends = [b.records.key_ends for b in batches]
-    empty = np.concatenate([np.diff(e, prepend=np.uint32(0)) == 0 for e in ends])
+    empty = np.concatenate([lengths_of(e) == 0 for e in ends])
     valid = pa.array(~empty).buffers()[1] if empty.any() else None
     return _joined(ends, [b.records.key_bytes if b.records.has_keys else b"" for b in batches], valid)
 

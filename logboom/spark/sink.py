@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from logboom.client import Client
 from logboom.errors import InvalidRequest
-from logboom.records import RecordBlock
+from logboom.records import RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
 from logboom.spark.options import Target, Wait
@@ -164,11 +164,11 @@ class _Part:
 
     def add(self, block: RecordBlock) -> None:
         # A stream for each column, so that the result does not depend on where blocks were cut.
-        lengths = np.stack([np.diff(e, prepend=np.uint32(0)) for e in (block.payload_ends, block.key_ends)], axis=1)
+        lengths = np.stack([lengths_of(e) for e in (block.payload_ends, block.key_ends)], axis=1)
         streams = [lengths.tobytes(), bytes(block.key_bytes), bytes(block.data)]
         if block.has_headers:
             raw, ends = block.packed_headers()
-            streams += [np.diff(ends, prepend=np.uint32(0)).tobytes(), bytes(raw)]
+            streams += [lengths_of(ends).tobytes(), bytes(raw)]
         for place, stream in enumerate(streams):
             self._sums[place] = google_crc32c.extend(self._sums[place], stream)
         self.rows += block.count

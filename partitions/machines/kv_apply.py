@@ -29,7 +29,7 @@ from logboom.commands import (
     OP_PUT,
 )
 from logboom.errors import CorruptData
-from logboom.records import RecordBlock, split
+from logboom.records import RecordBlock, lengths_of, split
 from logboom.state_machine import ApplyBatch
 from logboom.types import Status
 
@@ -145,7 +145,7 @@ def _add(key: bytes, operand: bytes, view: _View) -> Status:
 def _apply_vector(block: RecordBlock, view: _View) -> bytes | None:
     """The statuses, or None if this block has to go record by record. Nothing is changed then."""
     ends = block.payload_ends
-    lengths = np.diff(ends, prepend=np.uint32(0))
+    lengths = lengths_of(ends)
     keys = block.keys()
     if not lengths.all() or not all(keys):
         return None
