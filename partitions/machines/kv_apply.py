@@ -165,7 +165,7 @@ def _put_values(block: RecordBlock, starts: npt.NDArray[np.uint32]) -> list[byte
     """Every payload with its first byte, the operation, replaced by the kind of value."""
     data = np.frombuffer(block.data, np.uint8).copy()
     data[starts] = ord("b")
-    return split(data.tobytes(), block.payload_ends)
+    return split(data.data, block.payload_ends)
 
 
 def _add_vector(keys: list[bytes], block: RecordBlock, width: int, view: _View) -> bytes | None:
