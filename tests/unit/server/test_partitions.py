@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +15,13 @@ from chaos.sim.disk import SimDisk
 from logboom.errors import InvalidRequest
 from logboom.settings import ApplySettings, Settings, SnapshotSettings
 from logboom.state_machine import NOWHERE
-from logboom.types import NO_PRODUCER, DurabilityMode, PartitionId
+from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, PartitionId
 from partitions.apply_core import AppliedBatch
 from raftlog.lifecycle import Change, Kind
 from raftlog.parent_state import ParentState
 from server.partitions import PartitionRooms
+from tests.unit.partitions.test_storage import make
+from tests.unit.raftlog.test_failed_sync import failing_syncs
 
 ROOT = Path("/data/partitions")
 
@@ -107,3 +110,24 @@ async def test_what_is_kept_for_ever_is_not_counted_as_reclaimable(
     worker.pause()
     worker._ended([AppliedBatch(1, 3, 1, NO_PRODUCER, 0, 0, 3, 7, 0, b"", None)], None)  # type: ignore[arg-type]
     assert (rooms.counts.bytes, rooms.counts.reclaimable) == (7, counted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_that_is_opened_after_the_start_survives_a_failed_sync_and_the_next_power_loss(seed: int) -> None:
+    """Its batch is there when its entry comes, and counts as held: it had better be on the disk."""
+    disk = SimDisk(random.Random(seed))
+    disk.make_directory(ROOT)
+    partition, kind = PartitionId(3), Kind("log", DurabilityMode.WRITE_AHEAD)
+    batch = make(1, NO_DIGEST, [b"x" * 100])
+    log = made(disk).open_log(partition, kind)
+    log.append(batch)
+    job = log.take()
+    assert job is not None
+    disk.hook = failing_syncs(1)  # the header's goes well
+    with pytest.raises(OSError, match=str(errno.EIO)):
+        job.run()
+    disk.hook = None
+    disk.kill()
+    assert made(disk).open_log(partition, kind).holds(batch.last_index, batch.digest)
+    disk.power_loss()
+    assert made(disk).open_log(partition, kind).holds(batch.last_index, batch.digest)
