@@ -151,7 +151,7 @@ class Submitting:
             except ChainBroken as error:
                 raise InvariantViolated(f"I4: a leader lacks what its next batch follows: {error}") from error
             pipeline.appended(store)
-            raft.send_payload(partition_id=part.partition_id, buffers=batch.buffers, traceparent=traceparent)
+            raft.send_payload(batch.buffers, traceparent=traceparent)
             tails[part.partition_id] = Tail(batch.last_index, batch.digest)
             routes.append(Route(part.partition_id, term, batch.last_index, batch.digest))
             ends.append((part.partition_id, batch.header.first_index, batch.last_index))

@@ -33,9 +33,9 @@ FLAG_KEYS: Final = 1
 FLAG_HEADERS: Final = 2
 RECORDS_MAX: Final = 1 << 20
 KEY_BYTES_MAX: Final = 511
+"""LMDB's limit for keys in its default build."""
 SPLIT_AT_ONCE_MIN: Final = 32
 """Of so many items of one width numpy makes objects faster than a loop does."""
-"""LMDB's limit for keys in its default build."""
 
 LONE: Final = struct.Struct("<B3xI")
 """Metadata of a single record begins so."""

@@ -247,7 +247,7 @@ class RaftLog:
         self._proposals.control(fields)
         self.poke()
 
-    def send_payload(self, *, partition_id: int, buffers: list[Buffer], traceparent: str | None = None) -> None:
+    def send_payload(self, buffers: list[Buffer], *, traceparent: str | None = None) -> None:
         """Put a batch that was just appended on every live link, ahead of its routing entry.
 
         ``traceparent``: whoever gets it is to say what it did for that request; see RaftEvents.

@@ -200,7 +200,7 @@ class SimNode:
         for partition in PARTITIONS[: 1 + salt % 2]:
             route, raw = self.store.make(partition, self.tails.get(partition, EMPTY), salt)
             self.tails[partition] = Tail(route.last_index, route.digest)
-            self.raft.send_payload(partition_id=partition, buffers=[raw])
+            self.raft.send_payload([raw])
             routes.append(route)
         self.raft.propose(routes, payload_bytes=64 * len(routes))
 
