@@ -168,12 +168,9 @@ class Client(Operations, LogReading, Cursors, Waits):
         if not rows:
             raise InvalidRequest("no commands given")
         if len(rows) == 1 and producer_id is None and sequence is None and traceparent is None:
+            level, deadline, patience = self._terms(wait, timeout, admission_wait)
             receipt = await self._submitter.single(
-                partition_id,
-                to_record(rows[0]),
-                wait=_level(wait),
-                deadline=self._deadline(timeout),
-                admission_wait=self._patience(admission_wait),
+                partition_id, to_record(rows[0]), wait=level, deadline=deadline, admission_wait=patience
             )
             self._reader.seen(receipt.global_index)
             return receipt
@@ -244,11 +241,12 @@ class Client(Operations, LogReading, Cursors, Waits):
         """Columnar form of ``submit_many``: no per-record work."""
         if not blocks:
             raise InvalidRequest("no records given")
+        level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipts = await self._submitter.blocks(
             dict(blocks),
-            wait=_level(wait),
-            deadline=self._deadline(timeout),
-            admission_wait=self._patience(admission_wait),
+            wait=level,
+            deadline=deadline,
+            admission_wait=patience,
             traceparent=tracing.parent(traceparent),
         )
         self._reader.seen(receipts.global_index)
@@ -278,24 +276,31 @@ class Client(Operations, LogReading, Cursors, Waits):
                 one, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
             )
             return receipts.parts[0]
+        level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipt = await self._submitter.numbered(
             Part(partition_id, sequence, block),
-            wait=_level(wait),
-            deadline=self._deadline(timeout),
+            wait=level,
+            deadline=deadline,
             producer_id=_producer(producer_id),
             epoch=epoch,
             dense=dense,
-            admission_wait=self._patience(admission_wait),
+            admission_wait=patience,
             traceparent=tracing.parent(traceparent),
         )
         self._reader.seen(receipt.global_index)
         return receipt
 
-    def _patience(self, admission_wait: float | None) -> float:
+    def _terms(
+        self, wait: Any, timeout: float | None, admission_wait: float | None
+    ) -> tuple[Level | None, float, float]:
+        """What every submit may say: its level, its deadline, and for how long a node may queue it."""
+        level = WAITS.get(wait) if isinstance(wait, str) else None
+        if level is None and wait is not None:
+            raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
         patience = self.admission_wait if admission_wait is None else admission_wait
         if not 0 <= patience <= PATIENCE_S_MAX:
             raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
-        return patience
+        return level, self._deadline(timeout), patience
 
     # -- reading
 
@@ -433,10 +438,3 @@ def _producer(given: Any) -> bytes:
     if not isinstance(given, bytes) or len(given) != PRODUCER_ID_BYTES:
         raise InvalidRequest(f"producer_id must be {PRODUCER_ID_BYTES} bytes, not {given!r}")
     return given
-
-
-def _level(wait: Any) -> Level | None:
-    level = WAITS.get(wait) if isinstance(wait, str) else None
-    if level is None and wait is not None:
-        raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
-    return level

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -37,6 +37,9 @@ EXPIRY_GRACE_S: Final = 0.05
 """The node ends a request at the same deadline and knows better why."""
 EXPIRY_STEP_S: Final = 0.005
 """Commands that expire within this time do so together."""
+RECORD: Final = attrgetter("record")
+DEADLINE: Final = attrgetter("deadline")
+ADMISSION_WAIT: Final = attrgetter("admission_wait")
 CLOSED: Final = "the client was closed before an answer came"
 
 
@@ -84,7 +87,6 @@ class Single(msgspec.Struct, gc=False):
     answer: asyncio.Future[Receipt]
     size: int
     admission_wait: float = 0.0
-    sent: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +94,8 @@ class _Batch:
     """Commands in flight."""
 
     singles: list[Single]
+    size: int
+    """Of all of them, against the budget."""
     part: Part
     deadline: float
     admission_wait: float
@@ -145,9 +149,9 @@ class Lane:
     def _flush(self) -> None:
         self._scheduled = False
         while not self._carrier.closed and self._queue and self._may_leave():
-            singles = self._take()
+            singles, size = self._take()
             if singles:
-                self._send(singles)
+                self._send(singles, size)
 
     def _may_leave(self) -> bool:
         """Another part, beside those in flight."""
@@ -155,32 +159,33 @@ class Lane:
             return False
         return self._commands_in_flight <= BESIDE_COMMANDS_MAX or len(self._queue) >= LARGE_PART
 
-    def _take(self) -> list[Single]:
-        """For the next part: whoever has not given up while waiting."""
+    def _take(self) -> tuple[list[Single], int]:
+        """For the next part: whoever has not given up while waiting, and what they take of the budget."""
         taken: list[Single] = []
-        queue, room = self._queue, self._carrier.part_bytes
-        while queue and len(taken) < PART_RECORDS_MAX and (not taken or queue[0].size <= room):
-            single = queue.popleft()
+        queue, room, size = self._queue, self._carrier.part_bytes, 0
+        while queue and len(taken) < PART_RECORDS_MAX:
+            single = queue[0]
+            if taken and size + single.size > room:
+                break
+            queue.popleft()
             if single.answer.done():
                 self._carrier.budget.give(single.size)
             else:
-                room -= single.size
+                size += single.size
                 taken.append(single)
-        return taken
+        return taken, size
 
-    def _send(self, singles: list[Single]) -> None:
+    def _send(self, singles: list[Single], size: int) -> None:
         try:
-            block = RecordBlock.from_records([single.record for single in singles])
+            block = RecordBlock.from_records(list(map(RECORD, singles)))
         except LogboomError as error:
             _fail(singles, error)
-            self._carrier.budget.give(sum(single.size for single in singles))
+            self._carrier.budget.give(size)
             return
         self._lone = len(singles) == 1
-        for single in singles:
-            single.sent = True
         part = Part(self._partition_id, self._sequences.take(len(singles)), block)
-        patience = max(single.admission_wait for single in singles)
-        batch = _Batch(singles, part, max(single.deadline for single in singles), patience)
+        patience = max(map(ADMISSION_WAIT, singles))
+        batch = _Batch(singles, size, part, max(map(DEADLINE, singles)), patience)
         self._in_flight[batch] = None
         self._commands_in_flight += len(singles)
         try:
@@ -244,7 +249,7 @@ class Lane:
         del self._in_flight[batch]
         self._commands_in_flight -= len(batch.singles)
         self._sequences.settle(batch.part.first_sequence)
-        self._carrier.budget.give(sum(single.size for single in batch.singles))
+        self._carrier.budget.give(batch.size)
         if self._queue and not self._scheduled:
             # After the turn of those who have just been answered: their next commands travel along.
             self._scheduled = True
@@ -262,14 +267,14 @@ class Lane:
         self._alarm, self._alarm_at = None, math.inf
         due = self._loop.time() - EXPIRY_GRACE_S
         earliest = math.inf
-        for single in chain(self._queue, *(batch.singles for batch in self._in_flight)):
-            if single.answer.done():
-                continue
-            if single.deadline > due:
-                earliest = min(earliest, single.deadline)
-                continue
-            outcome: Outcome = "unknown" if single.sent else "not_applied"
-            single.answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome=outcome))
+        for outcome, singles in _by_outcome(self._queue, self._in_flight):
+            for single in singles:
+                if single.answer.done():
+                    continue
+                if single.deadline > due:
+                    earliest = min(earliest, single.deadline)
+                    continue
+                single.answer.set_exception(DeadlineExceeded("no answer came before the deadline", outcome=outcome))
         for batch in list(self._in_flight):
             if batch.take_back is None:
                 continue  # its task knows the deadline
@@ -280,6 +285,13 @@ class Lane:
             self._ended(batch)
         if earliest < math.inf:
             self._watch(max(earliest, due + EXPIRY_STEP_S))
+
+
+def _by_outcome(queue: Iterable[Single], in_flight: Iterable[_Batch]) -> Iterator[tuple[Outcome, Iterable[Single]]]:
+    """What is known of those whose time is over: of what was sent, nothing."""
+    yield "not_applied", queue
+    for batch in in_flight:
+        yield "unknown", batch.singles
 
 
 def _fail(singles: Iterable[Single], error: LogboomError) -> None:
@@ -293,6 +305,12 @@ def _share(singles: list[Single], whole: Receipt) -> None:
     partition, at, duplicate, results = whole.partition_id, whole.global_index, whole.duplicate, whole.results
     held = whole.held
     index: Any = whole.first_index
+    if results is None and not duplicate:  # what nearly all are
+        for single in singles:
+            if not single.answer.done():
+                single.answer.set_result(Receipt(partition, index, index, at, 0, None, held))
+            index += 1
+        return
     for position, single in enumerate(singles):
         if not single.answer.done():
             result = None if results is None else (results[position],)
