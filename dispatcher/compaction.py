@@ -189,6 +189,7 @@ class Compaction:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            self._task = None  # one that had not begun does not say so itself
 
 
 async def _called(begin: Callable[[Callable[[BaseException | None], None]], None]) -> None:

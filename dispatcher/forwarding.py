@@ -77,11 +77,13 @@ class Forwarding:
             if found is not None:
                 found.done(reply)
         elif frame.kind is Kind.FORWARD:
-            trace = self._trace(peer, frame)
+            trace, link = self._trace(peer, frame), self._links.ups[peer]
 
             def answer(reply: SubmitReply | LogboomError) -> None:
                 if trace is not None:
                     trace.end(reply)
+                if self._links.ups[peer] != link:
+                    return  # whoever asked is gone with it; the number may be that of another request by now
                 header = {"error": reply.to_wire()} if isinstance(reply, LogboomError) else encode_reply(reply)
                 self._answer(peer, _Answer(number, header))
 

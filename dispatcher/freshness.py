@@ -105,8 +105,11 @@ class Freshness:
 
     def _answer(self, peer: NodeId, number: int) -> None:
         backend = self._backend
+        link = backend.raft.links.ups[peer]
 
         def done(error: LogboomError | None) -> None:
+            if backend.raft.links.ups[peer] != link:
+                return  # the number may be that of a younger question by now
             header: dict[str, Any] = (
                 {"error": error.to_wire()} if error is not None else {"global_index": backend.global_commit_index()}
             )

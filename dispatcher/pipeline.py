@@ -350,7 +350,7 @@ class Pipeline(Presence):
             else:
                 self._lagging.add(partition_id)
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
-            for callback in self._commit_callbacks.get(partition_id, ()):
+            for callback in tuple(self._commit_callbacks.get(partition_id, ())):  # some take themselves off it
                 callback()
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)

@@ -288,7 +288,9 @@ class Session:
                 used=len(self._tasks),
                 retry_after=0.05,
             )
-        self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(frame, work))
+        task = self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(frame, work))
+        # Not at its end: one that is cancelled in the turn in which it came never begins.
+        task.add_done_callback(lambda _: self._tasks.pop(request_id, None))
 
     async def _guarded(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         request_id = frame.request_id
@@ -299,8 +301,6 @@ class Session:
         except Exception as error:
             log.error("request_failed", remote=self.remote, request_id=request_id, exc_info=error)
             self.fail(request_id, Unavailable(f"the node failed to answer: {type(error).__name__}"))
-        finally:
-            self._tasks.pop(request_id, None)
 
     def _deadline(self, header: dict[str, Any]) -> float:
         timeout_ms = min(field_of(header, "timeout_ms", int, 30_000), self._service.settings.net.request_ms_max)

@@ -52,7 +52,7 @@ class Changes:
         engine, current = self._engine, self._membership.current
         if not self._admits():
             raise NotLeader("this node does not lead", leader=None)
-        if current.index > engine.commit_index:
+        if current.index > engine.commit_index or self._waiting is not None:  # committed, maybe, and not handed up
             raise Unavailable("another change of the members is under way; try again", retry_after=0.1)
         following = change(current)
         if following.says_the_same(current):

@@ -129,7 +129,10 @@ class Links:
         self.drop = drop
         self.links: dict[NodeId, _Link] = {}
         self.ups: Counter[NodeId] = Counter()
-        """Links that came up, per peer, since the start: all but the first are reconnects."""
+        """Links that came up, per peer, since the start: all but the first are reconnects.
+
+        What is asked over one of them is answered over the same, or not at all: a node that began anew numbers its
+        requests anew."""
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}

@@ -18,6 +18,7 @@ class Elections(Quorums):
         self._granted: set[str] = set()
         self._pre_votes: set[str] = set()
         self._pre_vote_passed = False
+        """Won, and not used yet; not for later, once somebody leads."""
         self._handed_over = False
         """The next campaign is the leader's own wish."""
         self._heard_leader = -1e9
@@ -40,6 +41,7 @@ class Elections(Quorums):
             self._set("raftElectionDeadline", now + self.settings.heartbeat_ms / 1000)
             return
         if not self.membership.may_campaign(self.commit_index):
+            self._pre_vote_passed = self._handed_over = False  # not to be made up for when nobody expects it
             return
         self._set("raftElectionDeadline", now + self._SyncObj__generateRaftTimeout())
         if self._voters and not self._pre_vote_passed:

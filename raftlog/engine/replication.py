@@ -181,7 +181,9 @@ class Replication(Elections):
         if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
             self.patience.heard(self._heard_leader - before)
             self._SyncObj__raftElectionDeadline = self._heard_leader + self._SyncObj__generateRaftTimeout()
+            self._pre_vote_passed = self._handed_over  # what he has asked for himself stands
         else:
+            self._pre_vote_passed = self._handed_over = False
             # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
             super()._SyncObj__onMessageReceived(
                 node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}

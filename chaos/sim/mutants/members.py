@@ -74,7 +74,9 @@ MUTANTS: Final = (
         "A change of the members does not wait until the one before is committed.",
         ("OneChangeAtATime",),
         (
-            Edit(CHANGES + "propose", "if current.index > engine.commit_index:", "if False:"),
+            Edit(
+                CHANGES + "propose", "if current.index > engine.commit_index or self._waiting is not None:", "if False:"
+            ),
             Edit(CHANGES + "tick", "and current.index <= engine.commit_index and self._waiting is None", ""),
         ),
         needs="members_change",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -169,3 +170,14 @@ class Aged:
     def compact(self, keep_from: int) -> Callable[[], None]:
         self.kept_from = keep_from
         return lambda: None
+
+
+async def test_one_that_was_closed_before_it_began_goes_on() -> None:
+    """Its task never ran, so it never said that it was over: nothing was compacted any more."""
+    one = Compacting(sets=3, held=None)
+    one.start()
+    await one.close()
+    one.go_on()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert one.targets == [20]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.full = self.cut = False
+        self.ups: Counter[NodeId] = Counter()
         self.other: Forwarding
         self.own: NodeId
 
@@ -72,6 +74,13 @@ class Pair:
     @property
     def told(self) -> list[str]:
         return [str(answer) for answer in self.answers]
+
+    def restart(self) -> None:
+        """The follower begins anew: another process, another link, numbers from the beginning."""
+        self.leader.peer_down(FOLLOWER)
+        self.down.ups[FOLLOWER] += 1
+        refuse = lambda request, done, _: done(UnknownOutcome("nobody asks a follower"))  # noqa: E731
+        self.follower = self.down.other = Forwarding(links=self.up, submit=refuse, clock=self.clock, bytes_max=1 << 20)  # type: ignore[arg-type]
 
 
 def _request(deadline: float, sequence: int) -> SubmitRequest:
@@ -225,3 +234,14 @@ def test_who_is_not_traced_at_both_nodes_leaves_nothing(*, pair: Pair, sampled: 
     assert request.trace is None
     assert traced.spans == []
     assert len(pair.answers) == 1
+
+
+def test_the_answer_to_a_request_of_a_former_life_is_nobodys(pair: Pair) -> None:
+    """It went to the request that had the same number in the new one: acknowledged, and never applied."""
+    pair.forward(7)
+    pair.restart()
+    pair.forward(8)
+    pair.answer(0)
+    assert pair.told == []
+    pair.answer(1)
+    assert pair.told == ["answer 8"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +24,7 @@ class World:
         self.now = 100.0
         self.wall = 5_000
         self.linked = self.speaks = True
+        self.ups: Counter[str] = Counter()
         self.sent: list[tuple[str, Kind, dict[str, Any], int]] = []
         self.confirming: list[Callable[[LogboomError | None], None]] = []
         self.index = 7
@@ -31,7 +33,7 @@ class World:
             clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: self.wall),
             raft=SimpleNamespace(
                 engine=SimpleNamespace(leader=leader),
-                links=SimpleNamespace(send=self._send, speaks=lambda *_: self.speaks),
+                links=SimpleNamespace(send=self._send, speaks=lambda *_: self.speaks, ups=self.ups),
                 read_index=self.confirming.append,
                 admits=True,
             ),
@@ -221,3 +223,15 @@ class TestTimes:
         world.backend.raft.admits = False
         with pytest.raises(NotLeader):
             await index_at(world.backend, 1, world.now + 1)
+
+
+async def test_a_question_over_a_link_that_is_gone_is_answered_by_nobody() -> None:
+    """Its number may be that of a question of the next life of whoever asked, which wants to know something younger."""
+    world = World(leader=ME)
+    world.fresh.on_frame(cast("Any", OTHER), Frame(Kind.INDEX_ASK, 1, {}))
+    world.ups[OTHER] += 1
+    world.fresh.on_frame(cast("Any", OTHER), Frame(Kind.INDEX_ASK, 1, {}))
+    world.confirming.pop(0)(None)
+    assert world.sent == []
+    world.confirming.pop(0)(None)
+    assert len(world.sent) == 1

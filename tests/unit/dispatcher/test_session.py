@@ -105,3 +105,17 @@ async def test_pieces_of_a_backup_are_read_one_at_a_time() -> None:
     async with asyncio.timeout(1):
         await asyncio.gather(*session._tasks.values())
     assert (connection.sent, most) == (8, 1)
+
+
+async def test_what_is_cancelled_in_the_turn_in_which_it_came_gives_its_place_back() -> None:
+    """Found by reading: its task never began, hence never ended; after four thousand the connection was of no use."""
+    connection = Congested()
+    session = opened(connection)
+    session._introduced = True
+    for request_id in range(1, 9):
+        session.frame(Frame(Kind.STATUS, request_id, {}))
+        session.frame(Frame(Kind.CANCEL, request_id, {}))
+    async with asyncio.timeout(1):
+        while session._tasks:  # noqa: ASYNC110 - they end in the next turns
+            await asyncio.sleep(0)
+    assert connection.sent == 0

@@ -218,3 +218,46 @@ def test_a_node_without_its_payload_votes_and_does_not_stand() -> None:
     voter.asked("pre_vote", term=2)
     voter.asked("request_vote")
     assert [m["type"] for m in voter.sent] == ["pre_vote_ok", "response_vote"]
+
+
+def test_a_pre_vote_that_was_won_is_not_kept_for_later() -> None:
+    """Whoever used it when it was cut off raised its term unasked, and deposed a healthy leader when it came back."""
+    voter = Voter(now=1000.0)
+    voter.wait(RaftSettings().election_max_ms / 1000)
+    assert voter.sent[-1]["type"] == "pre_vote"
+    voter.now += 0.3  # it stands still, and reads what has come meanwhile
+    voter.engine.receive(THEIRS, {"type": "pre_vote_ok", "term": voter.engine.term + 1})
+    voter.engine.tick()
+    assert not voter.engine.is_candidate
+    for number in range(1, 100):  # somebody else leads, for a long time
+        voter.engine.receive(THEIRS, {"type": "append_entries", "term": 2, "commit_index": 1, "seq": number})
+        voter.wait(0.02)
+    voter.sent.clear()
+    voter.wait(3.0)
+    assert {m["type"] for m in voter.sent} == {"pre_vote"}
+    assert voter.engine.term == 2
+
+
+def test_a_hand_over_that_cannot_be_used_is_not_made_up_for_later() -> None:
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 1})
+    voter.engine.receive(THEIRS, {"type": "timeout_now", "term": 1})
+    voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 2})
+    may = voter.engine.membership.may_campaign
+    voter.engine.membership.may_campaign = lambda _: False  # type: ignore[method-assign]
+    voter.wait(0.05)
+    voter.engine.membership.may_campaign = may  # type: ignore[method-assign]
+    voter.sent.clear()
+    voter.wait(3.0)
+    assert {m["type"] for m in voter.sent} == {"pre_vote"}
+
+
+def test_a_hand_over_is_used_though_the_leader_is_still_heard() -> None:
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 1})
+    voter.engine.receive(THEIRS, {"type": "timeout_now", "term": 1})
+    voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 2})
+    voter.wait(0.02)
+    assert voter.engine.is_candidate
+    assert voter.sent[-1]["type"] == "request_vote"
+    assert voter.sent[-1]["force"]

@@ -8,6 +8,7 @@ from logboom.errors import Unavailable
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from raftlog.changes import Changes
+from raftlog.configuration import Role, Seat
 from raftlog.entry import pack_control
 from tests.unit.raftlog.test_livelocks import OURS, THEIRS, Voter
 
@@ -58,3 +59,19 @@ def test_nobody_is_removed_whom_the_others_need() -> None:
     assert engine.membership.current.voters == (OURS, THEIRS, OTHER)
     changes.propose(lambda now: now.removing(OTHER), lambda _: None)
     assert engine.membership.current.voters == (OURS, THEIRS)
+
+
+def test_a_change_that_is_committed_and_not_handed_up_here_yet_is_answered_before_another_begins() -> None:
+    """The second took its place, and whoever had asked for the first was never answered."""
+    leader, told = Leader(), []
+    engine = leader.engine
+    changes = Changes(membership=engine.membership, engine=engine, clock=engine.clock, admits=lambda: True)
+    changes.propose(lambda now: now.adding(Seat(NodeId("n4"), "h:1", "h:2", Role.LEARNER)), told.append)
+    index = engine.membership.current.index
+    leader.acknowledge(THEIRS)
+    assert engine.commit_index == index
+    with pytest.raises(Unavailable, match="another change"):
+        changes.propose(lambda now: now.removing(OTHER), pytest.fail)
+    changes.committed(index)
+    assert told == [None]
+    changes.propose(lambda now: now.removing(OTHER), told.append)

@@ -1,0 +1,57 @@
+"""What is told, once for many events, to those who follow a partition's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from dispatcher.backend import Backend
+from dispatcher.pipeline import Pipeline
+from logboom.types import PartitionId
+
+ONE = PartitionId(1)
+
+
+def settling() -> Any:
+    """A pipeline with one partition, of which nothing but ``_settle`` is left."""
+    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    store = SimpleNamespace(durable_index=1, committed_index=1, durable_global_index=1)
+    return SimpleNamespace(
+        _settle_due=False,
+        _settle_later=None,
+        _touched={ONE},
+        _lagging=set(),
+        _commit_callbacks={},
+        _publish=nothing,
+        _tell_progress=nothing,
+        node_id="n1",
+        workers={ONE: SimpleNamespace(notify=nothing)},
+        logs={ONE: store},
+        pending=SimpleNamespace(durable=nothing, awaits_applied=lambda _: False),
+        stability=SimpleNamespace(update=nothing, stable=lambda _: None),
+        barriers=SimpleNamespace(awaits_applied=lambda _: False, durable=nothing, committed=nothing),
+        watermarks=SimpleNamespace(committed=nothing),
+        recovery=SimpleNamespace(notice=nothing),
+        raft=SimpleNamespace(engine=None),
+        parent=SimpleNamespace(global_index=1),
+    )
+
+
+def test_all_who_follow_a_log_are_told_though_some_stop_meanwhile() -> None:
+    """Every other one was passed over: tails that a lost batch should have ended waited for ever."""
+    pipeline, told = settling(), []
+    leave: dict[int, Callable[[], None]] = {}
+
+    def ends(number: int) -> Callable[..., None]:
+        def moved(*_: object) -> None:
+            told.append(number)
+            leave[number]()
+
+        return moved
+
+    for number in range(4):
+        leave[number] = Backend.subscribe_commits(cast("Backend", pipeline), ONE, ends(number))
+    Pipeline._settle(pipeline)
+    assert told == [0, 1, 2, 3]
+    assert not any(pipeline._commit_callbacks.values())
