@@ -122,7 +122,7 @@ class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Size of one file of the parent journal."""
     inline_sync_bytes_max: int = 16 * KIB
     """A group sync of at most two files and so much runs on the event loop itself, 0: never."""
-    redo_bytes_max: int = 32 * KIB
+    redo_bytes_max: int = 48 * KIB
     """A partition's share of a group sync up to this is synced with the journal and not in its own file, 0: never."""
     redo_unsettled_bytes: int = 8 * MIB
     """Carried by the journal until the partitions' own files are synced."""

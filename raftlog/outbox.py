@@ -41,9 +41,9 @@ class GroupLimits:
 
     That is for a lone command: two hops between threads cost it more than the sync does. Under
     load groups are larger and go to threads."""
-    redo: int = 32 * KIB
+    redo: int = 48 * KIB
     """A log's share of a group up to this travels in the journal, 0: never."""
-    redo_group: int = 256 * KIB
+    redo_group: int = 512 * KIB
     """All shares of a group that do."""
     unsettled: int = 8 * MIB
     """Carried by the journal before those logs are synced."""
