@@ -110,7 +110,10 @@ def pack_numbers(numbers: Sequence[float]) -> bytes:
             return b"q" + struct.pack(f"<{len(numbers)}q", *numbers)
         except struct.error:
             raise InvalidRequest(f"Add takes 64-bit integers, not {numbers!r}") from None
-    return b"d" + struct.pack(f"<{len(numbers)}d", *numbers)
+    try:
+        return b"d" + struct.pack(f"<{len(numbers)}d", *numbers)
+    except (struct.error, OverflowError):
+        raise InvalidRequest(f"Add takes numbers that fit 64 bits, not {numbers!r}") from None
 
 
 def unpack_numbers(raw: bytes) -> tuple[int, ...] | tuple[float, ...]:

@@ -214,7 +214,7 @@ class BarrierBlocked(BarrierTimeout):
 
 
 class OutOfSequence(LogboomError):
-    """``expected`` and ``got`` sequence of a dense producer: earlier records must go first."""
+    """``got``: a sequence of a dense producer on ``partition_id``, whose predecessors must go first."""
 
     code = "out_of_sequence"
     retryable = True

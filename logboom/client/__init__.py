@@ -14,7 +14,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.cursors import Cursors
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
-from logboom.client.parts import Part, check_partition
+from logboom.client.parts import Part, check_partition, checked
 from logboom.client.reads import AtLeast, Reader, ViewEntry
 from logboom.client.streams import close
 from logboom.client.submits import Submitter
@@ -107,11 +107,9 @@ class Client(Operations, LogReading, Cursors, Waits):
     async def partitions(self) -> list[int]:
         """Ids of all partitions, but the one for cursors.
 
-        As they were when this client connected last, or changed or missed one itself.
+        As they were when this client first connected, or last changed or missed one itself.
         """
-        cluster, deadline = self._cluster, self._deadline(None)
-        if not cluster.partitions:
-            await cluster.retry(cluster.any, lambda node: cluster.know_partitions(at=node), deadline=deadline)
+        await self._cluster.know_partitions(deadline=self._deadline(None))
         return [row[0] for row in self._cluster.partitions if CURSORS not in row[3:]]
 
     async def key_partitions(self) -> int:
@@ -167,6 +165,10 @@ class Client(Operations, LogReading, Cursors, Waits):
         rows: Any = [commands] if alone else commands
         if not rows:
             raise InvalidRequest("no commands given")
+        if producer_id is None and (sequence is not None or dense or epoch):
+            raise InvalidRequest(
+                "sequence, dense and epoch go with a producer_id: this client numbers its own commands"
+            )
         if len(rows) == 1 and producer_id is None and sequence is None and traceparent is None:
             level, deadline, patience = self._terms(wait, timeout, admission_wait)
             receipt = await self._submitter.single(
@@ -176,7 +178,7 @@ class Client(Operations, LogReading, Cursors, Waits):
             return receipt
         return await self.submit_block(
             partition_id,
-            RecordBlock.from_records(map(to_record, rows)),
+            RecordBlock.from_records(map(checked, rows)),
             wait=wait,
             timeout=timeout,
             admission_wait=admission_wait,
@@ -197,7 +199,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         traceparent: str | None = None,
     ) -> Receipts:
         """One request over several partitions: ordered as a whole or not at all."""
-        blocks = {p: RecordBlock.from_records(map(to_record, rows)) for p, rows in commands.items()}
+        blocks = {p: RecordBlock.from_records(map(checked, rows)) for p, rows in commands.items()}
         return await self.submit_blocks(
             blocks, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
         )
@@ -219,7 +221,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         count = await self.key_partitions()
         by_partition: dict[int, list[Record]] = {}
         for command in commands:
-            record = to_record(command)
+            record = checked(command)
             if not record.key:
                 raise InvalidRequest("submit_by_key needs a key in every record")
             by_partition.setdefault(partition_of(record.key, count), []).append(record)
@@ -270,6 +272,8 @@ class Client(Operations, LogReading, Cursors, Waits):
         check_partition(partition_id)
         if (producer_id is None) != (sequence is None):
             raise InvalidRequest("give producer_id and sequence together, or neither")
+        if producer_id is None and (dense or epoch):
+            raise InvalidRequest("dense and epoch go with a producer_id")
         if producer_id is None or sequence is None:
             one = {partition_id: block}
             receipts = await self.submit_blocks(
@@ -391,6 +395,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         A request over several partitions is in there as a whole or not at all. One partition after the other.
         """
         if partitions is None:
+            await self._reader.refresh_partitions(at_least, node, deadline=self._deadline(timeout))
             partitions = [p for p, machine in (await self.state_machines()).items() if machine != "log"]
         entries = self._reader.scan_view(
             partitions,

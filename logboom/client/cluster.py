@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
 from logboom.errors import (
-    BarrierTimeout,
-    DeadlineExceeded,
     InvalidRequest,
     LogboomError,
     NoSuchPartition,
@@ -28,15 +27,13 @@ from logboom.wire import Kind
 
 T = TypeVar("T")
 
-BACKOFF_MIN_S: Final = 0.01
-BACKOFF_MAX_S: Final = 0.5
+CLOSED: Final = "this client is closed"
 CONNECT_S: Final = 2.0
 """TCP, TLS and WELCOME of one node."""
 STAGGER_S: Final = 0.2
 """With no connection open, the next node is tried beside the first after this long."""
 DOWN_MIN_S: Final = 0.05
 DOWN_MAX_S: Final = 2.0
-REDIRECTS_MAX: Final = 3
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
@@ -72,6 +69,8 @@ class Cluster:
         self.partitions: list[list[Any]] = []
         """Id, state machine and mode of each; empty: not known."""
         self.key_partitions = 0
+        self._changed = False
+        """Of the partitions we know that they are others now: only the leader can say which."""
         self.frame_bytes = 1024 * 1024
         self._tls = tls
         self._token = token
@@ -132,6 +131,8 @@ class Cluster:
     async def _connect(self, address: str) -> NodeConnection:
         try:
             opened = await self.dedicated(address)
+        except asyncio.CancelledError:
+            raise InvalidRequest(CLOSED) from None  # by ``close``: whoever waits for this was not cancelled
         except Unavailable:
             pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
             pause = min(pause, DOWN_MAX_S)
@@ -144,7 +145,7 @@ class Cluster:
     async def dedicated(self, address: str) -> NodeConnection:
         """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
         if self.closed:
-            raise InvalidRequest("this client is closed")
+            raise InvalidRequest(CLOSED)
         opened = await NodeConnection.open(
             address, tls=self._tls, timeout=CONNECT_S, token=self._token, cluster=self.id
         )
@@ -155,7 +156,8 @@ class Cluster:
     def _learn(self, welcome: dict[str, Any]) -> None:
         self.id = welcome.get("cluster", self.id)
         self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
-        self._learn_partitions(welcome)
+        if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
+            self._learn_partitions(welcome)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
@@ -172,17 +174,23 @@ class Cluster:
 
     def forget_partitions(self) -> None:
         """They have changed: to be asked for anew."""
-        self.partitions = []
+        self.partitions, self._changed = [], True
 
     async def refresh_partitions(self, at: NodeConnection, *, linearizable: bool = False) -> None:
         """Ask a node which partitions there are; a leader, if that must be so now. Raises what a request may raise."""
         frame = await at.request(Kind.ADMIN, {"action": "partitions", "linearizable": linearizable})
         self._learn_partitions(frame.header)
+        self._changed = False
 
-    async def know_partitions(self, at: NodeConnection) -> None:
-        """The same, unless WELCOME has said it."""
+    async def know_partitions(self, *, deadline: float) -> None:
+        """Unless WELCOME has said it."""
+
+        async def ask(node: NodeConnection) -> None:
+            if not self.partitions:
+                await self.refresh_partitions(node, linearizable=self._changed)
+
         if not self.partitions:
-            await self.refresh_partitions(at)
+            await self.retry(self.leader if self._changed else self.any, ask, deadline=deadline)
 
     def _is_down(self, address: str) -> bool:
         return self.now < self._down.get(address, (0.0, 0.0))[0]
@@ -232,6 +240,8 @@ class Cluster:
 
     async def at(self, node: str) -> NodeConnection:
         """A connection to a node named by id or address. Raises InvalidRequest for an id nobody has."""
+        if not isinstance(node, str):
+            raise InvalidRequest(f"a node is named by its id or address, not by {node!r}")
         if node not in self.members and not is_address(node):
             await self.any()
             if node not in self.members:
@@ -317,7 +327,7 @@ class Cluster:
         With ``writes``, errors raised tell whether any attempt may have taken effect. ``grace``:
         seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before.
         """
-        attempts = _Attempts(self, deadline=deadline, writes=writes)
+        attempts = Attempts(self, deadline=deadline, writes=writes)
         refreshed = isinstance(failed, NoSuchPartition)
         if isinstance(failed, NoSuchPartition):
             failed = await self._unknown(failed, refreshed=False)
@@ -338,6 +348,15 @@ class Cluster:
                 )
                 refreshed |= isinstance(error, NoSuchPartition)
 
+    async def meet(self, *, deadline: float) -> None:
+        """Have a node say, once, what this cluster takes. Raises what ``any`` raises, when the deadline has passed."""
+
+        async def said(_: NodeConnection) -> None:
+            pass
+
+        if self.id is None:
+            await self.retry(self.any, said, deadline=deadline)
+
     async def _unknown(self, error: NoSuchPartition, *, refreshed: bool) -> LogboomError:
         """What to make of it: a node may not have heard yet of a partition that was just created."""
         if isinstance(error, PartitionDestroyed):
@@ -355,6 +374,7 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection."""
         self.closed = True
+        await asyncio.sleep(0)  # one that has not begun could not say why it ends
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
@@ -366,48 +386,3 @@ class Cluster:
         for connection in connections:
             connection.abort()  # whoever does not take our last bytes is not waited for
         await asyncio.sleep(0)
-
-
-class _Attempts:
-    """What became of one request's attempts, and when the next one is due."""
-
-    def __init__(self, cluster: Cluster, *, deadline: float, writes: bool) -> None:
-        self._cluster, self._deadline, self._writes = cluster, deadline, writes
-        self._pause = BACKOFF_MIN_S
-        self._redirects = 0
-        self._doubt = False
-        """An attempt may have taken effect."""
-        self._last: LogboomError | None = None
-
-    def failed(self, error: LogboomError) -> float:
-        """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none."""
-        cluster, self._last = self._cluster, error
-        cluster.heard(error)
-        self._doubt |= self._writes and error.outcome == "unknown"
-        wait = 0.0
-        if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
-            self._redirects += 1
-        else:
-            self._redirects = 0
-            wait = max(float(error.fields.get("retry_after") or 0.0), self._pause) * (0.5 + cluster.chance())
-            self._pause = min(self._pause * 2, BACKOFF_MAX_S)
-        final = cluster.closed or not error.retryable or isinstance(error, BarrierTimeout)
-        if final or cluster.now + wait >= self._deadline:
-            if self._doubt and error.outcome == "not_applied":
-                raise _doubtful(error, final=final) from error
-            raise error
-        return wait
-
-    def too_late(self, *, sent: bool) -> DeadlineExceeded:
-        """The deadline has passed while an attempt was under way."""
-        return DeadlineExceeded(
-            "the deadline passed before an answer came" + (f"; the one before: {self._last}" if self._last else ""),
-            outcome="unknown" if self._writes and (sent or self._doubt) else "not_applied",
-        )
-
-
-def _doubtful(error: LogboomError, *, final: bool) -> LogboomError:
-    """The last attempt had no effect, an earlier one may have had."""
-    if final:
-        return type(error)(error.message, outcome="unknown", **error.fields)
-    return UnknownOutcome(f"the deadline passed; an earlier attempt was sent, the last one failed: {error}")

@@ -118,7 +118,7 @@ class NodeConnection(asyncio.BufferedProtocol):
             if not _refusal(error):
                 raise Unavailable(f"{address} cannot be reached: {error}", address=address) from error
             raise Unauthenticated(f"TLS with {address}: {error}", address=address) from error
-        except (OSError, TimeoutError, UnknownOutcome) as error:
+        except (OSError, UnicodeError, TimeoutError, UnknownOutcome) as error:  # a name that cannot be one, too
             why = str(error) or f"no answer within {timeout} s"
             raise Unavailable(f"{address} cannot be reached: {why}", address=address) from error
         return connection
@@ -251,10 +251,11 @@ class NodeConnection(asyncio.BufferedProtocol):
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
         request_id = next(self._ids)
+        frame = encode(kind, header, request_id=request_id)  # what cannot be leaves nothing behind
         self._expect()
         stream = self._streams[request_id] = _Stream()
         finished = False
-        self._send(encode(kind, header, request_id=request_id))
+        self._send(frame)
         try:
             while not finished:
                 item = await stream.get()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from logboom.client.attempts import seconds
 from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
 from logboom.client.reads import Reader
 from logboom.client.streams import TAIL_CREDIT, OnCompacted, OnVoid, Select, Start, close
@@ -18,6 +19,7 @@ class LogReading:
     """See the module."""
 
     _reader: Reader
+    timeout: float
 
     @abstractmethod
     def _deadline(self, timeout: float | None) -> float: ...
@@ -54,8 +56,10 @@ class LogReading:
         ``LogBatch.offsets``. ``batch_records`` and ``batch_bytes``: larger batches come in pieces. ``cold``: nobody
         else reads this soon. ``credit``: bytes that the node sends ahead of what was taken. ``batch.position`` is the
         ``start`` to go on from. What was lost and declared void is stepped over, and ``on_void`` is told of it; what
-        that raises ends the tail.
+        that raises ends the tail. When a node is lost another is found within the client's ``timeout``.
         """
+        if type(credit) is not int or credit < 1:
+            raise InvalidRequest(f"credit is a number of bytes above 0, not {credit!r}")
         fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=cold)
         fields |= {"records_max": batch_records, "bytes_max": batch_bytes}
         where = Start.of(start, start_global, start_time)
@@ -66,6 +70,7 @@ class LogReading:
             fields=fields,
             on_compacted=on_compacted,
             on_void=on_void,
+            patience=self.timeout,
             credit=credit,
         )
 
@@ -88,7 +93,13 @@ class LogReading:
         fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=False)
         where = Start.of(start, start_global, start_time)
         return self._reader.tail_metadata(
-            partition_id, start=where, node=node, fields=fields, on_compacted=on_compacted, on_void=on_void
+            partition_id,
+            start=where,
+            node=node,
+            fields=fields,
+            on_compacted=on_compacted,
+            on_void=on_void,
+            patience=self.timeout,
         )
 
     async def fetch(
@@ -121,12 +132,22 @@ class LogReading:
         """Batches of many partitions (None: all) in global order, up to what was safe to give when it began.
 
         Nothing that comes out can be preceded by something that does not. With ``follow``, for ever. Memory is
-        bounded on both sides, however many partitions there are. ``timeout``: for learning which there are.
+        bounded on both sides, however many partitions there are. ``timeout``: for learning which there are, and for
+        finding a node to go on at.
         """
-        chosen = partitions if partitions is not None else await self.partitions()
+        if partitions is None:
+            await self._reader.refresh_partitions(0, node, deadline=self._deadline(timeout))
+            partitions = await self.partitions()
         fields = _feed_fields(follow=follow, level=level, key_prefix=None, header=None, cold=cold)
         where = Start.of(0, start_global, start_time)
-        batches = self._reader.scan_log(chosen, start=where, node=node, fields=fields, on_compacted=on_compacted)
+        batches = self._reader.scan_log(
+            partitions,
+            start=where,
+            node=node,
+            fields=fields,
+            on_compacted=on_compacted,
+            patience=seconds(self.timeout if timeout is None else timeout),
+        )
         try:
             async for batch in batches:
                 yield batch

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
 from logboom.client.reads import Reader, watermark_of
 from logboom.errors import LogboomError, ProtocolError
@@ -247,4 +248,4 @@ class Operations:
         return dict(frame.header["members"])
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._cluster.loop.time() + (self.timeout if timeout is None else timeout)
+        return self._cluster.loop.time() + seconds(self.timeout if timeout is None else timeout)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from logboom.commands import Command, to_record
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Receipt, Record, Status
@@ -117,6 +118,13 @@ def check_partition(partition_id: Any) -> None:
         raise InvalidRequest(f"a partition's id is an int from 0 to {PARTITION_ID_MAX}, not {partition_id!r}")
 
 
+def checked(command: Command | Record) -> Record:
+    """As a record that a block can hold. Raises InvalidRequest and RecordTooLarge."""
+    record = to_record(command)
+    record_bytes(record)
+    return record
+
+
 def record_bytes(record: Record) -> int:
     """An upper bound of what a record takes in a block. Raises InvalidRequest and RecordTooLarge (its key)."""
     payload: Any = record.payload
@@ -127,11 +135,16 @@ def record_bytes(record: Record) -> int:
     if len(key) > KEY_BYTES_MAX:
         raise RecordTooLarge(f"a key of {len(key)} bytes; at most {KEY_BYTES_MAX}", size=len(key), limit=KEY_BYTES_MAX)
     size = len(payload) + len(key) + RECORD_OVERHEAD
-    if headers:
-        if not all(isinstance(name, str) and isinstance(value, bytes) for name, value in headers):
-            raise InvalidRequest("a record's headers are pairs of text and bytes")
-        size += sum(len(name.encode()) + len(value) + RECORD_OVERHEAD for name, value in headers)
-    return size
+    return size + _headers_bytes(headers) if headers else size
+
+
+def _headers_bytes(headers: Any) -> int:
+    try:
+        if all(isinstance(name, str) and isinstance(value, bytes) for name, value in headers):
+            return sum(len(name.encode()) + len(value) + RECORD_OVERHEAD for name, value in headers)
+    except (TypeError, ValueError):  # no pairs; or text that is none
+        pass
+    raise InvalidRequest("a record's headers are pairs of text and bytes")
 
 
 def receipts_of(header: Mapping[str, Any]) -> tuple[Receipt, ...]:

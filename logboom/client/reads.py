@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
+from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.client.log_batches import LogBatch
@@ -93,9 +95,7 @@ class Reader(LogStreams):
             at_least = at_least.global_index
         index = self.last_seen if at_least == "session" else at_least or 0
         if max_staleness is not None:
-            if max_staleness < 0:
-                raise InvalidRequest(f"max_staleness must not be negative, it is {max_staleness}")
-            return {"read": "bounded", "at_least": index, "max_staleness_ms": int(max_staleness * 1000)}
+            return {"read": "bounded", "at_least": index, "max_staleness_ms": int(seconds(max_staleness) * 1000)}
         return {"read": "linearizable" if at_least is None else "at_least", "at_least": index}
 
     async def get_many(
@@ -258,6 +258,14 @@ class Reader(LogStreams):
         frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
         marks = [watermark_of(row) for row in frame.header["watermarks"]]
         return {m.partition_id: m for m in marks}, GlobalLogIndex(frame.header["commit_index"])
+
+    async def refresh_partitions(self, at_least: AtLeast, node: str | None, *, deadline: float) -> None:
+        """Learn which there are: all that were before this call, or (``at_least``, ``node``) as some node knows it."""
+        refresh = self._cluster.refresh_partitions
+        if at_least is None and node is None:
+            await self._cluster.at_leader(partial(refresh, linearizable=True), deadline=deadline)
+        else:
+            await self._cluster.retry(self.at(node), refresh, deadline=deadline)
 
     async def admin_at_leader(self, header: dict[str, Any], *, deadline: float) -> dict[str, Any]:
         """An ADMIN request that only a leader answers."""

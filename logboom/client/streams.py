@@ -26,7 +26,7 @@ from logboom.wire import Frame, Kind
 TAIL_CREDIT: Final = 4 * MIB
 SCAN_CREDIT: Final = 16 * MIB
 FAILURES_MAX: Final = 20
-"""In a row, without anything in between."""
+"""In a row, without anything in between;"""
 FETCH_ROWS: Final = 1_000
 """Records asked for at a time,"""
 FETCH_BYTES: Final = 8 * MIB
@@ -62,6 +62,30 @@ class Start:
         return {name: value for name, value in named.items() if value or name == "start"}
 
 
+class _Failures:
+    """In a row, of one stream, and since when: until ``patience`` seconds without anything it is begun again."""
+
+    def __init__(self, cluster: Cluster, patience: float) -> None:
+        self._cluster, self._patience = cluster, patience
+        self._count = 0
+        self._since = cluster.now
+
+    def none(self) -> None:
+        """Something came."""
+        self._count = 0
+
+    async def another(self, error: LogboomError) -> None:
+        """Wait a little; or raise it."""
+        if not self._count:
+            self._since = self._cluster.now
+        self._count += 1
+        pause = min(0.02 * 2**self._count, 1.0)
+        late = self._cluster.now + pause > self._since + self._patience
+        if not error.retryable or late or self._count > FAILURES_MAX:
+            raise error
+        await asyncio.sleep(pause)
+
+
 class LogStreams:
     """A part of ``Reader``."""
 
@@ -79,6 +103,7 @@ class LogStreams:
         fields: dict[str, Any],
         on_compacted: OnCompacted,
         on_void: OnVoid | None = None,
+        patience: float,
         credit: int = TAIL_CREDIT,
     ) -> AsyncIterator[LogBatch]:
         """Batches from ``start`` on; goes on at another node (or the same, if named) when one is lost.
@@ -87,7 +112,7 @@ class LogStreams:
         """
         records_max, bytes_max = fields.get("records_max", 0), fields.get("bytes_max", 0)
         fields = {"whole": True, **fields}
-        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, credit, batches_of)
+        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, credit, batches_of)
         try:
             async for batch in feed:
                 self.seen(batch.global_index)
@@ -108,10 +133,11 @@ class LogStreams:
         fields: dict[str, Any],
         on_compacted: OnCompacted,
         on_void: OnVoid | None = None,
+        patience: float,
     ) -> AsyncIterator[LogMetadata]:
         """The same without data."""
         fields = {**fields, "metadata_only": True}
-        return self._feed(partition_id, start, node, fields, on_compacted, on_void, TAIL_CREDIT, _metadata)
+        return self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
 
     async def _feed(
         self,
@@ -121,10 +147,11 @@ class LogStreams:
         fields: dict[str, Any],
         on_compacted: OnCompacted,
         on_void: OnVoid | None,
+        patience: float,
         credit: int,
         decode: Callable[[Frame], Any],
     ) -> AsyncIterator[Any]:
-        failures = 0
+        failures = _Failures(self._cluster, patience)
         while True:
             try:
                 connection = await self.at(node)()
@@ -132,7 +159,7 @@ class LogStreams:
                 frames = connection.stream(Kind.TAIL, header, credit=credit)
                 try:
                     async for frame in frames:
-                        failures = 0
+                        failures.none()
                         if frame.kind is Kind.END:
                             return
                         if frame.kind is Kind.SKIPPED:
@@ -145,7 +172,8 @@ class LogStreams:
                     await close(frames)
                 return
             except Voided as gap:
-                start, failures = Start(max(start.index + 1, gap.fields.get("next", 0))), 0
+                start = Start(max(start.index + 1, gap.fields.get("next", 0)))
+                failures.none()
                 if on_void is not None:
                     on_void(gap)
             except IndexCompacted as error:
@@ -153,14 +181,7 @@ class LogStreams:
                     raise
                 start = Start(error.first)
             except LogboomError as error:
-                failures += 1
-                await self._after(error, failures)
-
-    async def _after(self, error: LogboomError, failures: int) -> None:
-        """Raises it, or waits a little."""
-        if not error.retryable or failures > FAILURES_MAX:
-            raise error
-        await asyncio.sleep(min(0.02 * 2**failures, 1.0))
+                await failures.another(error)
 
     async def scan_log(
         self,
@@ -170,6 +191,7 @@ class LogStreams:
         node: str | None,
         fields: dict[str, Any],
         on_compacted: OnCompacted,
+        patience: float,
         credit: int = SCAN_CREDIT,
     ) -> AsyncIterator[LogBatch]:
         """Batches of many partitions in ``global_log_index`` order, up to the safe horizon.
@@ -178,7 +200,7 @@ class LogStreams:
         than are announced.
         """
         header = {"partitions": list(partitions), "credit": credit, **fields}
-        through, failures = 0, 0
+        through, failures = 0, _Failures(self._cluster, patience)
         while True:
             try:
                 connection = await self.at(node)()
@@ -189,7 +211,7 @@ class LogStreams:
                 count, last = 0, 0
                 try:
                     async for frame in frames:
-                        failures = 0
+                        failures.none()
                         if frame.kind is Kind.END:
                             _expect(frame.header["batches"], count)
                             return
@@ -212,8 +234,7 @@ class LogStreams:
                     raise
                 start = Start(global_index=error.first)
             except LogboomError as error:
-                failures += 1
-                await self._after(error, failures)
+                await failures.another(error)
 
     async def fetch(
         self, descriptors: Sequence[Descriptor], select: Select | None, *, node: str | None, deadline: float

@@ -49,15 +49,14 @@ class Submitter:
         """One command; travels with others of the same turn. Raises before it is sent if it is too large."""
         check_partition(partition_id)
         size = record_bytes(record)
-        if size > PART_BYTES_MAX:
-            self._check_size(size)
-        if not self.budget.try_take(size):
+        if size > PART_BYTES_MAX or not self.budget.try_take(size):
             return self._single_in_turn(partition_id, record, size, wait, deadline, admission_wait)
         return self._put(partition_id, record, size, wait, deadline, admission_wait)
 
     async def _single_in_turn(
         self, partition_id: int, record: Record, size: int, wait: Level | None, deadline: float, admission_wait: float
     ) -> Receipt:
+        await self._check_size(size, deadline)
         await self.budget.take(size, deadline=deadline)
         return await self._put(partition_id, record, size, wait, deadline, admission_wait)
 
@@ -87,7 +86,7 @@ class Submitter:
         for partition_id in blocks:
             check_partition(partition_id)
         size = sum(block.nbytes for block in blocks.values())
-        self._check_size(size)
+        await self._check_size(size, deadline)
         async with self._room(blocks, size, deadline):
             parts = [Part(p, self.sequences(p).take(block.count), block) for p, block in blocks.items()]
             try:
@@ -112,7 +111,7 @@ class Submitter:
     ) -> Receipt:
         """One request under the caller's own producer id and sequence."""
         size = part.records.nbytes
-        self._check_size(size)
+        await self._check_size(size, deadline)
         stream = (producer_id, part.partition_id)
         line = self._lines.turn(stream, part.first_sequence) if dense else nullcontext()
         with line as turn:
@@ -161,7 +160,10 @@ class Submitter:
             found = self._sequences[partition_id] = Sequences()
         return found
 
-    def _check_size(self, size: int) -> None:
+    async def _check_size(self, size: int, deadline: float) -> None:
+        """Raises RecordTooLarge for what this cluster does not take; that is asked for if nobody has said it yet."""
+        if size > self._cluster.frame_bytes - PART_OVERHEAD:
+            await self._cluster.meet(deadline=deadline)
         limit = self._cluster.frame_bytes - PART_OVERHEAD
         if size > limit:
             raise RecordTooLarge(

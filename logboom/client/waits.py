@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from logboom.client import tracing
+from logboom.client.attempts import is_final, seconds
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.client.reads import Reader, close_now, watermark_of
-from logboom.errors import BarrierTimeout, DeadlineExceeded, InvalidRequest, LogboomError
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.types import (
     BarrierProgress,
     BarrierResult,
@@ -50,6 +52,9 @@ class Waits:
     _cluster: Cluster
     _reader: Reader
     timeout: float
+
+    @abstractmethod
+    def _deadline(self, timeout: float | None) -> float: ...
 
     async def barrier(
         self,
@@ -136,7 +141,7 @@ class Waits:
         header = {"partitions": wanted, "every_ms": max(1, int(every * 1000))}
         marks: dict[int, Watermark] = {}
         said_by = ""
-        patience = self.timeout if timeout is None else timeout
+        patience = seconds(self.timeout if timeout is None else timeout)
         frames = self._frames(Kind.WATCH, lambda: header, self._reader.at(node), patience=patience)
         try:
             async for frame in frames:
@@ -160,7 +165,7 @@ class Waits:
 
         Waits until it does. Raises BarrierFuture at once if that is beyond the deadline.
         """
-        return await self._index_at(when, self._cluster.now + (self.timeout if timeout is None else timeout))
+        return await self._index_at(when, self._deadline(timeout))
 
     # -- inside
 
@@ -194,7 +199,7 @@ class Waits:
             raise InvalidRequest(f"mode must be all, any or a number of partitions, not {mode!r}")
         if node is not None and scope == Scope.LEADER:
             raise InvalidRequest("node= does not go with scope leader")
-        deadline = self._cluster.now + (self.timeout if timeout is None else timeout)
+        deadline = self._deadline(timeout)
         header: dict[str, Any] = {"scope": scope, "level": level, "mode": mode, "wait_blocked": wait_blocked}
         if isinstance(target, datetime):
             target = await self._index_at(target, deadline)
@@ -244,7 +249,7 @@ class Waits:
                     frame = await self._next(rest, None if deadline is None else deadline + grace)
                 return
             except LogboomError as error:
-                if not error.retryable or isinstance(error, BarrierTimeout):
+                if not error.retryable or is_final(error, until - self._cluster.now):
                     raise
                 failed = error
             finally:

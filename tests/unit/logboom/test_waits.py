@@ -68,8 +68,28 @@ async def test_a_barrier_timeout_is_the_answer_and_not_retried() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.BARRIER] = fails(BY_CODE["barrier_timeout"]("not yet", behind=[3]))
         with pytest.raises(BY_CODE["barrier_timeout"]) as caught:
-            await boom.barrier(9, timeout=5.0)
+            await boom.barrier(9, timeout=0.9)
         assert caught.value.behind == [3]
+        assert len(node.of(Kind.BARRIER)) == 1
+
+
+@pytest.mark.parametrize("watch", [False, True])
+async def test_whom_a_node_lets_wait_no_longer_asks_again_while_there_is_time(watch: bool) -> None:
+    """A node ends whatever has taken ten minutes; a barrier of eleven was told that its time was over."""
+    async with cluster() as [node], Client(node.address) as boom:
+        node.once(Kind.BARRIER, *[fails(BY_CODE["barrier_timeout"]("not yet", behind=[3]))] * 2)
+        if watch:
+            assert [each.done is not None async for each in boom.barrier_watch(9, timeout=30.0)] == [True]
+        else:
+            await boom.barrier(9, timeout=30.0)
+        assert len(node.of(Kind.BARRIER)) == 3
+
+
+async def test_a_barrier_that_is_blocked_is_not_asked_again() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        node.answers[Kind.BARRIER] = fails(BY_CODE["barrier_blocked"]("paused", blocked={"3": "paused"}))
+        with pytest.raises(BY_CODE["barrier_blocked"]):
+            await boom.barrier(9, timeout=30.0)
         assert len(node.of(Kind.BARRIER)) == 1
 
 
@@ -130,7 +150,7 @@ async def test_a_barrier_that_is_watched_goes_on_elsewhere_and_ends_with_its_tim
 
     async with cluster() as [node], Client(node.address) as boom:
         node.once(Kind.BARRIER, half, fails(BY_CODE["barrier_timeout"]("not yet", behind=[0])))
-        steps = boom.barrier_watch(9, partitions=[0], timeout=5.0)
+        steps = boom.barrier_watch(9, partitions=[0], timeout=0.9)
         assert (await anext(steps)).reached == 0
         with pytest.raises(BY_CODE["barrier_timeout"]):
             await anext(steps)

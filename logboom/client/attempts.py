@@ -1,0 +1,98 @@
+"""One request's attempts: what became of them, when the next one is due, and how long all of it may take."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from logboom.errors import (
+    BarrierBlocked,
+    BarrierTimeout,
+    DeadlineExceeded,
+    InvalidRequest,
+    LogboomError,
+    NotLeader,
+    UnknownOutcome,
+)
+
+TIMEOUT_S_MAX: Final = 366 * 86_400
+BARRIER_EARLY_S: Final = 1.0
+"""So long before its deadline nobody's barrier is over."""
+BACKOFF_MIN_S: Final = 0.01
+BACKOFF_MAX_S: Final = 0.5
+REDIRECTS_MAX: Final = 3
+
+
+class Asked(Protocol):
+    """What attempts need of the cluster."""
+
+    closed: bool
+
+    @property
+    def now(self) -> float:
+        """The loop's clock."""
+
+    def chance(self) -> float:
+        """From 0 to 1, for jitter."""
+
+    def heard(self, error: LogboomError) -> None:
+        """Learn from an answer who leads."""
+
+
+def seconds(timeout: Any) -> float:
+    """How long something may take. Raises InvalidRequest."""
+    try:
+        if 0 <= timeout <= TIMEOUT_S_MAX:
+            return float(timeout)
+    except TypeError:
+        pass
+    raise InvalidRequest(f"a timeout is 0 to {TIMEOUT_S_MAX} seconds, not {timeout!r}")
+
+
+def is_final(error: LogboomError, left_s: float) -> bool:
+    """A barrier's end. Not that of one whom the node has let wait no longer, with time left: it is asked again."""
+    return isinstance(error, BarrierTimeout) and (isinstance(error, BarrierBlocked) or left_s <= BARRIER_EARLY_S)
+
+
+class Attempts:
+    """What became of one request's attempts, and when the next one is due."""
+
+    def __init__(self, cluster: Asked, *, deadline: float, writes: bool) -> None:
+        self._cluster, self._deadline, self._writes = cluster, deadline, writes
+        self._pause = BACKOFF_MIN_S
+        self._redirects = 0
+        self._doubt = False
+        """An attempt may have taken effect."""
+        self._last: LogboomError | None = None
+
+    def failed(self, error: LogboomError) -> float:
+        """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none."""
+        cluster, self._last = self._cluster, error
+        cluster.heard(error)
+        self._doubt |= self._writes and error.outcome == "unknown"
+        wait = 0.0
+        if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
+            self._redirects += 1
+        else:
+            self._redirects = 0
+            wait = max(float(error.fields.get("retry_after") or 0.0), self._pause) * (0.5 + cluster.chance())
+            self._pause = min(self._pause * 2, BACKOFF_MAX_S)
+        final = cluster.closed or not error.retryable or is_final(error, self._deadline - cluster.now)
+        if final or cluster.now + wait >= self._deadline:
+            if self._doubt and error.outcome == "not_applied":
+                raise _doubtful(error, final=final) from error
+            raise error
+        return wait
+
+    def too_late(self, *, sent: bool) -> DeadlineExceeded:
+        """The deadline has passed while an attempt was under way."""
+        return DeadlineExceeded(
+            "the deadline passed before an answer came" + (f"; the one before: {self._last}" if self._last else ""),
+            outcome="unknown" if self._writes and (sent or self._doubt) else "not_applied",
+        )
+
+
+def _doubtful(error: LogboomError, *, final: bool) -> LogboomError:
+    """The last attempt had no effect, an earlier one may have had."""
+    if final:
+        return type(error)(error.message, outcome="unknown", **error.fields)
+    return UnknownOutcome(f"the deadline passed; an earlier attempt was sent, the last one failed: {error}")

@@ -1,0 +1,235 @@
+"""Where a client begins, ends, or is given what it cannot use."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from logboom import Add, Client, Put, Record, RecordBlock
+from logboom.client.log_batches import LogBatch
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge, Unavailable
+from logboom.types import MIB
+from logboom.wire import Frame, Kind
+from tests.unit.logboom.fake_server import FakeNode, Session, cluster, silent, until
+
+PRODUCER = bytes(range(16))
+LARGE = bytes(MIB + 200_000)
+
+
+def nobody() -> str:
+    """An address at which nobody is."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+class TestTheFirstRequest:
+    """It is sized by what the cluster takes, and not by what a client believes before it has asked."""
+
+    @pytest.mark.parametrize("how", ["single", "several", "block", "numbered"])
+    async def test_may_be_as_large_as_any_other(self, how: str) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            if how == "single":
+                await boom.submit(0, Put(b"k", LARGE))
+            elif how == "several":
+                await boom.submit(0, [Put(b"k", LARGE), Put(b"l", LARGE)])
+            elif how == "block":
+                await boom.submit_block(0, RecordBlock.from_columns(payloads=[LARGE]))
+            else:
+                await boom.submit(0, [Put(b"k", LARGE)], producer_id=PRODUCER, sequence=0)
+            assert len(node.of(Kind.SUBMIT)) == 1
+
+    async def test_is_refused_by_what_this_cluster_takes(self) -> None:
+        async with cluster(frame_bytes=1 * MIB) as [node], Client(node.address) as boom:
+            with pytest.raises(RecordTooLarge, match="this cluster takes 1044480"):
+                await boom.submit(0, Put(b"k", LARGE))
+            assert not node.of(Kind.SUBMIT)
+
+    async def test_ends_at_its_deadline_where_nobody_is(self) -> None:
+        async with Client(nobody()) as boom:
+            with pytest.raises((Unavailable, DeadlineExceeded)) as refused:
+                await boom.submit(0, Put(b"k", LARGE), timeout=0.3)
+            assert refused.value.outcome == "not_applied"
+
+
+class TestRecords:
+    """Nothing is sent that readers could not read."""
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            Record(b"v", b"k", (("source", "web"),)),  # type: ignore[arg-type]
+            Record(b"v", b"k", (("source", b"web", b"x"),)),  # type: ignore[arg-type]
+            Record(b"v", b"k", (("\ud800", b"web"),)),
+            Record(b"v", b"k", (7,)),  # type: ignore[arg-type]
+            Record("v", b"k"),  # type: ignore[arg-type]
+            Record(None, b"k"),  # type: ignore[arg-type]
+            Record(b"v", "k"),  # type: ignore[arg-type]
+            Record(b"v", bytes(512)),
+            Add(b"k", 10**400, 1.5),
+        ],
+    )
+    async def test_are_checked_wherever_they_come_in(self, bad: Any) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            good = Record(b"v", b"k")
+            for call in (
+                lambda: boom.submit(0, bad),
+                lambda: boom.submit(0, [good, bad]),
+                lambda: boom.submit(0, [good, bad], producer_id=PRODUCER, sequence=0),
+                lambda: boom.submit_many({0: [good, bad]}),
+                lambda: boom.submit_by_key([good, bad]),
+            ):
+                with pytest.raises(InvalidRequest):
+                    await call()
+            assert not node.of(Kind.SUBMIT)
+
+    @pytest.mark.parametrize("more", [{"dense": True}, {"epoch": 9}, {"sequence": 4}])
+    async def test_numbering_of_ones_own_wants_a_name_of_ones_own(self, more: dict[str, Any]) -> None:
+        """It was ignored: no gap was found, nobody was fenced off."""
+        async with cluster() as [node], Client(node.address) as boom:
+            for rows in (Put(b"k", b""), [Put(b"k", b""), Put(b"l", b"")]):
+                with pytest.raises(InvalidRequest, match="producer_id"):
+                    await boom.submit(0, rows, **more)
+            with pytest.raises(InvalidRequest, match="producer_id"):
+                await boom.submit_block(0, RecordBlock.from_columns(payloads=[b"x"]), **more)
+
+
+class TestTime:
+    @pytest.mark.parametrize("timeout", [math.inf, math.nan, -1.0, 1e18, "5", None])
+    async def test_is_a_number_of_seconds(self, timeout: Any) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            if timeout is None:
+                boom.timeout = math.nan
+            for call in (
+                lambda: boom.submit(0, Put(b"k", b""), timeout=timeout),
+                lambda: boom.submit(0, [Put(b"k", b"")] * 2, timeout=timeout),
+                lambda: boom.get(0, b"k", timeout=timeout),
+                lambda: boom.barrier(1, timeout=timeout),
+            ):
+                with pytest.raises(InvalidRequest, match="a timeout is 0 to"):
+                    await call()
+            assert not node.of(Kind.SUBMIT)
+
+    @pytest.mark.parametrize("staleness", [math.inf, math.nan, -1.0, "5"])
+    async def test_of_staleness_too(self, staleness: Any) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            with pytest.raises(InvalidRequest, match="a timeout is 0 to"):
+                await boom.get(0, b"k", max_staleness=staleness)
+
+    @pytest.mark.parametrize("how", ["tail", "metadata", "scan"])
+    async def test_to_find_a_node_to_follow_at_is_the_clients(self, how: str) -> None:
+        """It was sixteen seconds, whatever the client said."""
+        async with Client(nobody(), timeout=0.3) as boom:
+            feed: Any = {
+                "tail": lambda: boom.tail(0),
+                "metadata": lambda: boom.tail_metadata(0),
+                "scan": lambda: boom.scan_log([0]),
+            }[how]()
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                await anext(feed)
+            assert time.monotonic() - began < 5
+
+    async def test_is_not_what_a_broken_tail_counts_once_something_has_come(self) -> None:
+        """However long it has run, it is found a node again."""
+        async with cluster() as [node], Client(node.address, timeout=0.3) as boom:
+            calls = 0
+
+            def tail(session: Session, frame: Frame) -> None:
+                nonlocal calls
+                calls += 1
+                session.send(frame, Kind.SKIPPED, {"next_index": calls + 1}, more=True)
+                if calls < 8:
+                    session.transport.abort()
+                else:
+                    session.send(frame, Kind.END, {"next_index": calls + 1})
+
+            node.answers[Kind.TAIL] = tail
+            found: list[LogBatch] = [each async for each in boom.tail(0)]
+            assert (found, calls) == ([], 8)
+
+
+class TestStreams:
+    async def test_what_cannot_be_asked_leaves_nothing_behind(self) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            await boom.partitions()
+            for number in (2**70, -(2**70)):
+                with pytest.raises((LogboomError, OverflowError)):
+                    await anext(boom.tail(0, start=number))
+            assert not any(each._streams for each in boom._cluster._connections.values())
+
+    @pytest.mark.parametrize("credit", [0, -1, 1.5, None])
+    async def test_credit_is_something(self, credit: Any) -> None:
+        """With none, nothing ever came."""
+        async with cluster() as [node], Client(node.address) as boom:
+            with pytest.raises(InvalidRequest, match="credit"):
+                await anext(boom.tail(0, credit=credit))
+
+    async def test_a_node_is_named(self) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            with pytest.raises(InvalidRequest, match="named by its id or address"):
+                await boom.get(0, b"k", node=7)  # type: ignore[arg-type]
+
+
+async def test_whoever_waits_for_a_connection_that_close_gives_up_is_told_so() -> None:
+    """They were cancelled, though nobody had cancelled them: in a task group that went unseen."""
+    async with cluster() as [node]:
+        node.answers[Kind.HELLO] = silent
+        boom = Client(node.address)
+        waiting = [asyncio.ensure_future(boom.submit(0, Put(b"k", b""))), asyncio.ensure_future(boom.get(0, b"k"))]
+        await until(lambda: node.of(Kind.HELLO))
+        await boom.close()
+        for each in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(each, LogboomError), repr(each)
+
+
+class TestPartitions:
+    """Which there are: a client that has changed them knows that a node may lag."""
+
+    @staticmethod
+    def _admin(node: FakeNode, partitions: list[int]) -> None:
+        def admin(session: Session, frame: Frame) -> None:
+            rows = [[p, "kv", "write_ahead"] for p in partitions]
+            session.send(frame, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 4})
+
+        node.answers[Kind.ADMIN] = admin
+
+    async def test_after_a_change_of_ones_own_the_leader_is_asked(self) -> None:
+        async with cluster(2) as [leader, lagging], Client(lagging.address) as boom:
+            assert await boom.partitions() == [0, 1, 2, 3]
+            self._admin(leader, [0, 1, 2])
+            self._admin(lagging, [0, 1, 2, 3])
+            await boom.destroy_partition(3)
+            assert await boom.partitions() == [0, 1, 2]
+            assert leader.of(Kind.ADMIN)[-1].header["linearizable"]
+            await boom._cluster.connection(lagging.address)
+            assert await boom.partitions() == [0, 1, 2]
+
+    async def test_a_node_that_is_met_later_does_not_take_back_what_the_leader_said(self) -> None:
+        async with cluster(2) as [leader, lagging], Client(leader.address) as boom:
+            self._admin(leader, [0, 1, 2])
+            await boom.partitions()
+            await boom.destroy_partition(3)
+            assert await boom.partitions() == [0, 1, 2]
+            await boom._cluster.connection(lagging.address)
+            assert await boom.partitions() == [0, 1, 2]
+
+    async def test_a_view_of_all_has_those_that_others_have_made(self) -> None:
+        """Else it would show half of a request over an old partition and a new one."""
+        async with cluster() as [node], Client(node.address) as boom:
+            node.features = ["log_scan"]
+            assert await boom.partitions() == [0, 1, 2, 3]
+            self._admin(node, [0, 1, 2, 3, 9])
+            for kind in (Kind.VIEW_SCAN, Kind.LOG_SCAN):
+                node.answers[kind] = silent
+                feed: Any = boom.scan_view() if kind is Kind.VIEW_SCAN else boom.scan_log()
+                asked = asyncio.ensure_future(anext(feed))
+                await until(lambda kind=kind: node.of(kind))  # type: ignore[misc]
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+                assert node.of(kind)[0].header["partitions"] == [0, 1, 2, 3, 9]
