@@ -7,6 +7,7 @@ the batch headers since then are replayed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -29,7 +30,7 @@ DUMPED: Final = {b"bytes": 8, b"digest": DIGEST_BYTES, b"records": 8}
 
 
 class LogMachine:
-    """See the module."""
+    """See the module. ``apply`` in one thread at a time; ``checkpoint`` and reads in any, all at once."""
 
     needs_records: ClassVar[bool] = False
 
@@ -43,6 +44,11 @@ class LogMachine:
         self._bytes = 0
         self._digest = bytes(16)
         self._since = 0
+        """Batches that the checkpoint lacks."""
+        self._lock = threading.Lock()
+        """For moving from one consistent state to the next; never held during I/O."""
+        self._file_lock = threading.Lock()
+        """For the file, from capturing what becomes of it: an older state must not replace a newer one."""
         if disk.exists(path):
             self._load(disk.read_file(path))
 
@@ -89,29 +95,33 @@ class LogMachine:
         """See Machine."""
         results = [OK] * len(batches)
         position, meta = seal(results)
-        digest = self._digest
+        records, nbytes, digest = self._records, self._bytes, self._digest
         for batch in batches:
-            skipped = sum(stop - start for start, stop in batch.skip)
-            self._records += batch.count - skipped
-            self._bytes += batch.nbytes
+            records += batch.count - sum(stop - start for start, stop in batch.skip)
+            nbytes += batch.nbytes
             digest = blake3(digest + batch.digest).digest(16)
-        self._digest = digest
-        for key, value in meta.items():
-            if value is None:
-                self._meta.pop(key, None)
-            else:
-                self._meta[key] = value
-        self._position = position
-        self._since += len(batches)
+        with self._lock:
+            self._records, self._bytes, self._digest, self._position = records, nbytes, digest, position
+            for key, value in meta.items():
+                if value is None:
+                    self._meta.pop(key, None)
+                else:
+                    self._meta[key] = value
+            self._since += len(batches)
         if self._since >= CHECKPOINT_BATCHES:
             self._checkpoint()
         return results
 
     def _checkpoint(self) -> None:
-        body = msgpack.packb([1, *self._position, self._records, self._bytes, self._digest, self._meta])
-        # A crash before it is replaced leaves the old checkpoint, and the log to replay from it.
-        self._disk.replace_file(self._path, body + google_crc32c.value(body).to_bytes(4, "little"))
-        self._since = 0
+        with self._file_lock:
+            with self._lock:
+                since, meta = self._since, self._meta.copy()
+                row = [1, *self._position, self._records, self._bytes, self._digest, meta]
+            body = msgpack.packb(row)
+            # A crash before it is replaced leaves the old checkpoint, and the log to replay from it.
+            self._disk.replace_file(self._path, body + google_crc32c.value(body).to_bytes(4, "little"))
+            with self._lock:
+                self._since -= since
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
         """A log has no keys."""
@@ -125,8 +135,9 @@ class LogMachine:
 
     def digest(self) -> tuple[bytes, Position]:
         """See Machine."""
-        packed = self._digest + self._records.to_bytes(8, "little") + self._bytes.to_bytes(8, "little")
-        return blake3(packed).digest(16), self._position
+        with self._lock:
+            records, nbytes, digest, position = self._records, self._bytes, self._digest, self._position
+        return blake3(digest + records.to_bytes(8, "little") + nbytes.to_bytes(8, "little")).digest(16), position
 
     def dump(self) -> LogDump:
         """See Machine."""
@@ -153,8 +164,7 @@ class LogMachine:
 
     def close(self) -> None:
         """See Machine."""
-        if self._since:
-            self._checkpoint()
+        self.checkpoint()
 
 
 class LogDump:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,13 +26,34 @@ def position(index: int) -> Position:
     return Position(PartitionLogIndex(index), GlobalLogIndex(index))
 
 
-def apply(machine: LogMachine, first: int, count: int = 1) -> None:
+def apply(machine: LogMachine, first: int, count: int = 1, *, seen: Callable[[], object] = lambda: None) -> None:
+    """``seen`` is called when the producers are looked at."""
     batches = [
         ApplyBatch(PartitionLogIndex(k), GlobalLogIndex(k), 0, 1, 10, k.to_bytes(16, "little"), None)
         for k in range(first, first + count)
     ]
     last = first + count - 1
-    machine.apply(batches, lambda _: (position(last), {b"p": b"%d" % last, b"gone": None}))
+    meta = Watched({b"p": b"%d" % last, b"gone": None})
+    meta.seen = seen
+    machine.apply(batches, lambda _: (position(last), meta))
+
+
+class Watched(dict[bytes, bytes | None]):
+    seen: Callable[[], object]
+
+    def items(self) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]
+        yield from super().items()
+        self.seen()
+
+
+class Disk(OsDisk):
+    """Calls ``beside`` while it replaces the file."""
+
+    beside: Callable[[], object]
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        self.beside()
+        super().replace_file(path, content)
 
 
 class FullDisk(OsDisk):
@@ -142,3 +164,54 @@ class TestLogCheckpoint:
         (tmp_path / "checkpoint").write_bytes(raw)
         with pytest.raises(CorruptData, match=str(tmp_path / "checkpoint")):
             LogMachine(OsDisk(), tmp_path / "checkpoint")
+
+
+class TestLogCheckpointBesideApply:
+    """``checkpoint`` runs on another thread, whenever it is wanted."""
+
+    def test_it_is_of_one_moment(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1)
+        saving = threading.Thread(target=machine.checkpoint)
+
+        def save() -> None:
+            saving.start()
+            saving.join(0.2)  # it waits for the end of what it is in the midst of
+
+        apply(machine, 2, seen=save)
+        saving.join()
+        found = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        assert (found.position(), found.digest(), dict(found.meta())) == (position(2), machine.digest(), {b"p": b"2"})
+
+    def test_there_is_one_at_a_time_and_the_newest_stays(self, tmp_path: Path) -> None:
+        disk, inside, two = Disk(), [0], threading.Event()
+
+        def beside() -> None:
+            inside[0] += 1
+            if inside[0] > 1:
+                two.set()
+            two.wait(0.2)
+            inside[0] -= 1
+
+        disk.beside = beside
+        machine = LogMachine(disk, tmp_path / "checkpoint")
+        apply(machine, 1)
+        saving = [threading.Thread(target=machine.checkpoint) for _ in range(2)]
+        saving[0].start()
+        apply(machine, 2, CHECKPOINT_BATCHES)  # and saves, now or when it goes on
+        apply(machine, CHECKPOINT_BATCHES + 2)
+        saving[1].start()
+        for thread in saving:
+            thread.join()
+        assert not two.is_set()
+        assert LogMachine(OsDisk(), tmp_path / "checkpoint").digest() == machine.digest()
+
+    def test_what_is_applied_meanwhile_is_left_for_the_next(self, tmp_path: Path) -> None:
+        disk = Disk()
+        machine = LogMachine(disk, tmp_path / "checkpoint")
+        apply(machine, 1)
+        disk.beside = lambda: apply(machine, 2)
+        machine.checkpoint()
+        disk.beside = lambda: None
+        machine.close()
+        assert LogMachine(OsDisk(), tmp_path / "checkpoint").position() == position(2)
