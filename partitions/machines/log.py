@@ -87,12 +87,14 @@ class LogMachine:
         return 0
 
     def checkpoint(self) -> None:
-        """See Machine; ``apply`` does it by itself, every so many batches."""
+        """See Machine; ``apply`` does it by itself, before the next group, every so many batches."""
         if self._since:
             self._checkpoint()
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
+        if self._since >= CHECKPOINT_BATCHES:
+            self._checkpoint()  # in front of the group: what it raises must not have changed anything
         results = [OK] * len(batches)
         position, meta = seal(results)
         records, nbytes, digest = self._records, self._bytes, self._digest
@@ -108,8 +110,6 @@ class LogMachine:
                 else:
                     self._meta[key] = value
             self._since += len(batches)
-        if self._since >= CHECKPOINT_BATCHES:
-            self._checkpoint()
         return results
 
     def _checkpoint(self) -> None:

@@ -155,6 +155,29 @@ class TestLogCheckpoint:
                 machine.checkpoint()
         assert LogMachine(OsDisk(), tmp_path / "checkpoint").position() == position(1)
 
+    def test_one_that_fails_within_apply_leaves_a_group_that_was_not_applied(self, tmp_path: Path) -> None:
+        disk, whole = Disk(), LogMachine(OsDisk(), tmp_path / "whole")
+        machine = LogMachine(disk, tmp_path / "checkpoint")
+
+        def full() -> None:
+            raise OSError(28, "No space left on device")
+
+        disk.beside = full
+        refused = 0
+        for machine_of in (machine, whole):
+            for first in range(1, 3 * CHECKPOINT_BATCHES, CHECKPOINT_BATCHES // 2):
+                before = machine_of.digest()
+                try:
+                    apply(machine_of, first, CHECKPOINT_BATCHES // 2)
+                except OSError:  # a retry, as the worker's
+                    refused += 1
+                    assert machine_of.digest() == before
+                    disk.beside = lambda: None
+                    apply(machine_of, first, CHECKPOINT_BATCHES // 2)
+                    disk.beside = full
+        assert refused > 1
+        assert machine.digest() == whole.digest()
+
     def test_damage_is_reported_not_served(self, tmp_path: Path) -> None:
         machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
         apply(machine, 1)
@@ -198,8 +221,8 @@ class TestLogCheckpointBesideApply:
         apply(machine, 1)
         saving = [threading.Thread(target=machine.checkpoint) for _ in range(2)]
         saving[0].start()
-        apply(machine, 2, CHECKPOINT_BATCHES)  # and saves, now or when it goes on
-        apply(machine, CHECKPOINT_BATCHES + 2)
+        apply(machine, 2, CHECKPOINT_BATCHES)
+        apply(machine, CHECKPOINT_BATCHES + 2)  # saves
         saving[1].start()
         for thread in saving:
             thread.join()
