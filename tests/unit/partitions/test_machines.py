@@ -144,6 +144,14 @@ class TestLogCheckpoint:
         apply(again, CHECKPOINT_BATCHES + 1, 10)
         assert again.digest() == machine.digest()
 
+    def test_what_takes_indices_and_has_no_effect_is_saved_too(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1)
+        machine.checkpoint()
+        machine.apply([], lambda _: (position(5), {}))  # a void, or batches that were refused
+        machine.checkpoint()
+        assert LogMachine(OsDisk(), tmp_path / "checkpoint").position() == position(5)
+
     def test_one_that_fails_leaves_the_one_before_and_is_tried_again(self, tmp_path: Path) -> None:
         machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
         apply(machine, 1)
