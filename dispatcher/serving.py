@@ -142,20 +142,24 @@ class SnapshotServing:
     def _log_piece(self, frame: Frame) -> Callable[[], Piece]:
         partition = number(frame.header, "partition")
         after, through = number(frame.header, "after"), number(frame.header, "through")
-        store = self._logs.get(PartitionId(partition))
+        store, fetched = self._logs.get(PartitionId(partition)), frame.kind is Kind.LOG_FETCH
 
         def read() -> Piece:
             if store is None:
                 raise IndexCompacted(f"partition {partition} is not here", first=None)
             first = store.first_available_index
+            durable = store.durable_index  # what is committed behind it may be on its way to the disk
+            last = min(through, durable)
             try:
-                rows = store.read_raw(after_index=after, through_index=through, max_bytes=CHUNK_BYTES)
+                rows = store.read_raw(after_index=after, through_index=last, max_bytes=CHUNK_BYTES)
             except (IndexCompacted, Voided):
                 rows = []
             before = store.before_digest
             void = store.void_behind(after) if not rows else None
             if void is not None:
                 first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []
+            elif fetched and durable <= after < through:
+                raise Unavailable(f"partition {partition} is durable up to {durable} here")  # not: it is gone
             header = {
                 "partition": partition,
                 "rows": [[row.global_index, len(row.raw)] for row in rows],

@@ -259,7 +259,11 @@ def _serving() -> SnapshotServing:
     meta = SetMeta(SETTINGS.cluster.id, *_CUT, b"", written.partitions, written.states_bytes, written.states_digest, 0)
     store.complete(writer, meta)
     empty = SimpleNamespace(
-        first_available_index=1, before_digest=DIGEST, read_raw=lambda **_: [], void_behind=lambda _: None
+        first_available_index=1,
+        durable_index=9,
+        before_digest=DIGEST,
+        read_raw=lambda **_: [],
+        void_behind=lambda _: None,
     )
     return SnapshotServing(
         store=store,

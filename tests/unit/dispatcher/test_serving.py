@@ -1,0 +1,58 @@
+"""What a node gives of its log while its own disk is behind the others'."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from dispatcher.serving import Piece, SnapshotServing
+from logboom.errors import Unavailable
+from logboom.wire import Frame, Kind
+from partitions.log import PartitionLog
+from tests.unit.partitions.compaction_world import append, chain, commit, open_log
+from tests.unit.partitions.test_storage import P
+
+BATCHES = chain(4)
+LAST = BATCHES[-1]
+
+
+@pytest.fixture
+def log() -> PartitionLog:
+    """Others have synced its last batch, which is committed; its own write of it is under way."""
+    made = open_log(SimDisk(random.Random(1)))
+    append(made, BATCHES[:-1])
+    made.append(LAST)
+    assert made.take() is not None
+    commit(made, BATCHES)
+    assert (made.durable_index, made.committed_index) == (BATCHES[-2].last_index, LAST.last_index)
+    return made
+
+
+def read(log: PartitionLog, kind: Kind, after: int) -> Piece:
+    serving = SnapshotServing(
+        store=SimpleNamespace(sets=list),  # type: ignore[arg-type]
+        logs={P: log},
+        links=None,  # type: ignore[arg-type]
+        clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+        offload=None,  # type: ignore[arg-type]
+        damaged=lambda *_: None,
+    )
+    header: dict[str, Any] = {"global_index": 0, "partition": int(P), "after": after, "through": 1 << 40}
+    return serving._job(Frame(kind, 7, header))()
+
+
+@pytest.mark.parametrize("kind", [Kind.LOG_READ, Kind.LOG_FETCH])
+def test_what_is_not_written_yet_is_neither_given_nor_called_damaged(log: PartitionLog, kind: Kind) -> None:
+    piece = read(log, kind, 0)
+    assert b"".join(piece.body) == b"".join(bytes(part) for batch in BATCHES[:-1] for part in batch.buffers)
+
+
+def test_a_reader_gets_nothing_yet_and_a_node_asks_another_one(log: PartitionLog) -> None:
+    after = BATCHES[-2].last_index
+    assert read(log, Kind.LOG_READ, after).header["rows"] == []
+    with pytest.raises(Unavailable, match="durable up to"):
+        read(log, Kind.LOG_FETCH, after)
