@@ -262,14 +262,15 @@ class ApplyWorker:
         self._start()
 
     async def close(self) -> None:
-        """Let the group under way finish; start no other."""
+        """Let the group under way finish; start no other. Idempotent, and any number may wait for it."""
         self._cursor.state, self._closing = WorkerState.PAUSED, True
         for timer in (self._timer, self._linger, self._save_timer):
             if timer is not None:
                 timer.cancel()
         if self._running or self._saving:
-            self._stopped = asyncio.get_running_loop().create_future()
-            await self._stopped
+            if self._stopped is None:
+                self._stopped = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._stopped)
         saves, self._wanted_saves = self._wanted_saves, []
         for save in saves:
             save.saved(Unavailable(f"partition {self.log.partition_id} is being closed"))

@@ -243,6 +243,23 @@ class TestClose:
             w.run(story)
             assert w.machine.checkpoints == 1
 
+    def test_several_wait_for_the_same_end_and_one_may_give_up(self) -> None:
+        with world(HeldOffload) as w:
+
+            async def story() -> None:
+                w.commit(1)
+                w.notify()
+                closing = [asyncio.ensure_future(w.worker.close()) for _ in range(3)]
+                await asyncio.sleep(1)
+                closing[1].cancel()
+                await asyncio.sleep(1)
+                w.finish()
+                await asyncio.sleep(1)
+                assert [task.done() for task in closing] == [True] * 3
+                assert [task.cancelled() for task in closing] == [False, True, False]
+
+            w.run(story)
+
     def test_without_anything_under_way_it_is_done_at_once(self) -> None:
         with world(HeldOffload) as w:
             w.run(w.worker.close)
