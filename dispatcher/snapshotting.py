@@ -285,7 +285,9 @@ class Snapshotting:
                 created_ms=self._clock.wall_ms(),
             )
             self._store.complete(writer, meta)
-        except (LogboomError, OSError):
+        except InvariantViolated:
+            raise  # it stops the node, whatever else goes wrong
+        except Exception:  # a dump of a user's machine may raise anything
             self._store.abandon(writer)
             raise
         return meta

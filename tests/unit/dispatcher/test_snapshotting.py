@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from chaos.sim.disk import SimDisk
 from dispatcher.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE, Snapshotting
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.state_machine import Entry
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply_counts import ApplyCounts
 from raftlog.parent_state import ParentState, Tail
@@ -84,7 +85,7 @@ class Later:
             job, done = self.jobs.pop(0)
             try:
                 result, error = job(), None
-            except OSError as caught:
+            except Exception as caught:  # noqa: BLE001 - as a thread hands it over
                 result, error = None, caught
             done(result, error)
 
@@ -321,6 +322,25 @@ class TestGathering:
         bench.cut(40, raft_index=6)
         bench.offload.run()
         assert bench.sets() == [40]
+
+    def test_a_machine_that_raises_what_nobody_expected_leaves_nothing_behind(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench, begun = Bench(), list[list[str]]()
+
+        def entries_of(_: Dump) -> Iterator[Entry]:
+            begun.append(bench.disk.list(Path("/n/snapshots")))
+            raise KeyError("a mistake in somebody's machine")
+
+        monkeypatch.setattr(Closing, "entries", entries_of)
+        for number in range(3):
+            answers = bench.create()
+            bench.cut(30 + number, raft_index=5 + number)
+            bench.offload.run()
+            assert [type(answer) for answer in answers] == [Unavailable]
+            assert bench.disk.list(Path("/n/snapshots")) == []
+        assert [len(names) for names in begun] == [1, 1, 1]
+        assert bench.fatal == []
 
 
 class TestAskedFor:
