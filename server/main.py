@@ -91,6 +91,9 @@ async def _serve(settings: Settings) -> int:
         if asked:
             return EXIT_OK
         stop = loop.create_future()
+        del node, reason
+        gc.unfreeze()
+        gc.collect()  # all of the old node, before what is long-lived is frozen again
     if reason is not None:
         # Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how.
         log.critical("stopping", error=repr(reason), exc_info=reason)

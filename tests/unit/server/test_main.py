@@ -1,0 +1,56 @@
+"""A node as a process: what becomes of the one that is closed to start anew from a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+import server.main
+from dispatcher.installing import InstallDue
+from logboom.settings import Settings
+
+INSTALLS = 3
+
+
+class Paper:
+    """In place of a node: names itself, as nodes do, so that only the collector finds it."""
+
+    made: list[weakref.ref[Paper]]
+    last: asyncio.Event
+
+    def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
+        self.fatal, self.me = fatal, self
+        self.watching = SimpleNamespace(installs=0)
+        self.made.append(weakref.ref(self))
+
+    async def start(self) -> None:
+        if self.watching.installs == INSTALLS:
+            self.last.set()
+        else:
+            asyncio.get_running_loop().call_soon(self.fatal, InstallDue("a snapshot has come"))
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Paper, "made", [], raising=False)
+    monkeypatch.setattr(Paper, "last", asyncio.Event(), raising=False)
+    monkeypatch.setattr(server.main, "Node", Paper)
+    yield
+    gc.unfreeze()
+
+
+async def test_nothing_is_left_of_a_node_that_was_started_anew() -> None:
+    serving = asyncio.create_task(server.main._serve(Settings()))
+    await Paper.last.wait()
+    alive = [ref() is not None for ref in Paper.made]
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert alive == [False] * INSTALLS + [True]
