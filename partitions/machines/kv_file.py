@@ -37,6 +37,8 @@ NO_ROOM: Final = {
     errno.EMFILE: "each partition needs three, see ulimit -n",
     errno.ENFILE: "each partition needs three",
 }
+REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS)
+"""What a disk may say to whoever opens a state, and LMDB passes on as text only."""
 DAMAGE: Final = (
     lmdb.BadTxnError,
     lmdb.CorruptedError,
@@ -57,7 +59,7 @@ class KvFile:
     def __init__(self, directory: Path, settings: ApplySettings, *, readonly: bool = False) -> None:
         """``readonly``: of a node that does not run; nothing is written, and nothing may be."""
         self._directory = directory
-        _check_size(directory / "data.mdb")
+        begun = _check_size(directory / "data.mdb")
         try:
             self._env = lmdb.open(
                 str(directory),
@@ -72,18 +74,23 @@ class KvFile:
                 create=not readonly,
             )
         except lmdb.Error as error:
-            for number, what in NO_ROOM.items():
-                if os.strerror(number) in str(error):
-                    raise OSError(number, f"{os.strerror(number)}: {what}", str(directory)) from error
-            raise CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
+            found = _system_error(error, directory)
+            if found is not None and not begun and not readonly:
+                (directory / "data.mdb").unlink(missing_ok=True)  # half of its first pages would pass for damage
+            raise found or CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
         try:
             with _no_nonsense(directory):
                 self._state, self._meta, self._system = (
                     self._env.open_db(name, create=not readonly) for name in (b"state", b"meta", b"system")
                 )
                 self._check_format(readonly=readonly)
-        except lmdb.NotFoundError as error:
-            raise CorruptData(f"{directory}: no state: {error}", path=str(directory)) from error
+        except BaseException as error:
+            self._env.close()
+            if isinstance(error, lmdb.NotFoundError):
+                raise CorruptData(f"{directory}: no state: {error}", path=str(directory)) from error
+            if isinstance(error, lmdb.Error) and (found := _system_error(error, directory)) is not None:
+                raise found from error
+            raise
 
     def _check_format(self, *, readonly: bool) -> None:
         with self._env.begin(write=not readonly) as txn:
@@ -214,13 +221,11 @@ def _sync_names(directory: Path) -> None:
         os.close(fd)
 
 
-def _check_size(path: Path) -> None:
-    """A truncated LMDB file kills the process when it is touched (SIGBUS): find out before."""
-    if not path.exists():
-        return
-    size = path.stat().st_size
+def _check_size(path: Path) -> bool:
+    """A truncated LMDB file kills the process when it is touched (SIGBUS): find out before. False: nothing is there."""
+    size = path.stat().st_size if path.exists() else 0
     if size == 0:
-        return
+        return False
     with path.open("rb") as file:
         raw = file.read(2 * PAGE)
     if len(raw) < 2 * PAGE:
@@ -234,6 +239,7 @@ def _check_size(path: Path) -> None:
             f"{path}: {size} bytes, {(last_page + 1) * PAGE} expected: truncated",
             path=str(path),
         )
+    return True
 
 
 def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
@@ -241,6 +247,17 @@ def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
     if pack_crc(crc32c(bytes(key) + value)) != bytes(raw[-4:]):
         raise CorruptData(f"{directory}: the value of {bytes(key)!r} is damaged", path=str(directory))
     return value
+
+
+def _system_error(error: lmdb.Error, directory: Path) -> OSError | None:
+    """What the system or the disk refuses while a state is opened, or first made: no damage. None: something else."""
+    number = next((n for n in (*NO_ROOM, *REFUSALS) if os.strerror(n) in str(error)), None)
+    if number is None:
+        return None
+    if number == errno.EIO:
+        return _disk_error(error, directory)
+    what = NO_ROOM.get(number, f"LMDB: {error}")
+    return OSError(number, f"{os.strerror(number)}: {what}", str(directory))
 
 
 def _disk_error(error: lmdb.Error, directory: Path) -> OSError:

@@ -1,0 +1,118 @@
+"""A state file that the disk or the system refuses to open, or to make: no damage, and nothing of it stays open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lmdb
+import pytest
+
+from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
+from partitions.machines import kv_file
+from partitions.machines.kv_file import KvFile
+
+REFUSED = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS]
+
+
+def refusal(number: int) -> lmdb.Error:
+    """As LMDB words it: its classes tell little of it."""
+    return (lmdb.DiskError if number == errno.ENOSPC else lmdb.Error)(f"mdb_txn_commit: {os.strerror(number)}")
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 30))
+
+
+@pytest.mark.parametrize("number", REFUSED)
+def test_what_lmdb_cannot_open_for_the_system_is_not_damaged(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, **_: Any) -> None:
+        (Path(path) / "data.mdb").write_bytes(bytes(4096))  # as far as there was room
+        raise refusal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lmdb, "open", refuse)
+        with pytest.raises(OSError, match="LMDB") as caught:
+            KvFile(tmp_path, ApplySettings())
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path))
+    KvFile(tmp_path, ApplySettings()).close()  # nor does it look so afterwards
+
+
+def test_of_a_state_that_was_there_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KvFile(tmp_path, ApplySettings()).close()
+    before = (tmp_path / "data.mdb").read_bytes()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise refusal(errno.EIO)
+
+    monkeypatch.setattr(lmdb, "open", refuse)
+    with pytest.raises(OSError, match="LMDB"):
+        KvFile(tmp_path, ApplySettings())
+    assert (tmp_path / "data.mdb").read_bytes() == before
+
+
+class Env:
+    """An environment that ``meet``s its first transactions; what is left open of it is noted."""
+
+    def __init__(self, env: Any, meet: Callable[[], None], which: str) -> None:
+        self._env, self._meet, self._which = env, meet, which
+        self.closed = False
+
+    def open_db(self, name: bytes, **how: Any) -> Any:
+        if self._which == "open_db":
+            self._meet()
+        return self._env.open_db(name, **how)
+
+    def begin(self, **how: Any) -> Any:
+        if self._which == "begin":
+            self._meet()
+        return self._env.begin(**how)
+
+    def close(self) -> None:
+        self.closed = True
+        self._env.close()
+
+
+@pytest.mark.parametrize("which", ["open_db", "begin"])
+@pytest.mark.parametrize(
+    ("raised", "expected", "number"),
+    [
+        *((refusal(number), OSError, number) for number in REFUSED),
+        (lmdb.CorruptedError("mdb_get: MDB_CORRUPTED"), CorruptData, None),
+        (lmdb.NotFoundError("mdb_dbi_open: MDB_NOTFOUND"), CorruptData, None),
+        (lmdb.MapFullError("mdb_put: MDB_MAP_FULL"), lmdb.MapFullError, None),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ],
+)
+def test_a_first_transaction_that_fails_says_why_and_leaves_nothing_open(
+    which: str,
+    raised: BaseException,
+    expected: type[BaseException],
+    number: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Env] = []
+    real = lmdb.open
+
+    def meet() -> None:
+        raise raised
+
+    def opened(*where: Any, **how: Any) -> Env:
+        made.append(Env(real(*where, **how), meet, which))
+        return made[-1]
+
+    monkeypatch.setattr(kv_file.lmdb, "open", opened)
+    with pytest.raises(expected) as caught:
+        KvFile(tmp_path, ApplySettings())
+    assert getattr(caught.value, "errno", None) == number
+    assert [env.closed for env in made] == [True]
