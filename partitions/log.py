@@ -11,6 +11,7 @@ other threads. What they share is append-only arrays and immutable tuples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
@@ -347,8 +348,9 @@ class PartitionLog(LogHoles):
         """Remove sealed segments without committed batches that end at ``keep_from_index`` or behind it.
 
         The caller has saved the places of all before it, and is past them for good: the base of the next start lies
-        at ``keep_from_index`` - 1 or behind. Segments with batches that may yet be committed stay. What goes cannot
-        be read any more; the job that is returned, for another thread, removes the files. Its OSErrors are final.
+        at ``keep_from_index`` - 1 or behind. Segments with batches that may yet be committed stay, and all behind one
+        that stays. What goes cannot be read any more; the job that is returned, for another thread, removes the files.
+        Its OSErrors are final.
         """
         invariant(
             keep_from_index <= self.durable_index + 1,
@@ -359,7 +361,8 @@ class PartitionLog(LogHoles):
         )
         tips = self._tentative.segments_behind(self.committed_index)
         sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
-        gone = [s for s in sealed if s not in tips and self._committed.newest_in(s) < keep_from_index]
+        # None behind one that stays: to a start it would be missing (partitions.opening).
+        gone = list(takewhile(lambda s: s not in tips and self._committed.newest_in(s) < keep_from_index, sealed))
         names = {segment: self._names.pop(segment) for segment in gone}
         self._committed.forget(gone)
         self._tentative.keep(self._names)

@@ -100,6 +100,28 @@ class TestCompact:
         settle(log, base_at(batches, COUNT))
         assert tip.last_index > batches[-1].last_index or not log.holds(tip.last_index, tip.digest)
 
+    def test_what_stays_for_a_batch_above_leaves_no_gap_behind_it(self) -> None:
+        disk, batches = SimDisk(random.Random(1)), chain(COUNT)
+        log = open_log(disk)
+        small = make(batches[0].last_index + 1, batches[0].digest, [b""] * 60, term=9)  # of many records
+        append(log, [batches[0], small, *batches[1:]])
+        commit(log, batches[:25])
+        assert log.committed_index < small.last_index
+        place = log.find(small.last_index, small.digest)
+        assert place is not None
+        assert place.segment == 1
+        base = base_at(batches, 20)
+        settle(log, base)
+        disk.power_loss()
+        again = open_log(disk, base)
+        assert again.damage == []
+        commit(again, batches[20:], start=20)
+        settle(again, base_at(batches, COUNT))
+        assert 1 not in ordinals(disk)
+        assert len(ordinals(disk)) < 3
+        disk.power_loss()
+        assert open_log(disk, base_at(batches, COUNT)).damage == []
+
     def test_what_lost_a_conflict_goes_with_its_segment(self) -> None:
         disk = SimDisk(random.Random(1))
         batches = chain(COUNT)
