@@ -49,6 +49,9 @@ DAMAGE: Final = (
     lmdb.PanicError,
 )
 """What LMDB says of pages that it cannot make sense of."""
+READERS: Final = 256
+LOCK_BYTES: Final = 5 * PAGE
+"""Of a lock file with room for as many readers as there may be."""
 FULL_BYTES: Final = 1 << 20
 """A disk with less left than this is full."""
 
@@ -60,12 +63,14 @@ class KvFile:
         """``readonly``: of a node that does not run; nothing is written, and nothing may be."""
         self._directory = directory
         begun = _check_size(directory / "data.mdb")
+        if not readonly:
+            _reserve(directory)
         try:
             self._env = lmdb.open(
                 str(directory),
                 map_size=settings.kv_map_bytes,
                 max_dbs=3,
-                max_readers=256,
+                max_readers=READERS,
                 metasync=False,
                 sync=True,
                 readahead=False,
@@ -242,6 +247,21 @@ def _check_size(path: Path) -> bool:
     return True
 
 
+def _reserve(directory: Path) -> None:
+    """LMDB writes to its lock file through a map: a page that has no room on the disk kills the process (SIGBUS)."""
+    path = directory / "lock.mdb"
+    if path.exists() and path.stat().st_blocks * 512 >= LOCK_BYTES:
+        return  # and perhaps open: to close it once more would give up its locks
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, LOCK_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _refused(error.errno or errno.EIO, "lock.mdb", directory) from error
+
+
 def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
     value = bytes(raw[:-4])
     if pack_crc(crc32c(bytes(key) + value)) != bytes(raw[-4:]):
@@ -256,8 +276,11 @@ def _system_error(error: lmdb.Error, directory: Path) -> OSError | None:
         return None
     if number == errno.EIO:
         return _disk_error(error, directory)
-    what = NO_ROOM.get(number, f"LMDB: {error}")
-    return OSError(number, f"{os.strerror(number)}: {what}", str(directory))
+    return _refused(number, f"LMDB: {error}", directory)
+
+
+def _refused(number: int, what: str, directory: Path) -> OSError:
+    return OSError(number, f"{os.strerror(number)}: {NO_ROOM.get(number, what)}", str(directory))
 
 
 def _disk_error(error: lmdb.Error, directory: Path) -> OSError:

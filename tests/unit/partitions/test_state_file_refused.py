@@ -60,6 +60,26 @@ def test_of_a_state_that_was_there_nothing_is_removed(tmp_path: Path, monkeypatc
     assert (tmp_path / "data.mdb").read_bytes() == before
 
 
+def test_a_page_of_the_lock_file_that_lacks_room_is_noticed_before_it_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB leaves it sparse; the first to touch such a page of it was killed by SIGBUS."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match=r"lock\.mdb") as caught:
+            KvFile(tmp_path, ApplySettings())
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path))
+    KvFile(tmp_path, ApplySettings()).close()
+    lock = (tmp_path / "lock.mdb").stat()
+    assert lock.st_blocks * 512 >= lock.st_size
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    KvFile(tmp_path, ApplySettings()).close()  # it is there
+
+
 class Env:
     """An environment that ``meet``s its first transactions; what is left open of it is noted."""
 
