@@ -11,7 +11,7 @@ from logboom.errors import CorruptData, InvalidRequest, Unavailable
 from logboom.records import RecordBlock
 from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
-from logboom.wire import shown
+from logboom.wire import Frame, shown
 
 KEYS_MAX: Final = 10_000
 SCAN_CHUNK: Final = 1_000
@@ -55,13 +55,27 @@ async def make_fresh(backend: Any, header: Mapping[str, Any], partition_id: Part
     await backend.wait_applied(partition_id, target, deadline)
 
 
-async def get(backend: Any, header: Mapping[str, Any], deadline: float) -> tuple[dict[str, Any], list[Any]]:
-    """Header and body of VALUES."""
-    partition_id = partition_of_header(backend, header)
-    keys = field_of(header, "keys", list)
-    if not 1 <= len(keys) <= KEYS_MAX or not all(isinstance(k, bytes) for k in keys):
+def keys_of(frame: Frame) -> list[bytes]:
+    """Of a GET: in its header, or, of more than that has room for, ``lengths`` there and the keys in the body."""
+    keys = frame.header.get("keys")
+    if keys is None and "lengths" in frame.header:
+        keys, at = [], 0
+        for length in field_of(frame.header, "lengths", list):
+            if type(length) is not int or not 0 <= length <= len(frame.body) - at:
+                raise InvalidRequest(f"a key of {shown(length)} bytes, of {len(frame.body) - at} that are left")
+            keys.append(bytes(frame.body[at : at + length]))
+            at += length
+        if at != len(frame.body):
+            raise InvalidRequest(f"keys of {at} bytes in a body of {len(frame.body)}")
+    if not isinstance(keys, list) or not 1 <= len(keys) <= KEYS_MAX or not all(isinstance(k, bytes) for k in keys):
         raise InvalidRequest(f"keys must be 1 to {KEYS_MAX} byte strings")
-    await make_fresh(backend, header, partition_id, deadline)
+    return keys
+
+
+async def get(backend: Any, frame: Frame, deadline: float) -> tuple[dict[str, Any], list[Any]]:
+    """Header and body of VALUES."""
+    partition_id, keys = partition_of_header(backend, frame.header), keys_of(frame)
+    await make_fresh(backend, frame.header, partition_id, deadline)
     with backend.using(partition_id) as machine:
         try:
             values, position = await backend.offload.run(lambda: machine.get(keys))

@@ -30,18 +30,22 @@ from logboom.errors import (
     LogboomError,
     ProtocolError,
     QuotaExceeded,
+    RecordTooLarge,
     Unauthenticated,
     Unavailable,
 )
 from logboom.settings import Settings
 from logboom.types import PartitionId
-from logboom.wire import FLAG_MORE, PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
+from logboom.wire import FLAG_MORE, PROTOCOL_VERSION, REPLY_BYTES_MAX, Buffer, Frame, Kind, encode, shown
 from ports.net import Connection
 
 log = structlog.get_logger(__name__)
 
-FEATURES: Final = ("ack", "log_scan")
-"""What clients may ask for beyond the first release: a submit that does not say what to wait for; LOG_SCAN."""
+FEATURES: Final = ("ack", "log_scan", "keys_in_body")
+"""What clients may ask for beyond the first release: a submit that does not say what to wait for; LOG_SCAN; a GET of
+more keys than its header has room for."""
+EFFECTIVE: Final = (Kind.SUBMITTED, Kind.ADMIN_REPLY)
+"""Answers to what has been done already."""
 EXPIRE_S: Final = 0.02
 
 
@@ -118,6 +122,8 @@ class Session:
         self.submits = Submits(self, service)
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._one_piece = asyncio.Lock()
+        self._reply_bytes_max = min(REPLY_BYTES_MAX, 2 * service.settings.net.client_send_buffer_bytes)
+        """What is above the second is cut as if it had not been read."""
 
     @property
     def is_open(self) -> bool:
@@ -187,15 +193,26 @@ class Session:
     def reply(
         self, request_id: int, kind: Kind, header: dict[str, Any], body: Sequence[Buffer] = (), *, flags: int = 0
     ) -> None:
-        """One frame to the client; nothing once it is gone."""
-        if self._open and (request_id or kind is Kind.ERROR):
-            self.connection.send(encode(kind, header, body, request_id=request_id, flags=flags))
+        """One frame to the client, or an error that says that it is too large; nothing once it is gone."""
+        if not self._open or not request_id:
+            return
+        try:
+            frame = encode(
+                kind, header, body, request_id=request_id, flags=flags, frame_bytes_max=self._reply_bytes_max
+            )
+        except RecordTooLarge as error:
+            if kind in EFFECTIVE:
+                error.outcome = "unknown"
+            self.fail(request_id, error)
+        else:
+            self.connection.send(frame)
 
     def fail(self, request_id: int, error: LogboomError) -> None:
         """An ERROR frame."""
         self._service.counts.failed(error)
         log.debug("request_refused", remote=self.remote, request_id=request_id, code=error.code, error=error.message)
-        self.reply(request_id, Kind.ERROR, error.to_wire())
+        if self._open:
+            self.connection.send(encode(Kind.ERROR, error.to_wire(), request_id=request_id))
 
     def has_room(self) -> bool:
         """The client reads what it is sent."""
@@ -307,7 +324,7 @@ class Session:
         return float(self._backend.clock.monotonic() + timeout_ms / 1000)
 
     async def _get(self, frame: Frame) -> None:
-        header, body = await reads.get(self._backend, frame.header, self._deadline(frame.header))
+        header, body = await reads.get(self._backend, frame, self._deadline(frame.header))
         self.reply(frame.request_id, Kind.VALUES, header, body)
 
     async def _scan(self, frame: Frame) -> None:

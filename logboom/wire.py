@@ -24,12 +24,18 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from logboom.errors import IncompatibleVersion, ProtocolError
+from logboom.errors import IncompatibleVersion, ProtocolError, RecordTooLarge
 
 PROTOCOL_VERSION: Final = 1
 PREFIX: Final = struct.Struct("<IBBHIQ")
 PREFIX_BYTES: Final = PREFIX.size
+FRAME_BYTES_MAX: Final = (1 << 32) + 3
+"""What can be written at all."""
 HEADER_BYTES_MAX: Final = 256 * 1024
+"""Of what strangers may send, a node's clients among them: decoded, a header takes many times its size. Who trusts the
+other side takes headers as large as frames."""
+REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Largest frame that a client takes from its node, all of it header if need be."""
 FLAG_MORE: Final = 1
 PLACE_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 64 * 1024
@@ -130,12 +136,29 @@ def encode(
     *,
     request_id: int = 0,
     flags: int = 0,
+    header_bytes_max: int = FRAME_BYTES_MAX,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
 ) -> list[Buffer]:
-    """The buffers of one frame: one for prefix and header, then ``body`` as given (not copied)."""
+    """The buffers of one frame: one for prefix and header, then ``body`` as given (not copied).
+
+    Raises RecordTooLarge for what is above the bounds: those of whoever is to read it.
+    """
     packed: bytes = msgpack.packb(header, use_bin_type=True)
     size = PREFIX_BYTES - 4 + len(packed) + sum(map(len, body))
+    if len(packed) > header_bytes_max:
+        raise _too_large(kind, "header", len(packed), header_bytes_max)
+    if size + 4 > frame_bytes_max:
+        raise _too_large(kind, "frame", size + 4, frame_bytes_max)
     prefix = PREFIX.pack(size, kind, flags, PROTOCOL_VERSION, len(packed), request_id)
     return [prefix + packed, *body]
+
+
+def _too_large(kind: Kind, what: str, size: int, limit: int) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"{kind.name}: a {what} of {size} bytes; the other side takes {limit}: ask for less at a time",
+        size=size,
+        limit=limit,
+    )
 
 
 def shown(value: Any) -> str:
@@ -150,13 +173,19 @@ class FrameDecoder:
     """
 
     def __init__(
-        self, *, frame_bytes_max: int, shared: memoryview | None = None, place_bytes: int = PLACE_BYTES
+        self,
+        *,
+        frame_bytes_max: int,
+        header_bytes_max: int = HEADER_BYTES_MAX,
+        shared: memoryview | None = None,
+        place_bytes: int = PLACE_BYTES,
     ) -> None:
         """``shared``: what is read elsewhere than into its place; others may use it, between ``room`` and the next.
 
         Frames of ``place_bytes`` and more get a place of their own, once a part of them has come.
         """
         self.frame_bytes_max = frame_bytes_max
+        self.header_bytes_max = header_bytes_max
         self._shared = shared
         self._place_bytes = place_bytes
         self._buffer = bytearray()
@@ -188,7 +217,7 @@ class FrameDecoder:
         if place is None or self._filled < len(place):
             return []
         self._place, self._filled = None, 0
-        return [_parse(memoryview(place))]
+        return [_parse(memoryview(place), self.header_bytes_max)]
 
     def feed(self, data: Buffer, *, frames_max: int = 0) -> list[Frame]:
         """Take bytes as they come; returns the frames that are now whole, ``frames_max`` of them at most (0: all).
@@ -223,11 +252,12 @@ class FrameDecoder:
                 break
             if offset == 0 and size == whole:
                 # The common case of one large frame: hand the buffer over instead of copying it.
-                frames.append(_parse(memoryview(buffer)))
+                frames.append(_parse(memoryview(buffer), self.header_bytes_max))
                 self._buffer = bytearray()
                 self._target = 0
                 return frames
-            frames.append(_parse(memoryview(bytes(memoryview(buffer)[offset : offset + whole]))))
+            frame = memoryview(bytes(memoryview(buffer)[offset : offset + whole]))
+            frames.append(_parse(frame, self.header_bytes_max))
             offset += whole
             self._target = 0
             if len(frames) == frames_max:
@@ -245,7 +275,7 @@ class FrameDecoder:
             self._buffer, self._target = bytearray(), 0
 
 
-def _parse(frame: memoryview) -> Frame:
+def _parse(frame: memoryview, header_bytes_max: int) -> Frame:
     _, kind, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
     if version != PROTOCOL_VERSION:
         raise IncompatibleVersion(
@@ -256,7 +286,7 @@ def _parse(frame: memoryview) -> Frame:
     if kind not in KINDS:
         raise ProtocolError(f"unknown frame kind {kind}", kind=kind)
     end = PREFIX_BYTES + header_length
-    if header_length > HEADER_BYTES_MAX or end > len(frame):
+    if header_length > header_bytes_max or end > len(frame):
         raise ProtocolError(f"frame header of {header_length} bytes does not fit", size=header_length)
     try:
         header = msgpack.unpackb(frame[PREFIX_BYTES:end], raw=False, strict_map_key=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from logboom.wire import Frame
+from logboom.wire import HEADER_BYTES_MAX, Frame
 
 Buffer = bytes | bytearray | memoryview
 
@@ -33,6 +33,8 @@ class ConnectionLimits:
 
     unauthenticated_frame_bytes: int = 4 * 1024
     frame_bytes: int = 1024 * 1024
+    header_bytes: int = HEADER_BYTES_MAX
+    """Of a frame's header, once the other side is introduced; before that ``HEADER_BYTES_MAX`` at most."""
     handshake_s: float = 5.0
     frame_s: float = 10.0
     """A frame that has begun must end within this."""
@@ -58,7 +60,7 @@ class Connection(Protocol):
         ...
 
     def authenticated(self) -> None:
-        """The handshake is done: raise the frame limit and drop the handshake deadline."""
+        """The handshake is done: raise the limits of frames and drop the handshake deadline."""
         ...
 
     def send(self, buffers: Sequence[Buffer]) -> None:

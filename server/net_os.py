@@ -161,6 +161,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def authenticated(self) -> None:
         """See Connection."""
         self._decoder.frame_bytes_max = self._limits.frame_bytes
+        self._decoder.header_bytes_max = self._limits.header_bytes
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None

@@ -407,6 +407,7 @@ class Node:
                 limits=ConnectionLimits(
                     unauthenticated_frame_bytes=net.unauthenticated_frame_bytes,
                     frame_bytes=net.peer_frame_bytes,
+                    header_bytes=net.peer_frame_bytes,
                     handshake_s=net.handshake_ms / 1000,
                     frame_s=net.frame_ms / 1000,
                     send_buffer_bytes=net.peer_send_buffer_bytes,

@@ -340,7 +340,11 @@ class Client(Operations, LogReading, Cursors, Waits):
         node: str | None = None,
         timeout: float | None = None,
     ) -> list[Value | None]:
-        """Several keys from one consistent view."""
+        """Several keys, 10,000 at most, from one consistent view: hence always one request.
+
+        Raises RecordTooLarge, at once, for more keys, or values, than fit into one frame (`net.client_frame_bytes`;
+        and, at a node of an earlier release, keys of more than 256 KiB).
+        """
         return await self._reader.get_many(
             partition_id,
             keys,

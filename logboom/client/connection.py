@@ -13,9 +13,18 @@ from functools import partial
 from typing import Any, Final, cast
 
 from logboom.errors import LogboomError, Unauthenticated, Unavailable, UnknownOutcome, WrongNode, from_wire
-from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, FrameDecoder, Kind, encode
+from logboom.wire import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    PROTOCOL_VERSION,
+    REPLY_BYTES_MAX,
+    Buffer,
+    Frame,
+    FrameDecoder,
+    Kind,
+    encode,
+)
 
-FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CLIENT_NAME: Final = "logboom-py/0.1"
 BEAT_S: Final = 1.0
 PING_AFTER_S: Final = 1.0
@@ -66,7 +75,9 @@ class NodeConnection(asyncio.BufferedProtocol):
         self.address = address
         self.welcome: dict[str, Any] = {}
         self.closed = False
-        self._decoder = FrameDecoder(frame_bytes_max=FRAME_BYTES_MAX)
+        self._frame_bytes_max = FRAME_BYTES_MAX
+        """Of what we send: what the node says in WELCOME."""
+        self._decoder = FrameDecoder(frame_bytes_max=REPLY_BYTES_MAX, header_bytes_max=REPLY_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
@@ -110,7 +121,7 @@ class NodeConnection(asyncio.BufferedProtocol):
                 hello = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME, "cluster": cluster, "token": token}
                 try:
                     connection.welcome = (await connection.request(Kind.HELLO, hello)).header
-                    connection._check_identity()  # noqa: SLF001 - its own class
+                    connection._welcomed()  # noqa: SLF001 - its own class
                 except BaseException:
                     connection.close()
                     raise
@@ -122,6 +133,11 @@ class NodeConnection(asyncio.BufferedProtocol):
             why = str(error) or f"no answer within {timeout} s"
             raise Unavailable(f"{address} cannot be reached: {why}", address=address) from error
         return connection
+
+    def _welcomed(self) -> None:
+        """Raises WrongNode."""
+        self._check_identity()
+        self._frame_bytes_max = self.welcome.get("frame_bytes", FRAME_BYTES_MAX)
 
     def _check_identity(self) -> None:
         """With TLS, the certificate must name the node that answered."""
@@ -218,9 +234,12 @@ class NodeConnection(asyncio.BufferedProtocol):
                     return
 
     def post(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer], answered: Answered) -> int:
-        """Send, and be told of the answer. Not when it is closed. What comes back is for ``forget``."""
+        """Send, and be told of the answer. Not when it is closed. What comes back is for ``forget``.
+
+        Raises RecordTooLarge for what the node would cut the connection for.
+        """
         request_id = next(self._ids)
-        frame = encode(kind, header, body, request_id=request_id)
+        frame = self._encoded(request_id, kind, header, body)
         self._expect()
         self._replies[request_id] = answered
         if len(self._replies) > 1 or self._queue:
@@ -235,8 +254,23 @@ class NodeConnection(asyncio.BufferedProtocol):
         if self._replies.pop(request_id, None) is not None:
             self._send(encode(Kind.CANCEL, {}, request_id=request_id))
 
+    def _encoded(
+        self, request_id: int, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = ()
+    ) -> list[Buffer]:
+        return encode(
+            kind,
+            header,
+            body,
+            request_id=request_id,
+            header_bytes_max=HEADER_BYTES_MAX,
+            frame_bytes_max=self._frame_bytes_max,
+        )
+
     async def request(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = ()) -> Frame:
-        """Send, wait for the reply. Cancelling tells the node. Raises the node's error, or UnknownOutcome."""
+        """Send, wait for the reply. Cancelling tells the node.
+
+        Raises the node's error, UnknownOutcome, or, for what it would not take, RecordTooLarge.
+        """
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
         reply: asyncio.Future[Frame] = self._loop.create_future()
@@ -251,7 +285,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
         request_id = next(self._ids)
-        frame = encode(kind, header, request_id=request_id)  # what cannot be leaves nothing behind
+        frame = self._encoded(request_id, kind, header)
         self._expect()
         stream = self._streams[request_id] = _Stream()
         finished = False

@@ -29,6 +29,8 @@ __all__ = ("AtLeast", "LogBatch", "Reader", "block_of", "close_now", "decode_val
 
 AtLeast = int | Token | Literal["session"] | None
 """How new a read has to be."""
+KEYS_BYTES: Final = 128 * 1024
+"""Keys of a GET that travel in its header."""
 SMALL_SCAN: Final = 1_000
 """Scans of up to so many keys share the connection; larger ones get one of their own, which may be slowed down."""
 
@@ -109,20 +111,20 @@ class Reader(LogStreams):
         node: str | None,
         deadline: float,
     ) -> list[Value | None]:
-        """Values in the order of ``keys``; None where there is none."""
+        """Values in the order of ``keys``; None where there is none. Raises RecordTooLarge: a node would take fewer."""
         mode = self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness)
-
-        async def ask(connection: NodeConnection) -> Frame:
-            header = {
-                "partition": partition_id,
-                "keys": list(keys),
-                "timeout_ms": self._left_ms(deadline),
-                **mode,
-            }
-            return await connection.request(Kind.GET, header)
 
         if not keys:
             return []
+        large = sum(map(len, keys)) + 3 * len(keys) > KEYS_BYTES
+
+        async def ask(connection: NodeConnection) -> Frame:
+            header = {"partition": partition_id, "timeout_ms": self._left_ms(deadline), **mode}
+            if large and "keys_in_body" in connection.welcome.get("features", ()):
+                lengths = list(map(len, keys))
+                return await connection.request(Kind.GET, {**header, "lengths": lengths}, [b"".join(keys)])
+            return await connection.request(Kind.GET, {**header, "keys": list(keys)})
+
         frame = await self._cluster.retry(self._where(mode, node), ask, deadline=deadline)
         self.seen(frame.header["global_index"])
         values = block_of(frame, len(keys)).payloads()

@@ -29,6 +29,8 @@ FAILURES_MAX: Final = 20
 """In a row, without anything in between;"""
 FETCH_ROWS: Final = 1_000
 """Records asked for at a time,"""
+FETCH_RANGES: Final = 8_192
+"""of so many parts of them: they are all in one header;"""
 FETCH_BYTES: Final = 8 * MIB
 """and bytes, about."""
 RANGES_MAX: Final = 64
@@ -242,17 +244,19 @@ class LogStreams:
         """See Client.fetch."""
         found: list[bytes] = []
         rows: list[list[Any]] = []
-        size = 0
+        size = parts = 0
         for each in descriptors:
             ranges = None if select is None else [list(part) for part in select(each)]
             if ranges is not None and len(ranges) > RANGES_MAX:
                 raise InvalidRequest(f"{len(ranges)} ranges of one record; at most {RANGES_MAX}")
             nbytes = each.size if ranges is None else sum(length for _, length in ranges)
-            if rows and (len(rows) == FETCH_ROWS or size + nbytes > FETCH_BYTES):
+            full = len(rows) == FETCH_ROWS or parts + len(ranges or ()) > FETCH_RANGES
+            if rows and (full or size + nbytes > FETCH_BYTES):
                 found += await self._fetch(rows, node, deadline)
-                rows, size = [], 0
+                rows, size, parts = [], 0, 0
             rows.append([each.partition_id, each.index, ranges])
             size += nbytes
+            parts += len(ranges or ())
         return found + (await self._fetch(rows, node, deadline) if rows else [])
 
     async def _fetch(self, rows: list[list[Any]], node: str | None, deadline: float) -> list[bytes]:

@@ -8,9 +8,11 @@ import signal
 
 import pytest
 
-from logboom import Add, Client, Put, RecordBlock, Status
+from logboom import Add, Client, Delete, Put, RecordBlock, Status
+from logboom.client.connection import NodeConnection
 from logboom.errors import LogboomError, NoSuchPartition, Overloaded, RecordTooLarge
 from logboom.testing import LocalCluster
+from logboom.wire import HEADER_BYTES_MAX, Kind
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
 
@@ -127,6 +129,29 @@ async def test_a_follower_forwards_on_request(cluster: LocalCluster) -> None:
         async with Client(cluster.addresses[follower]) as other:
             receipt = await other.submit(1, Put(b"via", b"follower"))
         assert await boom.get(1, b"via", at_least=receipt.global_index) == b"follower"
+
+
+async def test_results_of_many_records_come_back_the_short_way_and_the_long(cluster: LocalCluster) -> None:
+    """Found by reading: a byte for each was more than a header might have; a node was cut off for it."""
+    count = HEADER_BYTES_MAX + 1000
+    block = RecordBlock.from_records([(Delete(b"none") if k % 2 else Put(b"k", b"")).record() for k in range(count)])
+    body, status = (block.metadata, block.data), bytes((Status.OK, Status.NOT_FOUND))
+    header = {"producer": bytes(16), "epoch": 0, "wait": "applied", "timeout_ms": 30_000, "forward": True}
+    part = [2, 0, 0, count, *map(len, body)]
+    leader = await asyncio.to_thread(cluster.leader)
+    for node in (leader, next(n for n in cluster.nodes if n != leader)):
+        at = await NodeConnection.open(cluster.addresses[node], tls=None, timeout=5.0, token=None)
+        reply = await at.request(Kind.SUBMIT, {**header, "parts": [part]}, body)
+        assert reply.header["parts"][0][-1] == status * (count // 2)
+        at.close()
+    assert "link_cut" not in "".join(cluster.log(node).read_text() for node in cluster.nodes)
+
+
+async def test_many_keys_are_read_in_one_request(cluster: LocalCluster) -> None:
+    async with Client(cluster.endpoints) as boom:
+        keys = [b"%0500d" % number for number in range(10_000)]
+        await boom.submit(4, [Put(key, b"%d" % number) for number, key in enumerate(keys[:1000])])
+        assert await boom.get_many(4, keys) == [b"%d" % number for number in range(1000)] + [None] * 9000
 
 
 async def test_write_behind_applies_and_survives_the_death_of_every_process() -> None:

@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from dispatcher.reads import keys_of
 from dispatcher.service import ClientService, Session
 from dispatcher.session_counts import SessionCounts
-from logboom.wire import Frame, Kind
+from logboom.errors import InvalidRequest
+from logboom.settings import NetSettings, Settings
+from logboom.types import KIB, MIB
+from logboom.wire import Frame, FrameDecoder, Kind
 from partitions.compaction import Leases
 from ports.net import Connection
 
@@ -39,9 +45,14 @@ class Backend:
         return lambda: None
 
 
-def opened(connection: Any) -> Session:
+def opened(connection: Any, **settings: Any) -> Session:
     session = Session(
-        cast(ClientService, SimpleNamespace(backend=Backend(), sessions={}, counts=SessionCounts(), tracer=None))
+        cast(
+            ClientService,
+            SimpleNamespace(
+                backend=Backend(), sessions={}, counts=SessionCounts(), tracer=None, settings=Settings(**settings)
+            ),
+        )
     )
     session.opened(cast(Connection, connection))
     return session
@@ -119,3 +130,48 @@ async def test_what_is_cancelled_in_the_turn_in_which_it_came_gives_its_place_ba
         while session._tasks:  # noqa: ASYNC110 - they end in the next turns
             await asyncio.sleep(0)
     assert connection.sent == 0
+
+
+class Heard:
+    congested, remote = False, "?"
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        self.frames += FrameDecoder(frame_bytes_max=MIB).feed(b"".join(buffers))
+
+
+async def test_an_answer_that_would_cut_the_connection_is_an_error_instead() -> None:
+    connection = Heard()
+    session = opened(connection, net=NetSettings(client_send_buffer_bytes=KIB))
+    session.reply(1, Kind.VALUES, {"metadata": 0}, [bytes(2 * KIB)])
+    session.reply(2, Kind.SUBMITTED, {"parts": [[0, 1, 2, 3, 0, bytes(2 * KIB)]]})
+    session.reply(3, Kind.VALUES, {"metadata": 0}, [bytes(KIB)])
+    told = [(frame.request_id, frame.header.get("code"), frame.header.get("outcome")) for frame in connection.frames]
+    assert told == [(1, "record_too_large", "not_applied"), (2, "record_too_large", "unknown"), (3, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "found"),
+    [
+        ({"keys": [b"a", b""]}, b"", [b"a", b""]),
+        ({"lengths": [1, 0, 2]}, b"abc", [b"a", b"", b"bc"]),
+        ({"lengths": [1, 1]}, b"abc", None),
+        ({"lengths": [1, 3]}, b"abc", None),
+        ({"lengths": [-1, 4]}, b"abc", None),
+        ({"lengths": [True]}, b"a", None),
+        ({"lengths": 3}, b"abc", None),
+        ({"lengths": []}, b"", None),
+        ({"lengths": [0] * 10_001}, b"", None),
+        ({"keys": ["a"]}, b"", None),
+        ({}, b"", None),
+    ],
+)
+def test_keys_come_in_the_header_or_in_the_body(header: Any, body: bytes, found: list[bytes] | None) -> None:
+    frame = Frame(Kind.GET, 1, header, memoryview(body))
+    if found is not None:
+        assert keys_of(frame) == found
+    else:
+        with pytest.raises(InvalidRequest):
+            keys_of(frame)

@@ -11,7 +11,7 @@ from dispatcher.service import ClientService, Session
 from dispatcher.submits import TURN_S
 from logboom.errors import LogboomError, Overloaded, Unavailable
 from logboom.records import RecordBlock
-from logboom.settings import AdmissionSettings, ClusterSettings
+from logboom.settings import AdmissionSettings, ClusterSettings, Settings
 from logboom.types import Record
 from logboom.wire import Frame, Kind
 
@@ -70,7 +70,7 @@ class Desk:
         self.backend = Backend()
         backend: Any = self.backend
         admission = AdmissionSettings(**settings)
-        self.service: Any = ClientService(backend, SimpleNamespace(admission=admission))  # type: ignore[arg-type]
+        self.service: Any = ClientService(backend, Settings(admission=admission))  # type: ignore[arg-type]
         self.connection, self.session = self.connect()
 
     def connect(self) -> tuple[Connection, Session]:
@@ -184,7 +184,7 @@ def busy(connections: int) -> tuple[Desk, list[tuple[Connection, Session]]]:
     desk = Desk()
     backend: Any = Busy()
     desk.backend = backend
-    desk.service = ClientService(backend, SimpleNamespace(admission=AdmissionSettings()))  # type: ignore[arg-type]
+    desk.service = ClientService(backend, Settings())  # type: ignore[arg-type]
     return desk, [desk.connect() for _ in range(connections)]
 
 

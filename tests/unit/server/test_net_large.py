@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from logboom import certs
+from logboom.errors import ProtocolError
 from logboom.types import KIB, MIB
-from logboom.wire import PLACE_BYTES, Frame, Kind, encode
+from logboom.wire import HEADER_BYTES_MAX, PLACE_BYTES, Frame, Kind, encode
 from ports.net import ConnectionLimits
 from tests.unit.server.net_world import LIMITS, Session, serving, until
 
 ROOM: dict[str, Any] = {**LIMITS, "frame_bytes": 4 * MIB, "send_buffer_bytes": 64 * MIB}
+WIDE: dict[str, Any] = {**ROOM, "header_bytes": 4 * MIB}
 SIZES = (3, 2 * MIB, PLACE_BYTES, 0, 700 * KIB, PLACE_BYTES - 50, 17, MIB)
 
 
@@ -29,6 +31,11 @@ class Asking(Session):
         self.frames.append(frame)
         if frame.kind is Kind.HELLO:
             self.open.authenticated()
+
+
+def headed(size: int) -> list[Any]:
+    """A frame with a header of somewhat more than ``size``."""
+    return list(encode(Kind.PAYLOAD, {"rows": bytes(size)}, [b"body"], request_id=1))
 
 
 def contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -55,3 +62,29 @@ async def test_frames_of_all_sizes_on_several_connections_at_once(secured: bool,
     for at, asker in enumerate(askers):
         got = [(frame.header["n"], frame.request_id, bytes(frame.body)) for frame in asker.frames[1:]]
         assert got == [(number, at + 1, bytes([at + 1]) * size) for number, size in enumerate(SIZES)]
+
+
+async def test_large_headers_are_taken_from_whom_the_limits_trust_with_them() -> None:
+    async with serving(frame_bytes=4 * MIB, header_bytes=4 * MIB) as it:
+        asker = Asking()
+        connection = await it.network.dial(it.address, asker, limits=ConnectionLimits(**WIDE), tls=None)
+        await until(lambda: asker.frames)
+        connection.send(headed(HEADER_BYTES_MAX))
+        await until(lambda: len(asker.frames) == 2)
+        assert (len(asker.frames[1].header["rows"]), bytes(asker.frames[1].body)) == (HEADER_BYTES_MAX, b"body")
+        connection.close()
+        await until(lambda: asker.ends)
+
+
+async def test_from_others_they_end_the_connection() -> None:
+    async with serving(frame_bytes=4 * MIB) as it:
+        client = await it.friend()
+        await client.say(*headed(HEADER_BYTES_MAX))
+        assert isinstance((await it.session_of(0)).error, ProtocolError)
+
+
+async def test_so_they_do_before_the_introduction_whatever_the_limits() -> None:
+    async with serving(unauthenticated_frame_bytes=4 * MIB, frame_bytes=4 * MIB, header_bytes=4 * MIB) as it:
+        client = await it.client()
+        await client.say(*headed(HEADER_BYTES_MAX))
+        assert isinstance((await it.session_of(0)).error, ProtocolError)
