@@ -12,7 +12,7 @@ from dispatcher.requests import SubmitReply, SubmitRequest, encode_reply, encode
 from dispatcher.tracing import Trace, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome, from_wire
 from logboom.types import NodeId
-from logboom.wire import Frame, Kind
+from logboom.wire import Frame, Kind, encode
 from ports.clock import Clock
 from raftlog.links import Links
 
@@ -49,8 +49,11 @@ class Forwarding:
         """Answers that wait for a congested link; not more than the other side has requests under way."""
         self.tracer: Tracer | None = None
 
-    def forward(self, leader: NodeId, request: SubmitRequest, done: Done) -> None:
-        """Send a request on; ``done`` gets the leader's answer, or UnknownOutcome if the link breaks."""
+    def forward(self, leader: NodeId, request: SubmitRequest, done: Done) -> bool:
+        """Send a request on; ``done`` gets the leader's answer, or UnknownOutcome if the link breaks.
+
+        False: it is too large for a frame between nodes, and the client has to go to the leader itself.
+        """
         if self._bytes + request.nbytes > self._bytes_max:
             raise Overloaded(
                 "too many forwarded requests are under way; go to the leader",
@@ -62,10 +65,14 @@ class Forwarding:
             )
         number = next(self._next)
         header, body = encode_submit(request, now=self._clock.monotonic())
-        if not self._links.send(leader, Kind.FORWARD, header, body, request_id=number):
+        frame = encode(Kind.FORWARD, header, body, request_id=number)
+        if sum(map(len, frame)) > self._links.limits.frame_bytes:
+            return False
+        if not self._links.send_frame(leader, Kind.FORWARD, frame):
             raise UnknownOutcome("the leader cannot be reached from here", outcome="not_applied")
         self._open[number] = _Forwarded(leader, request.nbytes, request.deadline, done)
         self._bytes += request.nbytes
+        return True
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
         """FORWARD: a request from another node's client. FORWARDED: the answer to one of ours."""

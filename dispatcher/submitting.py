@@ -106,8 +106,7 @@ class Submitting:
         leader = pipeline.raft.engine.leader
         if leader is None or leader == pipeline.node_id:
             raise Unavailable("there is no leader right now; try again", retry_after=0.05)
-        if request.forward and not request.forwarded:
-            pipeline.forwarding.forward(leader, request, done)
+        if request.forward and not request.forwarded and pipeline.forwarding.forward(leader, request, done):
             return
         raise NotLeader(f"{leader} leads", leader=pipeline.address_of(leader))
 

@@ -10,9 +10,10 @@ import pytest
 
 from logboom import Add, Client, Delete, Put, RecordBlock, Status
 from logboom.client.connection import NodeConnection
-from logboom.errors import LogboomError, NoSuchPartition, Overloaded, RecordTooLarge
+from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge
 from logboom.testing import LocalCluster
-from logboom.wire import HEADER_BYTES_MAX, Kind
+from logboom.types import MIB
+from logboom.wire import HEADER_BYTES_MAX, Kind, encode
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
 
@@ -144,6 +145,26 @@ async def test_results_of_many_records_come_back_the_short_way_and_the_long(clus
         reply = await at.request(Kind.SUBMIT, {**header, "parts": [part]}, body)
         assert reply.header["parts"][0][-1] == status * (count // 2)
         at.close()
+    assert "link_cut" not in "".join(cluster.log(node).read_text() for node in cluster.nodes)
+
+
+async def test_what_fills_a_frame_is_not_passed_on_but_sent_to_the_leader(cluster: LocalCluster) -> None:
+    """Found by reading: with what one node adds for the other it was more than a frame, and the link was cut."""
+    leader = await asyncio.to_thread(cluster.leader)
+    at = await NodeConnection.open(
+        cluster.addresses[next(n for n in cluster.nodes if n != leader)], tls=None, timeout=5.0, token=None
+    )
+    blocks = [RecordBlock.from_records([Put(b"k", bytes(size)).record()]) for size in (3 * MIB, 3 * MIB, 2 * MIB)]
+    header = {"producer": bytes(16), "epoch": 0, "wait": "committed", "timeout_ms": 30_000, "forward": True}
+    parts = [[p, 0, 0, 1, len(block.metadata), len(block.data)] for p, block in enumerate(blocks)]
+    body = [section for block in blocks for section in (block.metadata, block.data)]
+    over = sum(map(len, encode(Kind.SUBMIT, {**header, "parts": parts}, body))) - at.welcome["frame_bytes"]
+    body[-1], parts[-1][-1] = body[-1][over:], parts[-1][-1] - over
+    body[-2] = RecordBlock.from_columns(payloads=[body[-1]], keys=[b"k"]).metadata
+    with pytest.raises(NotLeader) as refused:
+        await at.request(Kind.SUBMIT, {**header, "parts": parts}, body)
+    assert refused.value.leader == cluster.addresses[leader]
+    at.close()
     assert "link_cut" not in "".join(cluster.log(node).read_text() for node in cluster.nodes)
 
 

@@ -16,6 +16,7 @@ from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOu
 from logboom.records import RecordBlock
 from logboom.types import Level, NodeId, PartitionId, ProducerId
 from logboom.wire import Buffer, FrameDecoder, Kind, encode
+from ports.net import ConnectionLimits
 from tests.unit.raftlog.world import VirtualClock, VirtualLoop
 
 FOLLOWER, LEADER = NodeId("f"), NodeId("l")
@@ -27,6 +28,7 @@ class Wire:
     def __init__(self) -> None:
         self.full = self.cut = False
         self.ups: Counter[NodeId] = Counter()
+        self.limits = ConnectionLimits(frame_bytes=1 << 20)
         self.other: Forwarding
         self.own: NodeId
 
@@ -36,9 +38,12 @@ class Wire:
     def send(
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
     ) -> bool:
+        return self.send_frame(peer, kind, encode(kind, header, body, request_id=request_id))
+
+    def send_frame(self, peer: NodeId, kind: Kind, buffers: Sequence[Buffer]) -> bool:
         if self.full or self.cut:
             return False
-        raw = b"".join(bytes(part) for part in encode(kind, header, body, request_id=request_id))
+        raw = b"".join(bytes(part) for part in buffers)
         for frame in FrameDecoder(frame_bytes_max=1 << 20).feed(raw):
             self.other.on_frame(self.own, frame)
         return True
@@ -64,8 +69,8 @@ class Pair:
         self.up.other, self.up.own = self.leader, FOLLOWER
         self.down.other, self.down.own = self.follower, LEADER
 
-    def forward(self, sequence: int = 0) -> None:
-        self.follower.forward(LEADER, _request(self.loop.now + 5.0, sequence), self.answers.append)
+    def forward(self, sequence: int = 0) -> bool:
+        return self.follower.forward(LEADER, _request(self.loop.now + 5.0, sequence), self.answers.append)
 
     def answer(self, number: int) -> None:
         request, done = self.asked[number]
@@ -172,6 +177,17 @@ def test_what_cannot_be_sent_on_was_not_applied(pair: Pair) -> None:
         pair.forward()
     assert caught.value.outcome == "not_applied"
     assert pair.follower._bytes == 0
+
+
+def test_what_is_too_large_for_a_frame_between_nodes_is_not_sent_on(pair: Pair) -> None:
+    """Found by reading: the leader cut the link, Raft's, too, at each attempt."""
+    sizes: list[int] = []
+    pair.up.send_frame = lambda peer, kind, buffers: sizes.append(sum(map(len, buffers))) or True  # type: ignore[method-assign]
+    assert pair.forward()
+    for limit, sent in ((sizes[0], True), (sizes[0] - 1, False)):
+        pair.up.limits = ConnectionLimits(frame_bytes=limit)
+        assert pair.forward() is sent
+    assert len(sizes) == len(pair.follower._open) == 2
 
 
 def test_requests_on_the_way_are_bounded() -> None:
