@@ -159,7 +159,7 @@ class Machine(Protocol):
     def scan(
         self, *, start: bytes, end: bytes | None, limit: int, chunk: int
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
-        """Keys in [start, end) ascending, in chunks, all from one view; ``limit`` 0: all."""
+        """Keys in [start, end) ascending, all from one view, in chunks of so many keys, or fewer; ``limit`` 0: all."""
         ...
 
     def digest(self) -> tuple[bytes, Position]:

@@ -25,6 +25,8 @@ from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
 
 ENTRY_BYTES: Final = 200
 """Roughly what a key in memory costs beside its bytes."""
+CHUNK_BYTES: Final = 256 << 10
+"""Of a scan (a value may go over): as many as there are scans may wait for clients that do not read."""
 LOAD_BYTES: Final = 4 << 20
 """Of one transaction of ``load``."""
 
@@ -122,16 +124,17 @@ class KvMachine:
         """See Machine."""
         file, changes, position = self._snapshot()
         rows: list[tuple[bytes, Value]] = []
-        count = 0
+        count = nbytes = 0
         with file:
             for key, raw in _merged(file.entries(start), changes, start=start):
                 if (end is not None and key >= end) or (limit and count >= limit):
                     break
                 rows.append((key, _value(raw)))
                 count += 1
-                if len(rows) >= chunk:
+                nbytes += len(key) + len(raw)
+                if len(rows) >= chunk or nbytes >= CHUNK_BYTES:
                     yield rows, position
-                    rows = []
+                    rows, nbytes = [], 0
         yield rows, position
 
     def digest(self) -> tuple[bytes, Position]:

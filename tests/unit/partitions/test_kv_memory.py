@@ -13,7 +13,7 @@ from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines.kv import ENTRY_BYTES, KvMachine
+from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine
 from partitions.machines.kv_file import KvFile
 
 KEYS = [b"k%02d" % k for k in range(40)]
@@ -222,3 +222,14 @@ def test_what_is_being_saved_is_read_though_the_file_has_it_not_yet(
     model.check()
     assert model.crash() == 5
     model.machine.close()
+
+
+def test_chunks_of_a_scan_are_bounded_by_bytes_too(tmp_path: Path) -> None:
+    """Found by trying: a thousand values of 20 KiB were more than a node queues for one client, which was cut."""
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    value, keys = bytes(20 << 10), [b"%04d" % number for number in range(50)]
+    machine.apply([batch(1, [Put(key, value) for key in keys])], lambda _: (position(1), {}))
+    rows = [rows for rows, _ in machine.scan(start=b"", end=None, limit=0, chunk=1000)]
+    assert [key for chunk in rows for key, _ in chunk] == keys
+    assert all(sum(len(key) + len(value) for key, value in chunk) <= CHUNK_BYTES + len(value) for chunk in rows)
+    machine.close()
