@@ -16,6 +16,7 @@ from dispatcher.leadership import Leadership
 from dispatcher.pipeline import Pipeline
 from dispatcher.pressure import Pressure
 from dispatcher.read_budget import ReadBudget
+from dispatcher.scans import Scans
 from dispatcher.scrubbing import Scrubbing
 from dispatcher.signals import Signals
 from dispatcher.views import Views
@@ -64,6 +65,11 @@ class Backend(Pipeline):
         """What all streams of records share."""
         reads = self.settings.reads
         return ReadBudget(bytes_max=reads.memory_bytes, segments_max=reads.segments_max)
+
+    @cached_property
+    def scans(self) -> Scans:
+        """Scans over the state of one partition."""
+        return Scans(self, scans_max=self.settings.reads.scans_max)
 
     @cached_property
     def views(self) -> Views:

@@ -8,7 +8,7 @@ is read in the order of the logs, each batch once however many of its records ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -73,7 +73,7 @@ def _ranges(given: Any, number: int) -> list[tuple[int, int]] | None:
     return [(offset, length) for offset, length in given]
 
 
-async def fetch(backend: Any, header: Mapping[str, Any]) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+async def fetch(backend: Any, header: Mapping[str, Any]) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
     """Headers and bodies of DATA: rows in any order, each once. Raises IndexCompacted, CorruptData, Unavailable."""
     numbers, lengths, body = list[int](), list[int](), list[bytes]()
     for partition, rows in groupby(parse(backend, header), key=lambda each: each.partition_id):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from dispatcher.requests import field_of
@@ -14,7 +14,6 @@ from logboom.types import GlobalLogIndex, PartitionId
 from logboom.wire import Frame, shown
 
 KEYS_MAX: Final = 10_000
-SCAN_CHUNK: Final = 1_000
 
 
 def state_damaged(backend: Any, partition_id: PartitionId, machine: Machine, error: CorruptData) -> None:
@@ -103,34 +102,6 @@ async def digest(backend: Any, partition_id: PartitionId) -> tuple[bytes, Positi
             state_damaged(backend, partition_id, machine, error)
             return None
     return found if partition_id in backend.machines else None
-
-
-async def scan(
-    backend: Any, header: Mapping[str, Any], deadline: float
-) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
-    """Headers and bodies of ENTRIES, one chunk each; a chunk may be empty."""
-    partition_id = partition_of_header(backend, header)
-    start, end = scan_range(header)
-    limit = field_of(header, "limit", int, 0)
-    await make_fresh(backend, header, partition_id, deadline)
-    with backend.using(partition_id) as machine:
-        chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
-        try:
-            while True:
-                step = await backend.offload.run(lambda: next(chunks, None))
-                if step is None:
-                    return
-                rows, position = step
-                yield entries(rows, position)
-                if partition_id not in backend.partition_ids():
-                    raise backend.missing(partition_id)
-        except CorruptData as error:
-            state_damaged(backend, partition_id, machine, error)
-            raise
-        finally:
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
 
 
 def entries(rows: list[tuple[bytes, Value]], position: Position) -> tuple[dict[str, Any], list[Any]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Sequence
+from contextlib import aclosing
 from functools import cached_property
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from dispatcher.submits import REQUESTS_MAX, Submits, Turns
 from dispatcher.tracing import Tracer, begin
 from dispatcher.waits import Waits
 from logboom.errors import (
+    DeadlineExceeded,
     IncompatibleVersion,
     InvalidRequest,
     LogboomError,
@@ -319,42 +321,64 @@ class Session:
             log.error("request_failed", remote=self.remote, request_id=request_id, exc_info=error)
             self.fail(request_id, Unavailable(f"the node failed to answer: {type(error).__name__}"))
 
+    def _timeout(self, header: dict[str, Any]) -> float:
+        return float(min(field_of(header, "timeout_ms", int, 30_000), self._service.settings.net.request_ms_max) / 1000)
+
     def _deadline(self, header: dict[str, Any]) -> float:
-        timeout_ms = min(field_of(header, "timeout_ms", int, 30_000), self._service.settings.net.request_ms_max)
-        return float(self._backend.clock.monotonic() + timeout_ms / 1000)
+        return float(self._backend.clock.monotonic() + self._timeout(header))
+
+    def _patience(self, header: dict[str, Any]) -> float:
+        """How long a stream that holds a state waits for a client that takes nothing of it."""
+        return max(self._timeout(header), self._service.settings.net.frame_ms / 1000)
 
     async def _get(self, frame: Frame) -> None:
         header, body = await reads.get(self._backend, frame, self._deadline(frame.header))
         self.reply(frame.request_id, Kind.VALUES, header, body)
 
     async def _scan(self, frame: Frame) -> None:
-        await self._stream(frame, Kind.ENTRIES, reads.scan(self._backend, frame.header, self._deadline(frame.header)))
+        chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header))
+        await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _view(self, frame: Frame) -> None:
         partitions = self._settled_partitions(frame.header)
         chunks = self._backend.views.scan(partitions, frame.header, self._deadline(frame.header))
-        await self._stream(frame, Kind.ENTRIES, chunks)
+        await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _fetch(self, frame: Frame) -> None:
         async with self._one_piece:
             await self._stream(frame, Kind.DATA, fetching.fetch(self._backend, frame.header))
 
-    async def _stream(self, frame: Frame, kind: Kind, chunks: AsyncIterator[tuple[dict[str, Any], list[Any]]]) -> None:
+    async def _stream(
+        self,
+        frame: Frame,
+        kind: Kind,
+        chunks: AsyncGenerator[tuple[dict[str, Any], list[Any]], None],
+        *,
+        patience: float | None = None,
+    ) -> None:
         previous: tuple[dict[str, Any], list[Any]] | None = None
-        async for chunk in chunks:
-            if previous is not None:
-                await self._uncongested()
-                self.reply(frame.request_id, kind, *previous, flags=FLAG_MORE)
-            previous = chunk
+        async with aclosing(chunks):  # what they hold is let go now, however this ends
+            async for chunk in chunks:
+                if previous is not None:
+                    await self._uncongested(patience)
+                    self.reply(frame.request_id, kind, *previous, flags=FLAG_MORE)
+                previous = chunk
         if previous is not None:
             self.reply(frame.request_id, kind, *previous)
 
-    async def _uncongested(self) -> None:
+    async def _uncongested(self, patience: float | None = None) -> None:
+        """Wait until the connection takes more. Raises DeadlineExceeded once it has taken nothing for so long."""
         while self._open and self.connection.congested:
-            room = asyncio.get_running_loop().create_future()
+            room, queued = asyncio.get_running_loop().create_future(), self.connection.queued
             self._waiting[room] = None
             try:
-                await room
+                async with asyncio.timeout(patience):
+                    await room
+            except TimeoutError:
+                if self.connection.queued >= queued:
+                    raise DeadlineExceeded(
+                        f"nothing of it was taken for {patience:.3g} s", outcome="not_applied"
+                    ) from None
             finally:
                 self._waiting.pop(room, None)
 

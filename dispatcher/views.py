@@ -8,51 +8,20 @@ up is one group, and what comes out is the state at G everywhere, however long t
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 from dispatcher import reads
 from dispatcher.requests import field_of
-from logboom.commands import Value
+from dispatcher.scans import SCAN_CHUNK, Rows, View
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded, Unavailable
-from logboom.state_machine import Machine, Position
+from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.worker import ApplyWorker, Stop
 
 PARTITIONS_MAX: Final = 1024
-Rows = tuple[list[tuple[bytes, Value]], Position]
-
-
-class View:
-    """One partition's: the first chunk, which made it, and what comes after."""
-
-    def __init__(self, first: Rows | None, rest: Iterator[Rows]) -> None:
-        self.first = first
-        self._rest = rest
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def more(self) -> Rows | None:
-        """The next chunk; off the loop."""
-        with self._lock:
-            rows = None if self._closed else next(self._rest, None)
-        if self._closed:
-            self.close()
-        return rows
-
-    def close(self) -> None:
-        """Let the state go: now, or when the read that is under way ends."""
-        self._closed = True
-        if self._lock.acquire(blocking=False):
-            try:
-                close = getattr(self._rest, "close", None)
-                if close is not None:
-                    close()
-            finally:
-                self._lock.release()
 
 
 class Views:
@@ -65,7 +34,7 @@ class Views:
 
     async def scan(
         self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
-    ) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+    ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         """Headers and bodies of ENTRIES, one partition after the other, each ascending.
 
         Raises QuotaExceeded, InvalidRequest (a partition has no keys), and what any read raises.
@@ -152,7 +121,7 @@ class Views:
 
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
     """Off the loop, while nothing is applied."""
-    rest = machine.scan(start=start, end=end, limit=limit, chunk=reads.SCAN_CHUNK)
+    rest = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
     return View(next(rest, None), rest)
 
 

@@ -23,6 +23,8 @@ PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
 PARTITIONS_MAX: Final = 100_000
 SNAPSHOTS_MIN: Final = 2
+SCANS_MAX: Final = 256
+"""A state's file has room for twice as many who look at it."""
 MAY_BE_ZERO: Final = frozenset(
     (
         "slow_ms",
@@ -168,14 +170,16 @@ def check(settings: Settings) -> None:
         _wrong("snapshot.keep", f"must be {SNAPSHOTS_MIN} or more, not {settings.snapshot.keep}")
     if settings.barrier.waiters_reserved >= settings.barrier.waiters_max:
         _wrong("barrier.waiters_reserved", f"must be below barrier.waiters_max ({settings.barrier.waiters_max})")
-    sections = (settings.apply, settings.snapshot, settings.scrub, settings.admission, settings.barrier)
-    for section in (raft, log, net, *sections, settings.http, settings.trace):
+    if settings.reads.scans_max + settings.reads.views_max > SCANS_MAX:
+        _wrong("reads.scans_max", f"must be {SCANS_MAX} at most, together with reads.views_max")
+    for name in ("raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "barrier", "http", "trace"):
+        section = getattr(settings, name)
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
             least = 0 if field.name in MAY_BE_ZERO else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 what = "must be positive" if least else "must not be negative"
-                _wrong(f"{type(section).__name__.removesuffix('Settings').lower()}.{field.name}", what)
+                _wrong(f"{name}.{field.name}", what)
     _check_operators(settings)
     _check_members(cluster.members)
     known = set(map(str, range(cluster.partitions))) if cluster.overrides else set()

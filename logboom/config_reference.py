@@ -52,6 +52,7 @@ CHECKS = """\
 * `raft.election_min_ms` is over 3 x `raft.heartbeat_ms`, `raft.election_max_ms` over `raft.election_min_ms`.
 * `log.batch_bytes_max` leaves 64 KiB below `net.peer_frame_bytes` and `log.segment_bytes`.
 * `admission.node_bytes` holds at least one request (`net.client_frame_bytes`).
+* `reads.scans_max` and `reads.views_max` are 256 at most together.
 * `admission.fair_share_percent` is 1 to 100. In the environment `admission.signals` is a list with commas.
 * Member ids are unique and `node.id` is one of them; addresses are `host:port`; partitions are 1 to 100000.
 * Everything in `[cluster]` is equal on all nodes; they compare it when they connect.

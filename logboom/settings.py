@@ -168,7 +168,10 @@ class ReadSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     window_segments_max: int = 256
     """of so many segments."""
     views_max: int = 16
-    """Scans over the state of several partitions at one index, at the same time."""
+    """Scans over the state of several partitions at one index, at the same time,"""
+    scans_max: int = 128
+    """and over that of one. Each holds on to the state as it was when it began, until it ends or its client has taken
+    nothing of it for as long as the request may take (`net.frame_ms` at least)."""
 
 
 class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

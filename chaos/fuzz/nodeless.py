@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from dispatcher import reads
 from dispatcher.barriers import Barriers
 from dispatcher.read_budget import ReadBudget
 from dispatcher.requests import SubmitReply, SubmitRequest
+from dispatcher.scans import Scans
 from dispatcher.serving import SnapshotServing
 from dispatcher.watermarks import Watermarks
 from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
@@ -221,12 +222,16 @@ class NoNode:
         return 5
 
     @property
+    def scans(self) -> Scans:
+        return Scans(self, scans_max=1)
+
+    @property
     def views(self) -> Any:
         return SimpleNamespace(scan=self._view)
 
     async def _view(
         self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
-    ) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+    ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         reads.scan_range(header)
         for partition in partitions:
             await reads.make_fresh(self, header, partition, deadline)

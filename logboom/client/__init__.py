@@ -369,7 +369,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         node: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[bytes, Value]]:
-        """Keys (ascending) and values of a range, from one consistent view."""
+        """Keys (ascending) and values of a range, from one view, which ends if nothing is taken for ``timeout``."""
         return self._reader.scan(
             partition_id,
             prefix=prefix,

@@ -49,9 +49,11 @@ DAMAGE: Final = (
     lmdb.PanicError,
 )
 """What LMDB says of pages that it cannot make sense of."""
-READERS: Final = 256
-LOCK_BYTES: Final = 5 * PAGE
-"""Of a lock file with room for as many readers as there may be."""
+READERS_MAX: Final = 512
+"""Views at the same time: scans and views (`reads.*`: half as many at most), a read for each thread, and what applies,
+checks and saves, one each. Without room even applying would fail."""
+LOCK_BYTES: Final = PAGE + 64 * READERS_MAX
+"""Of a lock file with room for all of them."""
 FULL_BYTES: Final = 1 << 20
 """A disk with less left than this is full."""
 
@@ -70,7 +72,7 @@ class KvFile:
                 str(directory),
                 map_size=settings.kv_map_bytes,
                 max_dbs=3,
-                max_readers=READERS,
+                max_readers=READERS_MAX,
                 metasync=False,
                 sync=True,
                 readahead=False,

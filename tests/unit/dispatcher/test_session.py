@@ -21,7 +21,7 @@ from ports.net import Connection
 
 
 class Congested:
-    congested = True
+    congested, queued = True, 9
 
     def __init__(self) -> None:
         self.sent = 0

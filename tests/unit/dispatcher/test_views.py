@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.views import View, Views
+from dispatcher.views import Views
 from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
@@ -185,15 +185,3 @@ async def test_bounds() -> None:
         await anext(scan(backend, views, *([0] * 1025)))
     assert views.open == 0
     backend.check_nothing_is_left()
-
-
-def test_a_view_that_is_being_read_closes_afterwards() -> None:
-    machine = Machine()
-    rest = machine.scan(start=b"", end=None, limit=0, chunk=1)
-    view = View(next(rest), rest)
-    with view._lock:  # somebody reads
-        view.close()
-        assert machine.open == 1
-    assert view.more() is None
-    assert machine.open == 0
-    view.close()

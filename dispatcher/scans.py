@@ -1,0 +1,89 @@
+"""Scans over the state of one partition, and how many may be open.
+
+Each holds on to the state as it was when it began: the file behind it reuses nothing meanwhile, and has room for so
+many who look at it, among them whoever applies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any, Final
+
+from dispatcher import reads
+from dispatcher.requests import field_of
+from logboom.commands import Value
+from logboom.errors import CorruptData, QuotaExceeded
+from logboom.state_machine import Position
+
+SCAN_CHUNK: Final = 1_000
+Rows = tuple[list[tuple[bytes, Value]], Position]
+
+
+class View:
+    """One partition's: the first chunk, if that has been read, and what comes after."""
+
+    def __init__(self, first: Rows | None, rest: Iterator[Rows]) -> None:
+        self.first = first
+        self._rest = rest
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def more(self) -> Rows | None:
+        """The next chunk; off the loop."""
+        with self._lock:
+            rows = None if self._closed else next(self._rest, None)
+        if self._closed:
+            self.close()
+        return rows
+
+    def close(self) -> None:
+        """Let the state go: now, or when the read that is under way ends."""
+        self._closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                close = getattr(self._rest, "close", None)
+                if close is not None:
+                    close()
+            finally:
+                self._lock.release()
+
+
+class Scans:
+    """One node's."""
+
+    def __init__(self, backend: Any, *, scans_max: int) -> None:
+        self._backend = backend
+        self._scans_max = scans_max
+        self.open = 0
+
+    async def scan(
+        self, header: Mapping[str, Any], deadline: float
+    ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
+        """Headers and bodies of ENTRIES, one chunk each; a chunk may be empty.
+
+        Raises QuotaExceeded, and what any read raises.
+        """
+        backend = self._backend
+        partition_id = reads.partition_of_header(backend, header)
+        start, end = reads.scan_range(header)
+        limit = field_of(header, "limit", int, 0)
+        await reads.make_fresh(backend, header, partition_id, deadline)
+        if self.open >= self._scans_max:
+            raise QuotaExceeded("too many scans are open", limit=self._scans_max, used=self.open, retry_after=0.1)
+        self.open += 1
+        try:
+            with backend.using(partition_id) as machine:
+                view = View(None, machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK))
+                try:
+                    while (rows := await backend.offload.run(view.more)) is not None:
+                        yield reads.entries(*rows)
+                        if partition_id not in backend.partition_ids():
+                            raise backend.missing(partition_id)
+                except CorruptData as error:
+                    reads.state_damaged(backend, partition_id, machine, error)
+                    raise
+                finally:
+                    view.close()
+        finally:
+            self.open -= 1
