@@ -12,7 +12,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
-from logboom.errors import LogboomError, Unauthenticated, Unavailable, UnknownOutcome, WrongNode, from_wire
+from logboom.errors import (
+    InvalidRequest,
+    LogboomError,
+    Unauthenticated,
+    Unavailable,
+    UnknownOutcome,
+    WrongNode,
+    from_wire,
+)
 from logboom.wire import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -257,14 +265,17 @@ class NodeConnection(asyncio.BufferedProtocol):
     def _encoded(
         self, request_id: int, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = ()
     ) -> list[Buffer]:
-        return encode(
-            kind,
-            header,
-            body,
-            request_id=request_id,
-            header_bytes_max=HEADER_BYTES_MAX,
-            frame_bytes_max=self._frame_bytes_max,
-        )
+        try:
+            return encode(
+                kind,
+                header,
+                body,
+                request_id=request_id,
+                header_bytes_max=HEADER_BYTES_MAX,
+                frame_bytes_max=self._frame_bytes_max,
+            )
+        except (TypeError, ValueError, OverflowError) as error:  # msgpack's, of what no node has
+            raise InvalidRequest(f"{kind.name}: something that was given cannot be sent: {error}") from error
 
     async def request(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = ()) -> Frame:
         """Send, wait for the reply. Cancelling tells the node.

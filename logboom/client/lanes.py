@@ -196,6 +196,10 @@ class Lane:
                 admission_wait=patience,
                 answered=partial(self._answered, batch),
             )
+        except LogboomError as error:  # it was never sent
+            _fail(singles, error)
+            self._ended(batch)
+            return
         except Exception as error:  # noqa: BLE001 - nobody expected this one: told, and reported
             self._broke(batch, error)
             self._loop.call_exception_handler({"message": "a request that cannot be sent", "exception": error})

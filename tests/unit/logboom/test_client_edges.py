@@ -159,8 +159,12 @@ class TestStreams:
         async with cluster() as [node], Client(node.address) as boom:
             await boom.partitions()
             for number in (2**70, -(2**70)):
-                with pytest.raises((LogboomError, OverflowError)):
+                with pytest.raises(InvalidRequest, match="TAIL: something that was given cannot be sent"):
                     await anext(boom.tail(0, start=number))
+                with pytest.raises(InvalidRequest, match="GET"):
+                    await boom.get(number, b"k")
+                with pytest.raises(InvalidRequest, match="SUBMIT"):
+                    await boom.submit(0, Put(b"k", b""), producer_id=PRODUCER, sequence=number)
             assert not any(each._streams for each in boom._cluster._connections.values())
 
     @pytest.mark.parametrize("credit", [0, -1, 1.5, None])
@@ -233,3 +237,15 @@ class TestPartitions:
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
                 assert node.of(kind)[0].header["partitions"] == [0, 1, 2, 3, 9]
+
+
+async def test_a_single_command_that_a_node_would_cut_the_connection_for_was_never_sent() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await boom.submit(0, Put(b"k", b""))
+        [connection] = boom._cluster._connections.values()
+        connection._frame_bytes_max = 200
+        with pytest.raises(RecordTooLarge) as refused:
+            await boom.submit(0, Put(b"k", bytes(300)))
+        assert refused.value.outcome == "not_applied"
+        await boom.submit(0, Put(b"k", b""))
+        assert boom._submitter.budget.used == 0
