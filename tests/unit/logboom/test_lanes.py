@@ -188,7 +188,7 @@ async def test_what_cannot_be_sent_is_told_at_once_and_blocks_nobody(monkeypatch
     async with cluster() as [node], Client(node.address) as boom:
         await known(boom)
         with monkeypatch.context() as broken, loop_complains() as seen:
-            broken.setattr(boom._submitter, "_header", lambda *_, **__: {"not for msgpack": 1 << 70})
+            broken.setattr(boom._submitter, "_header", lambda *_, **__: {}["what it needs"])
             for _ in range(IN_FLIGHT_MAX + 1):
                 with pytest.raises(UnknownOutcome, match="the client failed"):
                     await boom.submit(0, Put(b"a", b""), timeout=5.0)
