@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any, Self
 
 from logboom import certs
 from logboom.config import load, to_toml
-from logboom.errors import InvalidRequest, LogboomError, Unavailable
+from logboom.errors import ConfigError, InvalidRequest, LogboomError, Unavailable
 from logboom.sync_client import SyncClient
 
 START_S = 30.0
@@ -40,8 +41,21 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def _leash(pid: int, stdin: int) -> None:
+    """Have the kernel kill a process when the other end of its stdin, a pipe, is closed: as this process ends.
+
+    It need not know of that: it may run the code of another release, or be frozen.
+    """
+    fcntl.fcntl(stdin, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(stdin, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(stdin, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
+
+
 class LocalCluster:
-    """Starts on entering (or ``start``), ends every process it started on leaving (or ``stop``)."""
+    """Starts on entering (or ``start``), ends every process it started on leaving (or ``stop``).
+
+    However this process ends, its nodes are killed with it; a temporary directory is then left behind.
+    """
 
     def __init__(
         self,
@@ -58,6 +72,7 @@ class LocalCluster:
     ) -> None:
         """``settings``: dotted paths over the defaults; ``directory``: a temporary one if not given.
 
+        Raises ConfigError for a directory that holds a cluster of another size.
         ``http``: with a port for operators on every node, ``http_addresses``; others each time.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="logboom-") if directory is None else None
@@ -65,6 +80,9 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.nodes = [f"n{k + 1}" for k in range(nodes)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._removed = False
+        self._leashes: dict[str, int] = {}
+        """Our ends of their stdins."""
         self._environment = dict(environment or {})
         self.sources: dict[str, Path] = {}
         """Nodes that run the code of another checkout, and where that is."""
@@ -83,6 +101,7 @@ class LocalCluster:
 
     def add_node(self) -> str:
         """One more, started; it waits until the cluster takes it in (``add_member``). Not with TLS. Returns its id."""
+        self._check_there()
         if self.tls_directory is not None:
             raise InvalidRequest("there is no certificate for another node")
         self._added += 1
@@ -107,12 +126,20 @@ class LocalCluster:
             self.kill(node)
         self.nodes.remove(node)
         del self._processes[node]
+        self._unleash(node)
 
     def _ports(self, nodes: int) -> list[int]:
         # A directory that is used again keeps its addresses: they are part of what the nodes agree on.
         known = self.directory / "ports"
         if known.exists():
-            return [int(p) for p in known.read_text().split()]
+            kept = [int(p) for p in known.read_text().split()]
+            if len(kept) != 2 * nodes:
+                raise ConfigError(
+                    f"{self.directory} holds a cluster that began with {len(kept) // 2} nodes, not {nodes}: "
+                    "start it with as many, or choose another directory",
+                    path="directory",
+                )
+            return kept
         ports = free_ports(2 * nodes)
         known.write_text(" ".join(map(str, ports)))
         return ports
@@ -185,20 +212,38 @@ class LocalCluster:
         self.wait_serving()
 
     def start_node(self, node: str) -> None:
-        """One node; does not wait."""
+        """One node; does not wait. Raises InvalidRequest if its data are gone with a temporary directory."""
+        self._check_there()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOGBOOM_")}
         root = str(self.sources.get(node, Path(__file__).resolve().parent.parent))
         paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
         environment.update(self._environment, PYTHONPATH=os.pathsep.join(paths))
-        with self.log(node).open("ab") as output:
-            self._processes[node] = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                [sys.executable, "-m", "logboom", "node", "--config", str(self.config(node))],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
+        self._unleash(node)
+        stdin, self._leashes[node] = os.pipe()
+        try:
+            with self.log(node).open("ab") as output:
+                process = self._processes[node] = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                    [sys.executable, "-m", "logboom", "node", "--config", str(self.config(node))],
+                    stdin=stdin,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,
+                )
+            _leash(process.pid, stdin)
+        finally:
+            os.close(stdin)
+
+    def _check_there(self) -> None:
+        if self._removed:
+            raise InvalidRequest(
+                "stop() has removed the temporary directory of this cluster: make another one, or give `directory`"
             )
+
+    def _unleash(self, node: str) -> None:
+        leash = self._leashes.pop(node, None)
+        if leash is not None:
+            os.close(leash)
 
     def wait_serving(self, timeout: float = START_S) -> None:
         """Until every running node has recovered and one of them admits."""
@@ -279,5 +324,8 @@ class LocalCluster:
                 process.kill()
                 process.wait()
         self._processes.clear()
+        for node in list(self._leashes):
+            self._unleash(node)
         if self._temporary is not None:
             self._temporary.cleanup()
+            self._removed = True

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from logboom import Add, Client, Put, Status
-from logboom.errors import LogboomError
+from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,6 +43,11 @@ def nodes_of(directory: Path) -> list[str]:
         if str(directory) in line and "node" in line.split("\0"):
             found.append(line)
     return found
+
+
+def kill_if_there(pidfd: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def test_a_local_cluster_from_the_command_line(tmp_path: Path) -> None:
@@ -86,6 +93,62 @@ def test_a_local_cluster_from_the_command_line(tmp_path: Path) -> None:
         _, err = local.communicate(timeout=30)
     assert local.returncode == 0, err
     assert not nodes_of(directory)
+
+
+def test_nodes_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys; from logboom.testing import LocalCluster\n"
+        "c = LocalCluster(nodes=2, partitions=1, directory=sys.argv[1]); c.start_node('n1'); c.start_node('n2')\n"
+        "c.kill('n2', signal.SIGSTOP); print(c.pid('n1'), c.pid('n2'), flush=True); signal.pause()"
+    )
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with ExitStack() as stack:
+            parent = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+                )
+            )
+            stack.callback(parent.kill)
+            assert parent.stdout is not None
+            ends = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+            for end in ends:
+                stack.callback(os.close, end)
+                stack.callback(kill_if_there, end)
+            parent.send_signal(number)
+            for end in ends:
+                assert select.select([end], [], [], 30)[0]
+        assert not nodes_of(tmp_path)
+
+
+def test_a_node_that_is_started_again_lives_on() -> None:
+    with LocalCluster(nodes=1, partitions=1) as cluster, cluster.client() as boom:
+        boom.submit(0, Put(b"k", b"v"))
+        for _ in range(2):
+            cluster.restart("n1")
+            cluster.wait_serving()
+            assert boom.get(0, b"k") == b"v"
+
+
+def test_stop_and_start_again(tmp_path: Path) -> None:
+    kept = LocalCluster(nodes=1, partitions=1, directory=tmp_path)
+    for _ in range(2):
+        with kept:
+            assert kept.alive("n1")
+    with LocalCluster(nodes=1, partitions=1) as cluster:
+        pass
+    with pytest.raises(InvalidRequest, match="has removed the temporary directory"):
+        cluster.start()
+    with pytest.raises(InvalidRequest, match="has removed the temporary directory"):
+        cluster.add_node()
+    assert not cluster.directory.exists()
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_directory_of_a_cluster_of_another_size_is_refused(tmp_path: Path, nodes: int) -> None:
+    LocalCluster(nodes=2, partitions=1, directory=tmp_path)
+    refused = command("local", "--dir", str(tmp_path), "--nodes", str(nodes))
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert f"began with 2 nodes, not {nodes}" in refused.stderr
 
 
 async def test_every_increment_counts_once_whatever_happens_to_leaders() -> None:
