@@ -10,34 +10,82 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import click
 
 from logboom.commands import Value
+from logboom.config import PARTITIONS_MAX
 from logboom.sync_client import SyncClient
 from logboom.types import Watermark
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
+INDEX_MAX: Final = 1 << 62
+"""What nodes take; so for ids of partitions."""
+PARTITION_MAX: Final = (1 << 32) - 1
+DURATION_S_MAX: Final = 366 * 86_400.0
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
+_PARTITIONS: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 
 
 class Duration(click.ParamType[float]):
-    """``500ms``, ``5s``, ``2m``, or plain seconds; becomes seconds."""
+    """``500ms``, ``5s``, ``2m``, or plain seconds; becomes seconds. Up to a year; 0 only with ``zero``."""
 
     name = "duration"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """See the class."""
         if isinstance(value, int | float):
             return float(value)
         found = _DURATION.fullmatch(str(value))
-        if found is None or float(found[1]) == 0:
+        if found is None or (float(found[1]) == 0 and not self._zero):
             self.fail(f"{value!r} is not a duration such as 500ms, 5s or 2m", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
+        seconds = float(found[1]) * _UNITS[found[2]]
+        if seconds > DURATION_S_MAX:
+            self.fail(f"{value!r} is longer than a year", param, ctx)
+        return seconds
+
+
+class Whole(click.IntRange):
+    """A whole number, from ``low`` to as far as nodes take it."""
+
+    def __init__(self, low: int = 0, most: int = INDEX_MAX) -> None:
+        super().__init__(low)
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See the class."""
+        found = int(super().convert(value, param, ctx))
+        if found > self._most:
+            self.fail(f"{found} is more than {self._most}", param, ctx)
+        return found
+
+
+INDEX: Final = Whole()
+PARTITION: Final = Whole(most=PARTITION_MAX)
+
+
+class Text(click.ParamType[str]):
+    """What goes to a node as text: bytes that are not UTF-8 are refused."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See the class."""
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            self.fail(f"{value!r} is not UTF-8", param, ctx)
+        return str(value)
+
+
+TEXT: Final = Text()
 
 
 class PartitionIds(click.ParamType[list[int]]):
@@ -51,10 +99,13 @@ class PartitionIds(click.ParamType[list[int]]):
             return value
         found: dict[int, None] = {}
         for part in str(value).split(","):
-            first, dash, last = part.strip().partition("-")
-            if not first.isdigit() or (dash and (not last.isdigit() or int(last) < int(first))):
+            ends = _PARTITIONS.fullmatch(part.strip())
+            first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends is not None else (1, 0)
+            if last < first:
                 self.fail(f"{value!r} is not a list of partitions such as 0,3,5-9", param, ctx)
-            found.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
+            if last > PARTITION_MAX or len(found) + last - first >= PARTITIONS_MAX:
+                self.fail(f"{value!r} names more partitions than there can be", param, ctx)
+            found.update(dict.fromkeys(range(first, last + 1)))
         return list(found)
 
 
@@ -78,13 +129,18 @@ def cluster_options(command: F) -> F:
     def wrapped(endpoints: str | None, tls_dir: str | None, token: str | None, timeout: float, **rest: Any) -> Any:
         if not endpoints:
             raise click.UsageError("no cluster given: use --endpoints host:port,... or set LOGBOOM_ENDPOINTS")
+        for endpoint in endpoints.split(","):
+            try:
+                endpoint.rpartition(":")[0].encode("idna")
+            except UnicodeError:
+                raise click.UsageError(f"endpoint {endpoint!r}: no host has such a name") from None
         return command(target=Target(endpoints, tls_dir or None, token, timeout), **rest)
 
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
     wrapped.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
         click.option("--timeout", type=Duration(), default="30s", show_default=True, help="Deadline of each request."),
-        click.option("--token", envvar="LOGBOOM_TOKEN", help="Sent to the node when connecting."),
+        click.option("--token", type=TEXT, envvar="LOGBOOM_TOKEN", help="Sent to the node when connecting."),
         click.option("--tls-dir", envvar="LOGBOOM_TLS_DIR", help="ca.pem, client.pem and client.key; LOGBOOM_TLS_DIR."),
         click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="host:port,host:port,...; LOGBOOM_ENDPOINTS."),
     ):
@@ -131,6 +187,11 @@ def to_text(raw: bytes, encoding: str) -> str:
     if encoding == "base64":
         return base64.b64encode(raw).decode()
     return raw.decode("utf-8", "backslashreplace")
+
+
+def on_terminal(stream: IO[Any] | None) -> bool:
+    """It is one. None: the process was started without that stream."""
+    return stream is not None and stream.isatty()
 
 
 def shown(value: Value | None, encoding: str) -> Any:
@@ -195,7 +256,7 @@ def _table(rows: list[Row], title: str) -> None:
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     numeric = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
-    if sys.stdout.isatty():
+    if on_terminal(sys.stdout):
         from rich import box
         from rich.console import Console
         from rich.markup import escape

@@ -1,6 +1,7 @@
 """What ``logboom submit`` reads: one command per argument list, line, JSON object, CSV row or Parquet row.
 
-Every source gives *rows*, dicts with the fields below; ``command_of`` makes commands of them.
+Every source gives *rows*, dicts with the fields below, and the number of the line that each ends in (of the row, in
+Parquet); ``command_of`` makes commands of them.
 
 ========== =======================================================================
 op         ``put`` (default with ``value``), ``delete``, ``cas``, ``add``, ``record``
@@ -17,14 +18,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import click
 
-from logboom.cli.common import to_bytes
+from logboom.cli.common import PARTITION_MAX, to_bytes
 from logboom.commands import Add, Cas, Command, Delete, Put
 from logboom.errors import LogboomError
 from logboom.types import Record
@@ -32,6 +34,7 @@ from logboom.types import Record
 Row = dict[str, Any]
 
 FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partition"))
+_DIGITS: Final = re.compile("[0-9]{1,10}")
 USAGE: Final = "put KEY VALUE | delete KEY | cas KEY EXPECTED VALUE | add KEY NUMBER... | record PAYLOAD [KEY]"
 SUFFIXES: Final = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet",
@@ -83,10 +86,16 @@ def partition_of_row(row: Row) -> int | None:
     wanted = row.get("partition")
     if wanted is None or wanted == "":
         return None
-    try:
-        return int(wanted)
-    except (TypeError, ValueError):
-        raise click.UsageError(f"partition {wanted!r} is not a number") from None
+    found: int | None = None
+    if isinstance(wanted, str) and _DIGITS.fullmatch(wanted.strip()):
+        found = int(wanted)
+    elif isinstance(wanted, int) and not isinstance(wanted, bool):
+        found = wanted
+    elif isinstance(wanted, float) and wanted.is_integer():  # a column of whole numbers with gaps has become floats
+        found = int(wanted)
+    if found is None or not 0 <= found <= PARTITION_MAX:
+        raise click.UsageError(f"partition {wanted!r} is not the number of one")
+    return found
 
 
 def _bytes(row: Row, name: str, encoding: str) -> bytes:
@@ -95,7 +104,10 @@ def _bytes(row: Row, name: str, encoding: str) -> bytes:
         raise click.UsageError(f"a command without {name!r}: {row}")
     if isinstance(value, bytes):
         return value
-    return to_bytes(value if isinstance(value, str) else json.dumps(value), encoding)
+    try:
+        return to_bytes(value if isinstance(value, str) else json.dumps(value), encoding)
+    except (TypeError, ValueError, RecursionError):
+        raise click.UsageError(f"{name!r} is no text and no bytes, but {type(value).__name__}") from None
 
 
 def _numbers(row: Row) -> list[float]:
@@ -105,14 +117,16 @@ def _numbers(row: Row) -> list[float]:
     items = numbers.split() if isinstance(numbers, str) else numbers if isinstance(numbers, list) else [numbers]
     try:
         read: list[float] = [_number(item) for item in items]
-    except ValueError:
+        # One kind per vector: a single fraction makes all of them floats.
+        return [float(n) for n in read] if any(isinstance(n, float) for n in read) else read
+    except (TypeError, ValueError, OverflowError):
         raise click.UsageError(f"add takes numbers, not {numbers!r}") from None
-    # One kind per vector: a single fraction makes all of them floats.
-    return [float(n) for n in read] if any(isinstance(n, float) for n in read) else read
 
 
 def _number(item: Any) -> float:
-    if isinstance(item, int | float) and not isinstance(item, bool):
+    if isinstance(item, bool):
+        raise TypeError("true and false are no numbers")
+    if isinstance(item, int | float):
         return item
     try:
         return int(item)
@@ -123,15 +137,23 @@ def _number(item: Any) -> float:
 # -- files
 
 
+def unit_of(form: str) -> str:
+    """What the numbers of rows count."""
+    return "row" if form == "parquet" else "line"
+
+
 def format_of(path: str, wanted: str | None) -> str:
     """The format asked for, or what the name says; lines otherwise."""
     return wanted or SUFFIXES.get(Path(path).suffix.lower(), "lines")
 
 
-def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Iterator[Row]:
-    """Rows of an open file, as they are read. Raises UsageError, naming the line."""
+def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, Row], None, None]:
+    """Rows of an open file and their lines, as they are read. Raises UsageError, naming the line.
+
+    To be closed before the file.
+    """
     if form == "parquet":
-        yield from _parquet(file)
+        yield from enumerate(_parquet(file), 1)
         return
     reader = {"lines": _raw_line if raw else _line, "jsonl": _json_line}.get(form)
     if reader is not None:
@@ -143,22 +165,26 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Iterator[Row]:
         for row in rows:
             if None in row:
                 raise click.UsageError(f"line {rows.line_num}: more columns than the first line names")
-            yield {name: value for name, value in row.items() if value not in (None, "")}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise click.UsageError(f"not CSV in UTF-8: {error}") from None
+            yield rows.line_num, {name: value for name, value in row.items() if value not in (None, "")}
+    except csv.Error as error:
+        raise click.UsageError(f"line {rows.reader.line_num}: not CSV: {error}") from None
+    except UnicodeDecodeError as error:  # which is read ahead
+        raise click.UsageError(f"not UTF-8, somewhere behind line {rows.line_num}: {error}") from None
     finally:
         text.detach()
 
 
-def _by_line(file: BinaryIO, reader: Callable[[bytes], Row]) -> Iterator[Row]:
+def _by_line(file: BinaryIO, reader: Callable[[bytes], Row]) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(file, 1):
         stripped = line.rstrip(b"\r\n")
-        if not stripped:
+        if not stripped or (reader is not _raw_line and stripped.isspace()):
             continue
         try:
-            yield reader(stripped)
+            yield number, reader(stripped)
         except (click.UsageError, LogboomError, ValueError) as error:
             raise click.UsageError(f"line {number}: {error}") from None
+        except RecursionError:
+            raise click.UsageError(f"line {number}: nested too deeply") from None
 
 
 def _line(line: bytes) -> Row:
@@ -173,6 +199,11 @@ def _json_line(line: bytes) -> Row:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise click.UsageError(f"expected a JSON object, not {row!r}")
+    if b"\\u" in line or not line.isascii():
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise click.UsageError("half of a surrogate pair is no text") from None
     return row
 
 

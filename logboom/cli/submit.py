@@ -6,16 +6,26 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import click
 
-from logboom.cli.common import Target, cluster_options, encoding_option, output_option, print_rows, talk
-from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row, read_rows, words_row
+from logboom.cli.common import (
+    PARTITION,
+    TEXT,
+    Target,
+    cluster_options,
+    encoding_option,
+    on_terminal,
+    output_option,
+    print_rows,
+    talk,
+)
+from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row, read_rows, unit_of, words_row
 from logboom.commands import to_record
+from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of
 from logboom.sync_client import SyncClient
@@ -33,7 +43,7 @@ Examples:
   printf 'put a 1\\nadd n 5\\n' | logboom submit -p 0"""
 )
 @click.argument("words", nargs=-1, metavar="[COMMAND...]")
-@click.option("-p", "--partition", type=click.IntRange(0), help="Where to.")
+@click.option("-p", "--partition", type=PARTITION, help="Where to.")
 @click.option("--by-key", is_flag=True, help="Route each command by its key.")
 @click.option("-f", "--file", "path", help="Read commands from here; - is stdin.")
 @click.option("--format", "form", type=click.Choice(["lines", "jsonl", "csv", "parquet"]), help="Default: by name.")
@@ -41,7 +51,9 @@ Examples:
 @click.option(
     "--wait", type=click.Choice(["committed", "durable", "applied"]), help="Default: the partition's own, or applied."
 )
-@click.option("--once", metavar="NAME", help="Submitting the same input again under this name takes no effect.")
+@click.option(
+    "--once", type=TEXT, metavar="NAME", help="Submitting the same input again under this name takes no effect."
+)
 @encoding_option
 @output_option
 @cluster_options
@@ -69,32 +81,46 @@ def submit(
         raise click.UsageError("give --partition or --by-key, not both")
     if words and path:
         raise click.UsageError("give a command or --file, not both")
-    if not words and path is None and sys.stdin.isatty():
+    if not words and path is None and on_terminal(sys.stdin):
         raise click.UsageError(f"nothing to submit; a command is {USAGE}")
     with target.connect() as client:
-        totals = _Totals(client, partition=partition, by_key=by_key, wait=wait, once=once)
+        totals = _Totals(client, partition=partition, by_key=by_key, wait=wait, once=once, encoding=encoding)
         if words:
-            rows: Iterable[Row] = [words_row(list(words))]
-            totals.send(rows, encoding)
+            totals.send([(0, words_row(list(words)))])
         else:
-            _from_file(totals, path or "-", form, raw=raw, encoding=encoding)
+            _from_file(totals, path or "-", form, raw=raw, output=output)
     print_rows(totals.rows(), output)
     if totals.refused:
-        talk(f"logboom: {totals.refused} of {totals.sent} commands took no effect; `results` says why [refused]")
+        totals.tell_refused()
         sys.exit(1)
 
 
-def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, encoding: str) -> None:
-    with _opened(path) as file, _progress(file, path) as source:
-        rows = read_rows(source, format_of(path, form), raw=raw)
-        while chunk := list(islice(rows, CHUNK_RECORDS)):
-            totals.send(chunk, encoding)
+def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, output: str) -> None:
+    kind = format_of(path, form)
+    try:
+        with (
+            _opened(path) as file,
+            _progress(file, path) as source,
+            closing(read_rows(source, kind, raw=raw)) as rows,
+        ):
+            totals.send(rows, unit_of(kind))
+    except BaseException as error:  # also Ctrl-C: whoever goes on must know from where
+        if totals.sent:
+            print_rows(totals.rows(), output)
+        if totals.refused:
+            totals.tell_refused()
+        if story := totals.story(error):
+            talk(f"logboom: {story}")
+        raise
     if not totals.sent:
         talk("logboom: the input was empty")
 
 
 def _opened(path: str) -> AbstractContextManager[BinaryIO]:
     if path == "-":
+        # Without a stdin, Python's is None.
+        if sys.stdin is None:
+            raise click.UsageError(f"nothing to submit: stdin is closed; a command is {USAGE}")
         return nullcontext(sys.stdin.buffer)
     try:
         return Path(path).open("rb")
@@ -103,7 +129,7 @@ def _opened(path: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
-    if path == "-" or not sys.stderr.isatty():
+    if path == "-" or not on_terminal(sys.stderr):
         return nullcontext(file)
     from rich.console import Console
     from rich.progress import wrap_file
@@ -112,13 +138,29 @@ def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
     return wrap_file(file, size, description="submitting", console=Console(stderr=True), transient=True)
 
 
+class _Chunk(NamedTuple):
+    """What one request has, and of which lines."""
+
+    parts: dict[int, list[Record]]
+    first: int
+    last: int
+
+
 class _Totals:
     """Submits chunk by chunk, each partition's records in order, and adds the receipts up."""
 
     def __init__(
-        self, client: SyncClient, *, partition: int | None, by_key: bool, wait: str | None, once: str | None
+        self,
+        client: SyncClient,
+        *,
+        partition: int | None,
+        by_key: bool,
+        wait: str | None,
+        once: str | None,
+        encoding: str,
     ) -> None:
         self._client = client
+        self._encoding = encoding
         self._partition = partition
         self._by_key = by_key
         self._wait = wait
@@ -128,28 +170,62 @@ class _Totals:
         self._sequences: Counter[int] = Counter()
         self._count: int | None = None
         self._parts: dict[int, dict[str, Any]] = {}
+        self._unit = "line"
+        self._under_way: _Chunk | None = None
+        self._before = 0
+        """Commands that were sent before that one."""
+        self._next = 1
+        """The first line that is in no request yet."""
         self.sent = 0
         self.refused = 0
 
-    def send(self, rows: Iterable[Row], encoding: str) -> None:
-        """Submit rows; returns once they are as far as ``wait`` says."""
-        for parts in _bounded(self._where(row, encoding) for row in rows):
-            self._send_parts(parts)
+    def send(self, rows: Iterable[tuple[int, Row]], unit: str = "line") -> None:
+        """Submit rows; returns once they are as far as ``wait`` says.
 
-    def _where(self, row: Row, encoding: str) -> tuple[int, Record]:
-        record = to_record(command_of(row, encoding))
-        own = partition_of_row(row)
+        Raises UsageError, naming the line: then nothing is sent of its chunk, nor behind it.
+        """
+        self._unit = unit
+        for chunk in _bounded((line, *self._where(line, row)) for line, row in rows):
+            self._under_way, self._before = chunk, self.sent
+            self._send_parts(chunk.parts)
+            self._under_way, self._next = None, chunk.last + 1
+
+    def story(self, error: BaseException) -> str:
+        """How much of the input is in after an error; empty if nothing is."""
+        chunk, unit = self._under_way, self._unit
+        before, start = (self.sent, self._next) if chunk is None else (self._before, chunk.first)
+        done = f"{before} commands were submitted before {unit} {start}"
+        # Under a name, a request's partitions are sent one after the other.
+        none = self._producer is None and isinstance(error, LogboomError) and error.outcome == "not_applied"
+        if chunk is None or none:
+            return f"{done}, none from there on" if before else ""
+        return f"{done}; {unit}s {start} to {chunk.last} may be, too"
+
+    def tell_refused(self) -> None:
+        """That some were, on stderr."""
+        talk(f"logboom: {self.refused} of {self.sent} commands took no effect; `results` says why [refused]")
+
+    def _where(self, line: int, row: Row) -> tuple[int, Record]:
+        try:
+            record = to_record(command_of(row, self._encoding))
+            own = partition_of_row(row)
+            if own is None and self._partition is None:
+                self._check_route(record)
+        except (click.UsageError, InvalidRequest) as error:
+            raise click.UsageError(f"{self._unit} {line}: {error}" if line else str(error)) from None
         if own is not None:
             return own, record
         if self._partition is not None:
             return self._partition, record
+        if self._count is None:
+            self._count = self._client.key_partitions()
+        return partition_of(record.key or b"", self._count), record
+
+    def _check_route(self, record: Record) -> None:
         if not self._by_key:
             raise click.UsageError("where to? give --partition or --by-key")
         if not record.key:
             raise click.UsageError("--by-key needs a key in every record")
-        if self._count is None:
-            self._count = self._client.key_partitions()
-        return partition_of(record.key, self._count), record
 
     def _send_parts(self, parts: dict[int, list[Record]]) -> None:
         if self._producer is None:
@@ -193,16 +269,17 @@ class _Totals:
         return [self._parts[p] for p in sorted(self._parts)]
 
 
-def _bounded(placed: Iterable[tuple[int, Record]]) -> Iterator[dict[int, list[Record]]]:
-    """Requests of at most CHUNK_BYTES (one record may be more)."""
+def _bounded(placed: Iterable[tuple[int, int, Record]]) -> Iterator[_Chunk]:
+    """Requests of at most CHUNK_RECORDS and CHUNK_BYTES (one record may be more)."""
     parts: dict[int, list[Record]] = {}
-    size = 0
-    for partition, record in placed:
+    count = size = first = last = 0
+    for line, partition, record in placed:
         nbytes = len(record.payload) + len(record.key or b"") + 16
-        if parts and size + nbytes > CHUNK_BYTES:
-            yield parts
-            parts, size = {}, 0
+        if count and (size + nbytes > CHUNK_BYTES or count == CHUNK_RECORDS):
+            yield _Chunk(parts, first, last)
+            parts, count, size = {}, 0, 0
+        first, last = first if count else line, line
         parts.setdefault(partition, []).append(record)
-        size += nbytes
+        count, size = count + 1, size + nbytes
     if parts:
-        yield parts
+        yield _Chunk(parts, first, last)

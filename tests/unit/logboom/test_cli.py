@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,9 @@ from click.testing import CliRunner
 from logboom.cli import COMMANDS, cli, exit_status, main
 from logboom.cli.common import Duration, PartitionIds
 from logboom.cli.operate import problems
-from logboom.cli.rows import command_of, read_rows, words_row
-from logboom.commands import Add, Cas, Delete, Put, to_record
+from logboom.commands import Add, Put
 from logboom.errors import BY_CODE, Unavailable
 from logboom.records import RecordBlock
-from logboom.types import Record
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, fails
 from tests.unit.logboom.test_connection import entries, records
@@ -159,98 +155,6 @@ def test_durations(text: str, seconds: float) -> None:
 
 def test_lists_of_partitions() -> None:
     assert PartitionIds().convert("5-7,0, 5", None, None) == [5, 6, 7, 0]
-
-
-# -- submit
-
-
-def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:
-    status, out, _ = run(capsys, "submit", "-p", "2", "put", "k", "v", "-o", "json")
-    assert status == 0
-    assert json.loads(out) == [
-        {"partition": 2, "records": 1, "first_index": 1, "last_index": 1, "global_index": 1, "duplicate": 0,
-         "results": {"ok": 1}}
-    ]  # fmt: skip
-    assert node.log[2] == [Put(b"k", b"v").record().payload]
-    status, out, _ = run(capsys, "submit", "-p", "2", "add", "k", "1", "2")
-    assert out.splitlines()[1].split() == ["2", "1", "2", "2", "2", "0", "ok=1"]
-
-
-def test_commands_without_effect_are_1(node: FakeNode, capsys) -> None:
-    rows = [[0, 1, 1, 1, 0, b"\x02"]]
-    node.answers[Kind.SUBMIT] = lambda s, f: s.send(f, Kind.SUBMITTED, {"parts": rows, "commit_index": 1})
-    status, out, err = run(capsys, "submit", "-p", "0", "cas", "a", "b", "c", "-o", "jsonl")
-    assert status == 1
-    assert json.loads(out)["results"] == {"mismatch": 1}
-    assert "took no effect" in err
-
-
-def test_submit_from_stdin_and_by_key(node: FakeNode, capsys, monkeypatch) -> None:
-    text = io.TextIOWrapper(io.BytesIO(b"put 'a b' 1\n\nadd n 5\n"))
-    monkeypatch.setattr(sys, "stdin", text)
-    status, out, _ = run(capsys, "submit", "--by-key", "-o", "json")
-    assert status == 0
-    assert sum(row["records"] for row in json.loads(out)) == 2
-
-
-def test_a_bad_line_is_named_and_what_went_before_is_in_order(node: FakeNode, capsys, tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"key": "a", "value": "1"}\n{"key": \n')
-    status, _, err = run(capsys, "submit", "-p", "0", "-f", str(path))
-    assert status == 2
-    assert "line 2" in err
-
-
-def test_once_takes_effect_once(node: FakeNode, capsys, tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("key,value,partition\na,1,0\nb,2,1\nc,3,0\n")
-    for _ in range(2):
-        status, out, _ = run(capsys, "submit", "-f", str(path), "--once", "load-1", "-o", "json")
-        assert status == 0
-    assert [(row["partition"], row["records"], row["duplicate"]) for row in json.loads(out)] == [(0, 2, 2), (1, 1, 1)]
-    assert (len(node.log[0]), len(node.log[1])) == (2, 1)
-
-
-def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
-    path = tmp_path / "events"
-    path.write_bytes(b"one\n\xff\xfe\r\n")
-    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw")[0] == 0
-    assert node.log[1] == [b"one", b"\xff\xfe"]
-
-
-def test_large_files_go_in_several_requests(node: FakeNode, capsys, tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"key": f"k{k}", "value": "v" * 500}) + "\n" for k in range(3000)))
-    assert run(capsys, "submit", "-p", "0", "-f", str(path))[0] == 0
-    assert len(node.log[0]) == 3000
-    assert len(node.of(Kind.SUBMIT)) > 2
-
-
-@pytest.mark.parametrize(
-    ("row", "command"),
-    [
-        ({"key": "k", "value": "v"}, Put(b"k", b"v")),
-        ({"op": "DELETE", "key": "k"}, Delete(b"k")),
-        ({"op": "cas", "key": "k", "value": "v"}, Cas(b"k", None, b"v")),
-        ({"key": "k", "numbers": [1, 2]}, Add(b"k", 1, 2)),
-        ({"op": "add", "key": "k", "value": "1 2.5"}, Add(b"k", 1.0, 2.5)),
-        ({"op": "record", "value": b"raw"}, Record(b"raw")),
-        ({"key": "k", "value": {"a": 1}}, Put(b"k", b'{"a": 1}')),
-    ],
-)
-def test_rows_become_commands(row, command) -> None:
-    assert to_record(command_of(row, "text")) == to_record(command)
-
-
-def test_words_and_parquet_say_the_same(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    table = pyarrow.table({"op": ["put", "add"], "key": [b"a", b"b"], "value": [b"1", None], "numbers": [None, [1, 2]]})
-    parquet.write_table(table, tmp_path / "x.parquet")
-    with (tmp_path / "x.parquet").open("rb") as file:
-        rows = [command_of(row, "text") for row in read_rows(file, "parquet", raw=False)]
-    assert rows == [command_of(words_row(words.split()), "text") for words in ("put a 1", "add b 1 2")]
 
 
 # -- reading
