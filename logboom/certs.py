@@ -10,12 +10,18 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from logboom.errors import ConfigError
+
+COMMON_NAME_MAX: Final = 64
+_NAME: Final = re.compile(r"[!-.0-~]+")
+"""ASCII without spaces; names of files, too."""
+_OURS: Final = frozenset(("ca", "client", "client-ca"))
 
 
 def _context(purpose: int, directory: str | Path, name: str, authority: str) -> ssl.SSLContext:
@@ -59,7 +65,18 @@ def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContex
 def make_test_authority(
     directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365
 ) -> None:
-    """Two fresh authorities, a certificate per node, one for clients. Raises ConfigError if files are in the way."""
+    """Two fresh authorities, a certificate per node, one for clients.
+
+    Raises ConfigError if files are in the way, or for a name that cannot be in a certificate.
+    """
+    if not nodes:
+        raise ConfigError("certificates of which nodes? name at least one", path="nodes")
+    for node in nodes:
+        if not _NAME.fullmatch(node) or node in _OURS or len(node) > COMMON_NAME_MAX:
+            raise ConfigError(f"{node!r} cannot be a node's name in a certificate and of a file", path="nodes")
+    for host in hosts:
+        if not _NAME.fullmatch(host) and not _address(host):
+            raise ConfigError(f"{host!r} cannot be a host's name in a certificate", path="hosts")
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
     if (root / "ca.pem").exists():
@@ -142,10 +159,15 @@ class _Authority:
 def _general(name: str) -> Any:
     from cryptography import x509
 
+    address = _address(name)
+    return x509.DNSName(name) if address is None else x509.IPAddress(address)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return x509.IPAddress(ipaddress.ip_address(name))
+        return ipaddress.ip_address(name)
     except ValueError:
-        return x509.DNSName(name)
+        return None
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows
+from logboom.cli.common import PARTITION, TEXT, Target, cluster_options, output_option, print_one, print_rows
 from logboom.client.cursors import CursorRow
 
 
@@ -16,7 +16,7 @@ def cursors() -> None:
 
 
 _partition = click.option(
-    "-p", "--partition", type=click.IntRange(0), help="In this partition's log; without it, in the global order."
+    "-p", "--partition", type=PARTITION, help="In this partition's log; without it, in the global order."
 )
 
 
@@ -31,7 +31,7 @@ def list_(target: Target, output: str) -> None:
 
 
 @cursors.command("set", epilog="Example:  logboom cursors set billing 1200 -p 3 --force")
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @click.argument("position", type=click.IntRange(1))
 @_partition
 @click.option("--force", is_flag=True, help="Also back: what follows is read again.")
@@ -47,7 +47,7 @@ def set_(target: Target, name: str, position: int, partition: int | None, force:
 
 
 @cursors.command(epilog="Example:  logboom cursors delete billing -p 3 --yes")
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @_partition
 @click.option("--yes", is_flag=True, help="Do it: its consumer begins anew.")
 @output_option

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import Target, cluster_options, output_option, print_rows, talk
+from logboom.cli.common import TEXT, Target, cluster_options, output_option, print_rows, talk
 from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient
 
@@ -33,7 +33,7 @@ def list_(target: Target, node: str | None, output: str) -> None:
 
 
 @members.command(epilog="Example:  logboom members add n4=10.0.0.4:7801@10.0.0.4:7701")
-@click.argument("member", metavar="ID=PEER_HOST:PORT@CLIENT_HOST:PORT")
+@click.argument("member", type=TEXT, metavar="ID=PEER_HOST:PORT@CLIENT_HOST:PORT")
 @click.option("--learner", is_flag=True, help="Keep it one that does not vote until `promote`.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it votes.")
 @output_option
@@ -55,7 +55,7 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
 
 
 @members.command(epilog="Example:  logboom members promote n4")
-@click.argument("node")
+@click.argument("node", type=TEXT)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it votes.")
 @output_option
 @cluster_options
@@ -67,7 +67,7 @@ def promote(target: Target, node: str, no_wait: bool, output: str) -> None:
 
 
 @members.command(epilog="Example:  logboom members remove n2")
-@click.argument("node")
+@click.argument("node", type=TEXT)
 @output_option
 @cluster_options
 def remove(target: Target, node: str, output: str) -> None:
@@ -77,7 +77,7 @@ def remove(target: Target, node: str, output: str) -> None:
 
 
 @members.command(epilog="Example:  logboom members transfer n3")
-@click.argument("to", required=False)
+@click.argument("to", type=TEXT, required=False)
 @output_option
 @cluster_options
 def transfer(target: Target, to: str | None, output: str) -> None:

@@ -115,7 +115,7 @@ def demo(
 @click.option("--dir", "directory", required=True, type=click.Path(), help="Where to write.")
 @click.option("--nodes", required=True, help="Node ids, comma-separated.")
 @click.option("--hosts", default="", help="Further host names for every node's certificate.")
-@click.option("--days", default=365, show_default=True, type=click.IntRange(1))
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 36_500))
 @click.option("--if-missing", is_flag=True, help="Do nothing if there is an authority already.")
 def make_certs(directory: str, nodes: str, hosts: str, days: int, if_missing: bool) -> None:
     """A test authority, a certificate per node, one for clients. Not for production."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import output_option, print_one, print_rows, talk
+from logboom.cli.common import on_terminal, output_option, print_one, print_rows, talk
 from logboom.cli.node import server_module
 
 EXIT_UNHEALTHY: Final = 5
@@ -21,7 +21,7 @@ PATH: Final = click.Path(exists=True, path_type=Path)
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
     """A bar on a terminal's stderr; nothing elsewhere. Told what is under way, bytes done, bytes in all."""
-    if not sys.stderr.isatty():
+    if not on_terminal(sys.stderr):
         yield lambda _what, _done, _total: None
         return
     from rich.console import Console

@@ -8,7 +8,17 @@ from typing import Any
 
 import click
 
-from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows, talk
+from logboom.cli.common import (
+    PARTITION,
+    TEXT,
+    Target,
+    Whole,
+    cluster_options,
+    output_option,
+    print_one,
+    print_rows,
+    talk,
+)
 from logboom.cli.cursors import cursor_row
 from logboom.client.reads import watermark_of
 from logboom.errors import InvalidRequest, LogboomError, Unavailable
@@ -183,7 +193,9 @@ def partitions() -> None:
 
 
 @partitions.command(epilog="Example:  logboom partitions create --state-machine log --count 4")
-@click.option("--state-machine", help="kv, log, or one that the nodes have registered; else the cluster's usual one.")
+@click.option(
+    "--state-machine", type=TEXT, help="kv, log, or one that the nodes have registered; else the cluster's usual one."
+)
 @click.option("--mode", type=click.Choice(["write_ahead", "write_behind"]), help="Else the cluster's usual one.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="How many.")
 @output_option
@@ -199,7 +211,7 @@ def create(target: Target, state_machine: str | None, mode: str | None, count: i
 
 
 @partitions.command(epilog="Example:  logboom partitions destroy 9 --yes")
-@click.argument("partition", type=click.IntRange(0))
+@click.argument("partition", type=PARTITION)
 @click.option("--yes", is_flag=True, help="Do it: everything in there is gone, on all nodes.")
 @output_option
 @cluster_options
@@ -213,8 +225,8 @@ def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
 
 
 @partitions.command(epilog="Example:  logboom partitions void 3 --index 4711 --yes")
-@click.argument("partition", type=click.IntRange(0))
-@click.option("--index", type=click.IntRange(1), multiple=True, help="A record of the lost batch; may be repeated.")
+@click.argument("partition", type=PARTITION)
+@click.option("--index", type=Whole(1), multiple=True, help="A record of the lost batch; may be repeated.")
 @click.option("--all", "all_", is_flag=True, help="Every lost batch of the partition that is shown in `status`.")
 @click.option("--yes", is_flag=True, help="Do it: what was in there is gone for good.")
 @output_option
@@ -269,7 +281,7 @@ def list_(target: Target, output: str) -> None:
 
 def _action(name: str, explained: str) -> None:
     @partitions.command(name, help=explained, epilog=f"Example:  logboom partitions {name} 3 --node n2")
-    @click.argument("partition", type=click.IntRange(0))
+    @click.argument("partition", type=PARTITION)
     @click.option("--node", required=True, help="At which node (id or address).")
     @output_option
     @cluster_options

@@ -10,6 +10,9 @@ from typing import Any
 import click
 
 from logboom.cli.common import (
+    INDEX,
+    PARTITION,
+    TEXT,
     Duration,
     F,
     Target,
@@ -34,8 +37,10 @@ def _freshness(command: F) -> F:
     for option in (
         click.option("--node", help="Ask this node (id or address)."),
         click.option("--stale", is_flag=True, help="Whatever the node has."),
-        click.option("--at-least", type=click.IntRange(0), metavar="G", help="Any node that has applied this far."),
-        click.option("--max-staleness", type=Duration(), help="Any node that has what was committed so long ago."),
+        click.option("--at-least", type=INDEX, metavar="G", help="Any node that has applied this far."),
+        click.option(
+            "--max-staleness", type=Duration(zero=True), help="Any node that has what was committed so long ago."
+        ),
     ):
         option(command)
     return command
@@ -43,7 +48,7 @@ def _freshness(command: F) -> F:
 
 @click.command(epilog="Example:  logboom get -p 3 greeting")
 @click.argument("keys", nargs=-1, required=True)
-@click.option("-p", "--partition", type=click.IntRange(0), help="Which partition; without it, by key.")
+@click.option("-p", "--partition", type=PARTITION, help="Which partition; without it, by key.")
 @_freshness
 @encoding_option
 @output_option
@@ -82,11 +87,11 @@ def get(
 
 
 @click.command(epilog="Example:  logboom scan -p 3 --prefix user/ --limit 10")
-@click.option("-p", "--partition", type=click.IntRange(0), required=True)
+@click.option("-p", "--partition", type=PARTITION, required=True)
 @click.option("--prefix", help="Keys that begin so.")
 @click.option("--start", help="First key.")
 @click.option("--end", help="Where to stop, exclusive.")
-@click.option("--limit", type=click.IntRange(0), default=0, help="At most so many; 0: all.")
+@click.option("--limit", type=INDEX, default=0, help="At most so many; 0: all.")
 @_freshness
 @encoding_option
 @output_option
@@ -126,18 +131,18 @@ def scan(
 
 
 @click.command(epilog="Examples:  logboom tail -p 3 -f      logboom tail --start-global 100 -o jsonl")
-@click.option("-p", "--partition", type=click.IntRange(0), help="One partition; without it, all in global order.")
-@click.option("--start", type=click.IntRange(0), default=0, help="First index (with -p); 0: the earliest.")
-@click.option("--start-global", type=click.IntRange(0), default=0, help="First global index.")
+@click.option("-p", "--partition", type=PARTITION, help="One partition; without it, all in global order.")
+@click.option("--start", type=INDEX, default=0, help="First index (with -p); 0: the earliest.")
+@click.option("--start-global", type=INDEX, default=0, help="First global index.")
 @click.option(
     "--start-time", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]), help="What was written from then on (UTC)."
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is appended.")
 @click.option("--applied", is_flag=True, help="Only what has taken effect at the node.")
 @click.option("--key-prefix", help="Only records whose keys begin so (with -p).")
-@click.option("--header", metavar="NAME[=VALUE]", help="Only records with this header (with -p).")
+@click.option("--header", type=TEXT, metavar="NAME[=VALUE]", help="Only records with this header (with -p).")
 @click.option("--from-first", is_flag=True, help="Where records have been removed, begin with the first that is there.")
-@click.option("--limit", type=click.IntRange(0), default=0, help="At most so many records; 0: all.")
+@click.option("--limit", type=INDEX, default=0, help="At most so many records; 0: all.")
 @click.option("--node", help="Ask this node (id or address).")
 @click.option("--raw", is_flag=True, help="Payload bytes instead of kv commands.")
 @encoding_option

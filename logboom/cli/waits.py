@@ -12,10 +12,14 @@ from typing import Any, Final
 import click
 
 from logboom.cli.common import (
+    INDEX,
+    INDEX_MAX,
+    PARTITION_MAX,
     Duration,
     PartitionIds,
     Target,
     cluster_options,
+    on_terminal,
     output_option,
     print_one,
     print_rows,
@@ -24,7 +28,8 @@ from logboom.cli.common import (
 )
 from logboom.types import BarrierProgress, BarrierResult, WatermarkUpdate
 
-_RECEIPT: Final = re.compile(r"(\d+):(\d+)")
+_RECEIPT: Final = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
+_COUNT: Final = re.compile(r"0*[1-9][0-9]{0,9}")
 EVERY_S: Final = 0.2
 
 
@@ -36,7 +41,7 @@ class Receipt(click.ParamType[tuple[int, int]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """See the class."""
         found = _RECEIPT.fullmatch(str(value))
-        if found is None:
+        if found is None or int(found[1]) > PARTITION_MAX or int(found[2]) > INDEX_MAX:
             self.fail(f"{value!r} is not partition:global_index such as 3:1200", param, ctx)
         return int(found[1]), int(found[2])
 
@@ -50,9 +55,9 @@ class When(click.ParamType[datetime]):
         """See the class."""
         try:
             when = datetime.now(UTC) if value == "now" else datetime.fromisoformat(str(value))
-        except ValueError:
+            return when.astimezone()
+        except (ValueError, OverflowError):  # also the first and last of days: elsewhere they are in another year
             self.fail(f"{value!r} is not a time such as 2026-11-22T03:05:00+01:00, or now", param, ctx)
-        return when.astimezone()
 
 
 class Mode(click.ParamType[str | int]):
@@ -64,7 +69,7 @@ class Mode(click.ParamType[str | int]):
         """See the class."""
         if value in ("all", "any"):
             return str(value)
-        if not str(value).isdigit() or int(value) < 1:
+        if not _COUNT.fullmatch(str(value)):
             self.fail(f"{value!r} is neither all nor any nor a number of partitions", param, ctx)
         return int(value)
 
@@ -76,7 +81,7 @@ Examples:
   logboom barrier --receipt 0:1180 --receipt 3:1200 --level durable --watch
   logboom barrier --at now --scope quorum"""
 )
-@click.option("-g", "--global-index", type=click.IntRange(0), help="Wait until this is reached.")
+@click.option("-g", "--global-index", type=INDEX, help="Wait until this is reached.")
 @click.option("--receipt", "receipts", type=Receipt(), multiple=True, help="A partition and its own index, 3:1200.")
 @click.option("--at", type=When(), help="All that is committed before the leader's clock shows this; or `now`.")
 @click.option("-p", "--partitions", type=PartitionIds(), help="Such as 0,3,5-9; without it, all.")
@@ -126,7 +131,7 @@ def barrier(
 
 def _watched(steps: Iterator[BarrierProgress], output: str) -> BarrierResult:
     """The last step's, after all others were shown."""
-    if output == "table" and sys.stderr.isatty():
+    if output == "table" and on_terminal(sys.stderr):
         return _bar(steps)
     for step in steps:
         if step.done is not None:
@@ -178,7 +183,7 @@ def watermarks(
     """Where partitions are on a node, and how far all of them have applied."""
     with target.connect() as client:
         updates = client.watermarks_stream(partitions, node=node, every=every)
-        if follow and output == "table" and sys.stdout.isatty():
+        if follow and output == "table" and on_terminal(sys.stdout):
             _live(updates)
             return
         for update in updates:

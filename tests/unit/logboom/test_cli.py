@@ -19,6 +19,8 @@ from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, fails
 from tests.unit.logboom.test_connection import entries, records
 
+HUGE = "9" * 24
+
 
 def run(capsys, *args: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stop:
@@ -78,6 +80,39 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
         (["status", "--timeout", "soon"], "500ms"),
         (["tail", "--start", "3"], "--partition"),
         (["get", "-p", "0", "--encoding", "hex", "xyz"], "not hex"),
+        (["barrier", "-g", "1", "-p", "²"], "0,3,5-9"),
+        (["barrier", "-g", "1", "-p", "0-4000000000"], "more partitions than"),
+        (["barrier", "-g", "1", "-p", "9999999999"], "more partitions than"),
+        (["barrier", "-g", "1", "--mode", "²"], "neither all nor any"),
+        (["barrier", "-g", HUGE], "is more than"),
+        (["barrier", "--receipt", f"0:{HUGE}"], "3:1200"),
+        (["barrier", "--receipt", "9999999999:1"], "3:1200"),
+        (["barrier", "--at", "0001-01-01"], "is not a time"),
+        (["get", "-p", HUGE, "k"], "is more than"),
+        (["get", "-p", "0", "--at-least", HUGE, "k"], "is more than"),
+        (["get", "-p", "0", "--timeout", f"{HUGE}h", "k"], "longer than a year"),
+        (["get", "-p", "0", "--timeout", "0", "k"], "500ms"),
+        (["scan", "-p", "0", "--limit", HUGE], "is more than"),
+        (["tail", "--start-global", HUGE], "is more than"),
+        (["tail", "-p", "0", "--start", HUGE], "is more than"),
+        (["watermarks", "-p", HUGE], "0,3,5-9"),
+        (["partitions", "destroy", HUGE, "--yes"], "is more than"),
+        (["partitions", "void", "0", "--index", HUGE], "is more than"),
+        (["partitions", "create", "--state-machine", "\udcff"], "not UTF-8"),
+        (["submit", "-p", HUGE, "put", "a", "b"], "is more than"),
+        (["submit", "-p", "0", "--once", "\udcff", "put", "a", "b"], "not UTF-8"),
+        (["cursors", "set", "\udcff", "5"], "not UTF-8"),
+        (["cursors", "delete", "x", "-p", HUGE, "--yes"], "is more than"),
+        (["members", "promote", "\udcff"], "not UTF-8"),
+        (["status", "--token", "\udcff"], "not UTF-8"),
+        (["status", "--endpoints", "a..b:7701"], "'a..b:7701'"),
+        (["status", "--endpoints", f"127.0.0.1:1,{'a' * 64}:7701"], "no host has such a name"),
+        (["certs", "--dir", "/nowhere/x", "--nodes", ""], "at least one"),
+        (["certs", "--dir", "/nowhere/x", "--nodes", "n1,ä"], "'ä'"),
+        (["certs", "--dir", "/nowhere/x", "--nodes", "../n1"], "'../n1'"),
+        (["certs", "--dir", "/nowhere/x", "--nodes", "client"], "'client'"),
+        (["certs", "--dir", "/nowhere/x", "--nodes", "n1", "--hosts", "ä"], "'ä'"),
+        (["certs", "--dir", "/nowhere/x", "--nodes", "n1", "--days", "9999999"], "9999999"),
         (["node", "--id", "n1"], "node.data_dir"),
         (["node", "--config", "/nowhere/n.toml"], "No such file"),
     ],
@@ -153,6 +188,10 @@ def test_durations(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds
 
 
+def test_nothing_is_a_duration_where_that_means_something() -> None:
+    assert Duration(zero=True).convert("0", None, None) == 0.0
+
+
 def test_lists_of_partitions() -> None:
     assert PartitionIds().convert("5-7,0, 5", None, None) == [5, 6, 7, 0]
 
@@ -170,6 +209,16 @@ def test_get_prints_values_and_misses(node: FakeNode, capsys) -> None:
     assert json.loads(out) == [{"key": "6161", "value": "ff"}, {"key": "62", "value": None}]
     assert "no such key: 62" in err
     assert node.of(Kind.GET)[0].header["keys"] == [b"aa", b"b"]
+
+
+def test_get_with_no_staleness_is_asked_so(node: FakeNode, capsys) -> None:
+    block = RecordBlock.from_columns(payloads=[b"bv"])
+    body = [bytes(block.metadata), bytes(block.data)]
+    header = {"found": [True], "metadata": len(body[0]), "data": len(body[1]), "global_index": 4}
+    node.answers[Kind.GET] = lambda s, f: s.send(f, Kind.VALUES, header, body)
+    assert run(capsys, "get", "-p", "0", "k", "--max-staleness", "0")[0] == 0
+    asked = node.of(Kind.GET)[0].header
+    assert (asked["read"], asked["max_staleness_ms"]) == ("bounded", 0)
 
 
 def test_scan_and_tail_stream(node: FakeNode, capsys) -> None:
