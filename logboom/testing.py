@@ -44,11 +44,12 @@ def free_ports(count: int) -> list[int]:
 def _leash(pid: int, stdin: int) -> None:
     """Have the kernel kill a process when the other end of its stdin, a pipe, is closed: as this process ends.
 
-    It need not know of that: it may run the code of another release, or be frozen.
+    It need not know of that: it may run the code of another release, or be frozen. Only Linux can do so.
     """
-    fcntl.fcntl(stdin, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(stdin, fcntl.F_SETOWN, pid)
-    fcntl.fcntl(stdin, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
+    if sys.platform == "linux":
+        fcntl.fcntl(stdin, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(stdin, fcntl.F_SETOWN, pid)
+        fcntl.fcntl(stdin, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
 
 
 class LocalCluster:
