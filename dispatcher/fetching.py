@@ -93,7 +93,7 @@ async def fetch(backend: Any, header: Mapping[str, Any]) -> AsyncGenerator[tuple
 
 
 async def _of_one_batch(backend: Any, log: PartitionLog, rows: Sequence[Wanted]) -> list[Found]:
-    """Those of the rows, from the first on, that are in the same batch."""
+    """Those of the rows, from the first on, that are in the same batch and in one answer."""
     first = rows[0].record
     if first > log.durable_index:
         raise Unavailable(f"partition {log.partition_id} has no record {first} here yet", retry_after=0.05)
@@ -107,7 +107,13 @@ async def _of_one_batch(backend: Any, log: PartitionLog, rows: Sequence[Wanted])
 
         def read() -> list[Found]:
             (batch,) = log.chunks.at(position, 1).batches()
-            return [_pick(batch, each) for each in here]
+            picked, size = list[Found](), 0
+            for each in here:
+                picked.append(_pick(batch, each))
+                size += sum(map(len, picked[-1].parts))
+                if size >= ANSWER_BYTES:
+                    break
+            return picked
 
         found: list[Found] = await backend.offload.run(read)
     except DamagedBatch as damage:
@@ -140,6 +146,10 @@ def _pick(batch: Batch, wanted: Wanted) -> Found:
                 f"record {wanted.record} of partition {wanted.partition_id} has {len(payload)} bytes, "
                 f"not {length} from {offset} on"
             )
+    if sum(length for _, length in wanted.ranges) > len(payload):
+        raise InvalidRequest(
+            f"record {wanted.record} of partition {wanted.partition_id} has {len(payload)} bytes, fewer than its ranges"
+        )
     return Found(wanted.number, [payload[offset : offset + length] for offset, length in wanted.ranges])
 
 

@@ -95,7 +95,11 @@ class Merge:
         picked, nbytes, segments = list[Picked](), 0, set[tuple[PartitionId, int]]()
         while self._heads and self._heads[0][0] <= horizon:
             global_index, partition, place = self._heads[0]
-            if place.segment == NOWHERE_SEGMENT:  # behind the horizon: it was declared void
+            if place.segment == NOWHERE_SEGMENT:  # behind the horizon: it was declared void, or has turned up
+                now = self._logs[partition].place(self._next[partition])
+                if now is not None and now.segment != NOWHERE_SEGMENT:
+                    heapq.heapreplace(self._heads, (now.global_index, partition, now))
+                    continue
                 heapq.heappop(self._heads)
                 self.voids += 1
                 self._next[partition] += 1

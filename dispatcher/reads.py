@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from dispatcher.requests import field_of
 from logboom.commands import Value, pack_numbers
-from logboom.errors import CorruptData, InvalidRequest, Unavailable
+from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge, Unavailable
 from logboom.records import RecordBlock
 from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
-from logboom.wire import Frame, shown
+from logboom.wire import REPLY_BYTES_MAX, Frame, shown
 
 KEYS_MAX: Final = 10_000
 
@@ -75,15 +75,20 @@ async def get(backend: Any, frame: Frame, deadline: float) -> tuple[dict[str, An
     """Header and body of VALUES."""
     partition_id, keys = partition_of_header(backend, frame.header), keys_of(frame)
     await make_fresh(backend, frame.header, partition_id, deadline)
+    distinct = list(dict.fromkeys(keys))
     with backend.using(partition_id) as machine:
         try:
-            values, position = await backend.offload.run(lambda: machine.get(keys))
+            values, position = await backend.offload.run(lambda: machine.get(distinct))
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             raise
-    block = RecordBlock.from_columns(payloads=[b"" if v is None else encode_value(v) for v in values])
+    known = {k: None if v is None else encode_value(v) for k, v in zip(distinct, values, strict=True)}
+    size = sum(len(known[k] or b"") for k in keys)
+    if size > REPLY_BYTES_MAX:  # a key may be named ten thousand times
+        raise RecordTooLarge(f"{size} bytes of values in one answer; ask for fewer", size=size, limit=REPLY_BYTES_MAX)
+    block = RecordBlock.from_columns(payloads=[known[k] or b"" for k in keys])
     reply = {
-        "found": [v is not None for v in values],
+        "found": [known[k] is not None for k in keys],
         "metadata": len(block.metadata),
         "data": len(block.data),
         "global_index": position.applied_global_index,

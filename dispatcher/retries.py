@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.requests import SubmitReply, SubmitRequest
-from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionId
+from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionId, Status
 from partitions.worker import ApplyWorker
 
 
@@ -29,7 +29,8 @@ def already_applied(
                 found.last_index,
                 found.global_index,
                 part.records.count,
-                found.results,
+                # Of many that differ nobody keeps all.
+                bytes((Status.UNKNOWN_RESULT,)) if found.results is None else found.results,
             )
         )
     return SubmitReply(parts=tuple(parts), commit_index=commit_index)

@@ -128,6 +128,7 @@ class ApplyGroup:
         outcomes: list[AppliedBatch] = []
 
         def seal(results: Results) -> Sealed:
+            _check_results(results, applied)
             by_batch = iter(results)
             for batch, decision in zip(batches, decisions, strict=True):
                 fresh = next(by_batch) if decision.refused is None else None
@@ -190,3 +191,12 @@ class ApplyGroup:
             results,
             decision.refused,
         )
+
+
+def _check_results(results: Results, applied: Sequence[ApplyBatch]) -> None:
+    """What is remembered of these would not be taken for ours at the next start. Raises ValueError."""
+    if len(results) != len(applied):
+        raise ValueError(f"the state machine gave {len(results)} results for {len(applied)} batches")
+    for each, batch in zip(results, applied, strict=True):
+        if not isinstance(each, bytes) or len(each) not in (1, batch.count):
+            raise ValueError(f"the state machine gave {each!r:.40} as statuses of {batch.count} records")

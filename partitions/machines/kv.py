@@ -16,7 +16,7 @@ from typing import ClassVar, Final, Self
 from blake3 import blake3
 
 from logboom.commands import Value, unpack_numbers
-from logboom.errors import CorruptData, InvalidRequest
+from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import apply_blocks
 from ports.invariant import invariant
@@ -27,6 +27,8 @@ ENTRY_BYTES: Final = 200
 """Roughly what a key in memory costs beside its bytes."""
 CHUNK_BYTES: Final = 256 << 10
 """Of a scan (a value may go over): as many as there are scans may wait for clients that do not read."""
+GET_BYTES_MAX: Final = 64 << 20
+"""Of the values of one ``get``."""
 LOAD_BYTES: Final = 4 << 20
 """Of one transaction of ``load``."""
 
@@ -77,7 +79,8 @@ class KvMachine:
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
-        layers = (self._changes.state, self._saving.state)
+        with self._lock:  # a checkpoint that fails puts back what it was saving
+            layers = (self._changes.state, self._saving.state)
         with self._file.view() as file:
 
             def load(key: bytes) -> bytes | None:
@@ -114,8 +117,18 @@ class KvMachine:
             file, position = self._file.view(), self._position
             layers = (self._changes.state, self._saving.state)
             found = {key: layer[key] for layer in reversed(layers) for key in keys if key in layer}
+        raws, size = list[bytes | None](), 0
         with file:
-            raws = [found[key] if key in found else file.get(key) for key in keys]
+            for key in keys:
+                raw = found[key] if key in found else file.get(key)
+                raws.append(raw)
+                size += len(raw or b"")
+                if size > GET_BYTES_MAX:
+                    raise RecordTooLarge(
+                        f"values of more than {GET_BYTES_MAX} bytes at once; ask for fewer keys",
+                        size=size,
+                        limit=GET_BYTES_MAX,
+                    )
         return [None if raw is None else _value(raw) for raw in raws], position
 
     def scan(

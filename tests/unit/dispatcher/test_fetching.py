@@ -73,11 +73,20 @@ async def test_answers_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(sizes) <= 20 + 16
 
 
+async def test_one_record_asked_for_a_thousand_times_is_answered_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them were put together before anybody looked how much that was."""
+    monkeypatch.setattr(fetching, "ANSWER_BYTES", 20)
+    frames = [frame async for frame in fetching.fetch(world(), {"rows": [[0, 1, None]] * 1000})]
+    assert sum(len(header["rows"]) for header, _ in frames) == 1000
+    assert max(sum(header["lengths"]) for header, _ in frames) <= 20 + 3
+
+
 @pytest.mark.parametrize(
     "rows",
     [
         None, [], [[0, 1]], [[0, 0, None]], [["0", 1, None]], [[0, 1, [[0]]]], [[0, 1, [[0, -1]]]], [[0, 1, [[0, 99]]]],
-        [[0, 1, [[True, 1]]]], [[0, 1, [[0, 1]] * 65]], [[0, 1, None]] * 4097, [[0, 1 << 63, None]],
+        [[0, 1, [[True, 1]]]], [[0, 1, [[0, 1]] * 65]], [[0, 1, [[0, 3], [0, 1]]]],
+        [[0, 1, None]] * 4097, [[0, 1 << 63, None]],
     ],
 )  # fmt: skip
 async def test_what_is_no_descriptor(rows: Any) -> None:

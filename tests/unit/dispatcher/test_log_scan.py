@@ -13,9 +13,11 @@ from dispatcher.feeds import REPAIR_S, FeedRequest
 from dispatcher.log_scan import LogScan
 from logboom.client.log_batches import LogBatch, batches_of
 from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
+from logboom.records import RecordBlock
 from logboom.settings import ReadSettings
-from logboom.types import Level
+from logboom.types import Level, PartitionId, ProducerId, Record, Term
 from logboom.wire import Frame, Kind
+from partitions.batch import build_batch
 from partitions.opening import LogBase
 from tests.unit.dispatcher.reading_world import Client, World
 
@@ -302,3 +304,37 @@ class TestWhatMustNotGoUnnoticed:
         world.wake(1, PartitionDestroyed("gone", partition_id=1))
         assert isinstance(client.ends[0], PartitionDestroyed)
         assert not any(world.wakers.values())
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_batch_that_turns_up_while_the_scan_waits_in_front_of_it_is_given(follow: bool) -> None:
+    """It was taken for void: it had been nowhere when it was looked at. Nothing said that a record was missing."""
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    log, before = world.logs[0], world.batches[0][-1]
+    batch = build_batch(
+        partition_id=PartitionId(0),
+        first_index=before.last_index + 1,
+        term=Term(1),
+        timestamp_ms=2000,
+        producer=ProducerId(bytes(16)),
+        epoch=0,
+        sequence=before.last_index,
+        floor=0,
+        dense=False,
+        records=RecordBlock.from_records([Record(b"late")]),
+        previous_digest=before.digest,
+    )
+    assert log.concede(batch.last_index, batch.digest)
+    world.parent.global_index += 1  # type: ignore[misc,assignment]
+    log.commit(last_index=batch.last_index, digest=batch.digest, global_index=world.parent.global_index, term=Term(1))
+    world.batches[0].append(batch)
+    world.append(0, [b"3"])
+    begin(world, client, follow=follow, through=0 if follow else 3)
+    await settle(world)
+    assert globals_of(client) == [1]
+    assert log.append(batch)
+    world.sync(0)
+    world.wake(0)
+    await settle(world)
+    assert globals_of(client) == [1, 2, 3]

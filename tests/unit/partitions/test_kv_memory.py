@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from logboom.commands import Add, Command, Delete, Put, Value
+from logboom.errors import RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine
+from partitions.machines import kv
+from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
 from partitions.machines.kv_file import KvFile
 
 KEYS = [b"k%02d" % k for k in range(40)]
@@ -233,3 +236,61 @@ def test_chunks_of_a_scan_are_bounded_by_bytes_too(tmp_path: Path) -> None:
     assert [key for chunk in rows for key, _ in chunk] == keys
     assert all(sum(len(key) + len(value) for key, value in chunk) <= CHUNK_BYTES + len(value) for chunk in rows)
     machine.close()
+
+
+class Between(KvMachine):
+    """Somebody else has a turn when this thread is about to look at what is being saved."""
+
+    turn: Callable[[], object] | None = None
+
+    @property  # type: ignore[override]
+    def _saving(self) -> _Unsaved:
+        if self.turn is not None and threading.current_thread() is threading.main_thread():
+            turn, self.turn = self.turn, None
+            turn()
+        found: _Unsaved = self.__dict__["saving"]
+        return found
+
+    @_saving.setter
+    def _saving(self, value: _Unsaved) -> None:
+        self.__dict__["saving"] = value
+
+
+def test_what_a_failing_checkpoint_puts_back_is_never_hidden_from_apply(tmp_path: Path) -> None:
+    """Between two looks it could move from one place to the other: a sum began anew, on this node alone."""
+    machine = Between(KvFile(tmp_path, ApplySettings()))
+    machine.apply([batch(1, [Add(b"n", 1)])], lambda _: (position(1), {}))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fails(*_: object) -> None:
+        begun.set()
+        go_on.wait(10)
+        raise RuntimeError("MDB_MAP_FULL")
+
+    def checkpoint() -> None:
+        with pytest.raises(RuntimeError, match="MAP_FULL"):
+            machine.checkpoint()
+
+    machine._file.write = fails  # type: ignore[method-assign,assignment]
+    saving = threading.Thread(target=checkpoint)
+    saving.start()
+    begun.wait(10)
+
+    def ends() -> None:
+        go_on.set()
+        saving.join(0.2)  # it cannot, while this thread looks
+
+    machine.turn = ends
+    machine.apply([batch(2, [Add(b"n", 1)])], lambda _: (position(2), {}))
+    saving.join(10)
+    assert machine.get([b"n"])[0] == [(2,)]
+
+
+def test_values_of_one_get_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv, "GET_BYTES_MAX", 100)
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    rows: list[Command] = [Put(b"k%d" % k, bytes(40)) for k in range(9)]
+    machine.apply([batch(1, rows)], lambda _: (position(1), {}))
+    assert len(machine.get([b"k1", b"k2"])[0]) == 2
+    with pytest.raises(RecordTooLarge, match="ask for fewer keys"):
+        machine.get([b"k%d" % k for k in range(9)])
