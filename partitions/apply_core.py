@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logboom.errors import Voided
 from logboom.settings import ApplySettings
@@ -193,7 +193,7 @@ class ApplyGroup:
         )
 
 
-def _check_results(results: Results, applied: Sequence[ApplyBatch]) -> None:
+def _check_results(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> None:
     """What is remembered of these would not be taken for ours at the next start. Raises ValueError."""
     if len(results) != len(applied):
         raise ValueError(f"the state machine gave {len(results)} results for {len(applied)} batches")
