@@ -6,28 +6,151 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
 from logboom.client import Client
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, LogboomError, Outcome
 from logboom.types import GlobalLogIndex
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _END: Any = object()
+ANSWERS_S: Final = 0.1
+"""What is under way when a client is closed has this long to say what became of it."""
+CANCELLED_S: Final = 1.0
 
 
-async def _end(client: Client, loop: asyncio.AbstractEventLoop) -> None:
+class Background:
+    """A client and the event loop it lives on, on a thread of their own, of one process."""
+
+    def __init__(self, client: Client, *, name: str = "logboom") -> None:
+        self.client = client
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.closed = False
+        # The collector may run anything within anything, so also what takes it while this thread has it.
+        self._lock = threading.RLock()
+        self._ending: set[asyncio.Task[None]] = set()
+        # A daemon: whoever ends without closing is not waited for.
+        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self.thread.start()
+
+    def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin a request; its result or error comes through the future. Raises InvalidRequest when closed."""
+        with self._lock:  # so that ``close`` sees every task
+            if self.closed:
+                raise _closed()
+            return asyncio.run_coroutine_threadsafe(call(self.client), self.loop)
+
+    def run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """A request, and its result."""
+        self.check_thread()
+        future = self.start(call)
+        try:
+            return _wait(future)
+        except CancelledError:
+            if self.closed:
+                raise _closed(outcome="unknown") from None
+            raise
+
+    def check_thread(self) -> None:
+        """Raises InvalidRequest where waiting would be for oneself."""
+        if threading.get_ident() == self.thread.ident:
+            raise InvalidRequest(
+                "this call was made on the client's own thread, in a callback (select, on_void) or a destructor, and "
+                "would wait for itself: make it when the outer call has returned, or with another client"
+            )
+
+    def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+        """A stream, item by item."""
+
+        async def begin() -> AsyncIterator[T]:
+            return call(self.client)  # on the loop: deadlines are by its clock
+
+        iterator = self.run(lambda _: begin())
+
+        turn = asyncio.Lock()  # an interrupted step has ended before the iterator is closed
+        steps: set[asyncio.Task[Any]] = set()
+
+        async def step() -> Any:
+            steps.add(cast("asyncio.Task[Any]", asyncio.current_task()))
+            async with turn:
+                item = await anext(iterator, _END)
+            steps.clear()
+            return item
+
+        async def end() -> None:
+            for task in steps:
+                task.cancel()  # Ctrl-C may have come before anybody waited for it
+            async with turn:
+                with suppress(LogboomError):  # nobody is there to be told
+                    await _aclose(iterator)
+
+        try:
+            while (item := self._step(step)) is not _END:
+                yield item
+        finally:
+            self._end_soon(end)
+
+    def _step(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        if self.pid != os.getpid():
+            raise InvalidRequest("this iterator is the parent's, from before the fork: begin one here")
+        return self.run(lambda _: step())
+
+    def _end_soon(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have the loop end an iterator, and do not wait for it.
+
+        The collector may have come upon the iterator on any thread, the loop's own too, and within anything: nothing
+        may be waited for here, no lock be taken.
+        """
+
+        def begin() -> None:
+            if self.closed:
+                return  # that ends it
+            task = self.loop.create_task(end())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+        if self.pid == os.getpid():
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(begin)
+
+    def close(self) -> None:
+        """Close the client, end whatever is still under way, and the thread."""
+        with self._lock:
+            self.closed = True
+        asyncio.run_coroutine_threadsafe(_end(self.client), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+async def _end(client: Client) -> None:
     await client.close()
-    await loop.shutdown_asyncgens()
+    if others := _others():
+        await asyncio.wait(others, timeout=ANSWERS_S)
+    if others := _others():  # between two attempts, or asleep
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=CANCELLED_S)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _others() -> set[asyncio.Task[Any]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 async def _aclose(iterator: AsyncIterator[Any]) -> None:
     closing = getattr(iterator, "aclose", None)
     if closing is not None:
         await closing()
+
+
+def _closed(outcome: Outcome = "not_applied") -> InvalidRequest:
+    return InvalidRequest("this client is closed", outcome=outcome)
 
 
 def _wait(future: Future[T]) -> T:
@@ -46,7 +169,7 @@ def _blocking(
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(lambda client: method(client, *args, **kwargs))
+        return self._start().run(lambda client: method(client, *args, **kwargs))
 
     return call
 
@@ -64,70 +187,39 @@ def _iterating(
 
 
 class SyncClient:
-    """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork."""
+    """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork.
+
+    Callbacks (``select``, ``on_void``) run on its own thread; calls in there are refused.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._make: Callable[[], Client] = lambda: Client(*args, **kwargs)
         self._lock = threading.Lock()
         self._pid = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._client: Client | None = None
+        self._running: Background | None = None
         self._inherited: list[object] = []
         self._closed = False
         self._start()
 
-    def _start(self) -> tuple[asyncio.AbstractEventLoop, Client]:
+    def _start(self) -> Background:
+        running = self._running
+        if running is not None and running.pid == os.getpid():
+            return running
         if self._pid != os.getpid():
             # First use here. Threads do not survive a fork, so a child starts its own; another thread of the
             # parent may have held the lock just then. What the parent had is kept, so that nothing closes it here.
             self._lock = threading.Lock()
-            self._inherited.append((self._loop, self._client))
-            self._pid, self._loop, self._client = os.getpid(), None, None
+            self._inherited.append(self._running)
+            self._pid, self._running = os.getpid(), None
         with self._lock:
             if self._closed:
-                raise InvalidRequest("this client is closed")
-            if self._loop is None or self._client is None:
-                self._client = self._make()
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="logboom", daemon=True)
-                self._thread.start()
-            return self._loop, self._client
-
-    def _run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        loop, client = self._start()
-        return _wait(asyncio.run_coroutine_threadsafe(call(client), loop))
+                raise _closed()
+            if self._running is None:
+                self._running = Background(self._make())
+            return self._running
 
     def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
-        loop, client = self._start()
-
-        async def begin() -> AsyncIterator[T]:
-            return call(client)  # on the loop: deadlines are by its clock
-
-        iterator = _wait(asyncio.run_coroutine_threadsafe(begin(), loop))
-
-        turn = asyncio.Lock()  # an interrupted step has ended before the iterator is closed
-        steps: set[asyncio.Task[Any]] = set()
-
-        async def step() -> Any:
-            steps.add(cast("asyncio.Task[Any]", asyncio.current_task()))
-            async with turn:
-                item = await anext(iterator, _END)
-            steps.clear()
-            return item
-
-        async def end() -> None:
-            for task in steps:
-                task.cancel()  # Ctrl-C may have come before anybody waited for it
-            async with turn:
-                await _aclose(iterator)
-
-        try:
-            while (item := _wait(asyncio.run_coroutine_threadsafe(step(), loop))) is not _END:
-                yield item
-        finally:
-            if not loop.is_closed():  # closing the client has ended it already
-                _wait(asyncio.run_coroutine_threadsafe(end(), loop))
+        yield from self._start().iterate(call)
 
     def __enter__(self) -> Self:
         return self
@@ -140,21 +232,19 @@ class SyncClient:
         if self._pid != os.getpid():
             self._closed = True
             return
+        running = self._running
+        if running is not None:
+            running.check_thread()
         with self._lock:
             self._closed = True
-            loop, client, thread = self._loop, self._client, self._thread
-            self._loop = self._client = self._thread = None
-        if loop is None or client is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(_end(client, loop), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            running, self._running = self._running, None
+        if running is not None:
+            running.close()
 
     @property
     def last_seen(self) -> GlobalLogIndex:
         """See Client."""
-        return self._start()[1].last_seen
+        return self._start().client.last_seen
 
     partitions = _blocking(Client.partitions)
     key_partitions = _blocking(Client.key_partitions)

@@ -7,14 +7,14 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from logboom.certs import client_context
 from logboom.client import Client
 from logboom.spark.options import Target
+from logboom.sync_client import Background
 
 T = TypeVar("T")
-_END: Final[Any] = object()
 
 
 class Session:
@@ -23,23 +23,16 @@ class Session:
     def __init__(self, target: Target) -> None:
         """Raises ConfigError for TLS files that are missing, InvalidRequest for bad endpoints."""
         tls = client_context(target.tls_dir) if target.tls_dir is not None else None
-        self.client = Client(target.endpoints, token=target.token, tls=tls, timeout=target.request_timeout_ms / 1000)
-        self._loop = asyncio.new_event_loop()
-        # A daemon: Spark ends its workers without asking.
-        threading.Thread(target=self._loop.run_forever, name="logboom-spark", daemon=True).start()
+        client = Client(target.endpoints, token=target.token, tls=tls, timeout=target.request_timeout_ms / 1000)
+        self._background = Background(client, name="logboom-spark")
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future."""
-        return asyncio.run_coroutine_threadsafe(call(self.client), self._loop)
+        return self._background.start(call)
 
     def run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """A request, and its result."""
-        future = self.start(call)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._background.run(call)
 
     def prefetch(
         self,
@@ -53,7 +46,7 @@ class Session:
 
         ``timeout`` (seconds) bounds the wait for more. Raises TimeoutError.
         """
-        ahead = _Ahead[T](size, bytes_max, self._loop)
+        ahead = _Ahead[T](size, bytes_max, self._background.loop)
         filling = self.start(lambda client: ahead.fill(call(client)))
         try:
             while (found := ahead.take(timeout)) is not None:
@@ -62,25 +55,9 @@ class Session:
             # Also of a reader that stops half-way (limit): the stream ends at the node.
             filling.cancel()
 
-    def iterate(self, call: Callable[[Client], AsyncIterator[T]], *, timeout: float | None = None) -> Iterator[T]:
-        """A stream, item by item; ``timeout`` (seconds) bounds the wait for each. Raises TimeoutError."""
-
-        async def begin() -> AsyncIterator[T]:
-            return call(self.client)
-
-        items = self.run(lambda _: begin())
-
-        async def step() -> Any:
-            async with asyncio.timeout(timeout):
-                return await anext(items, _END)
-
-        try:
-            while (item := self.run(lambda _: step())) is not _END:
-                yield item
-        finally:
-            closing = getattr(items, "aclose", None)
-            if closing is not None:
-                self.run(lambda _: closing())
+    def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+        """A stream, item by item."""
+        return self._background.iterate(call)
 
 
 class _Ahead(Generic[T]):

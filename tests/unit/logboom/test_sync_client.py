@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import signal
@@ -9,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from logboom import Client, Put, SyncClient, sync_client
-from logboom.errors import DeadlineExceeded, InvalidRequest
+from logboom.client.log_batches import Descriptor
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import FakeNode, silent
 from tests.unit.logboom.test_connection import entries, records
@@ -62,13 +65,125 @@ def test_closing_ends_the_thread_and_open_iterators(node: FakeNode) -> None:
     with SyncClient(node.address) as boom:
         tail = boom.tail(0, follow=True)
         assert next(tail).first_index == 1
-        thread = boom._thread
-    assert thread is not None
-    assert not thread.is_alive()
+        running = boom._running
+    assert running is not None
+    assert not running.thread.is_alive()
     tail.close()  # type: ignore[attr-defined]
     boom.close()
     with pytest.raises(InvalidRequest, match="closed"):
         boom.submit(0, Put(b"a", b""))
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (Kind.TAIL, lambda boom: list(boom.tail(0, follow=True))),
+        (Kind.GET, lambda boom: boom.get(0, b"k", timeout=600)),
+    ],
+)
+def test_closing_brings_back_a_thread_that_waits_for_the_next_attempt(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Kind, call: Any
+) -> None:
+    node.answers[kind] = lambda session, frame: session.fail(frame, Overloaded("full", retry_after=60.0))
+    asleep, ended, sleep = threading.Event(), list[BaseException](), asyncio.sleep
+
+    async def sleeping(delay: float, *rest: Any) -> None:
+        if delay > 0:
+            asleep.set()
+            delay = 600
+        await sleep(delay, *rest)
+
+    def work() -> None:
+        try:
+            call(boom)
+        except LogboomError as error:
+            ended.append(error)
+
+    monkeypatch.setattr(asyncio, "sleep", sleeping)
+    boom = SyncClient(node.address)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert asleep.wait(20)
+    boom.close()
+    thread.join(20)
+    assert [type(each) for each in ended] == [InvalidRequest]
+    assert (str(ended[0]), ended[0].outcome) == ("this client is closed", "unknown")
+    assert not caplog.records
+
+
+def test_closing_ends_a_tail_that_another_thread_follows(node: FakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    node.answers[Kind.TAIL] = lambda session, frame: records(session, frame, 1, 1, [b"1"])
+    boom, ended = SyncClient(node.address), list[str]()
+
+    def work() -> None:
+        try:
+            list(boom.tail(0, follow=True))
+        except InvalidRequest as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    until(lambda: node.of(Kind.CREDIT))
+    boom.close()
+    thread.join(20)
+    assert ended == ["this client is closed"]
+    assert not caplog.records
+
+
+def test_an_open_iterator_of_a_closed_client_says_so(node: FakeNode) -> None:
+    node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"a", b"b"], more=True)
+    with SyncClient(node.address) as boom:
+        rows = boom.scan(0)
+        next(rows)
+    with pytest.raises(InvalidRequest, match="closed"):
+        next(rows)
+
+
+def on_the_clients_thread(boom: SyncClient, call: Callable[[], Any]) -> BaseException | None:
+    """What came of a call within a callback, which the client makes on its own thread."""
+    ended = list[BaseException | None]()
+
+    def work() -> None:
+        try:
+            boom.fetch([Descriptor(0, 1, 1)], lambda _: [(0, call() or 0)])
+        except LookupError:
+            ended.append(None)  # as the callers below say that they came to their end
+        except LogboomError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "the client waits for itself"
+    return ended[0]
+
+
+def test_an_abandoned_iterator_may_be_collected_on_the_clients_own_thread(node: FakeNode) -> None:
+    node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"a", b"b"], more=True)
+
+    def collect() -> None:
+        held.clear()  # as the collector may, with whatever is in a cycle
+        raise LookupError
+
+    with SyncClient(node.address) as boom:
+        held = [boom.scan(0)]
+        next(held[0])
+        assert len(node.sessions) == 2
+        assert on_the_clients_thread(boom, collect) is None
+        until(lambda: len(node.sessions) == 1)
+        assert boom.submit(0, Put(b"a", b"")).count == 1
+
+
+def test_a_callback_that_would_wait_for_itself_is_told_so(node: FakeNode) -> None:
+    node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"a", b"b"], more=True)
+    with SyncClient(node.address) as boom:
+        rows = boom.scan(0)
+        next(rows)
+        for call in (lambda: boom.get(0, b"k"), lambda: next(rows), lambda: next(boom.scan(0)), boom.close):
+            error = on_the_clients_thread(boom, call)
+            assert isinstance(error, InvalidRequest)
+            assert "on the client's own thread" in str(error)
+        assert boom.submit(0, Put(b"a", b"")).count == 1
 
 
 def test_leaving_an_iterator_early_frees_it_at_the_node(node: FakeNode) -> None:
@@ -81,14 +196,25 @@ def test_leaving_an_iterator_early_frees_it_at_the_node(node: FakeNode) -> None:
 
 
 def test_a_forked_child_connects_anew(node: FakeNode) -> None:
+    node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"a", b"b"], more=True)
     script = """
 import os, sys
 from logboom import Put, SyncClient
+from logboom.errors import InvalidRequest
 boom = SyncClient(sys.argv[1])
 boom.submit(0, Put(b"parent", b""))
+rows, left = boom.scan(0), boom.scan(0)
+next(rows), next(left)
 child = os.fork()
 if child == 0:
     boom.submit(0, Put(b"child", b""))
+    try:
+        next(rows)
+    except InvalidRequest as error:
+        assert "fork" in str(error)
+    else:
+        raise AssertionError
+    del left
     boom.close()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -120,18 +246,14 @@ def test_ctrl_c_before_anybody_waits_for_the_next_item_ends_it_too(
     with SyncClient(node.address) as client:
         rows = client.tail(0, follow=True)
         next(rows)
-        wait, steps = sync_client._wait, []
 
-        def interrupted(future: Any) -> Any:
-            steps.append(future)
-            if len(steps) == 1:
-                raise KeyboardInterrupt
-            return wait(future)
+        def interrupted(_: Any) -> Any:
+            raise KeyboardInterrupt
 
         monkeypatch.setattr(sync_client, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(rows)
-        assert len(steps) == 2, "the iterator was not closed"
+        until(lambda: node.of(Kind.CANCEL))
 
 
 def test_a_reader_that_goes_away_is_no_error(node: FakeNode) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 
 import pytest
 
@@ -15,6 +14,7 @@ from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.shares import Merged, Share, _last_held
+from logboom.sync_client import Background
 
 E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
 
@@ -58,21 +58,19 @@ class Client:
         finally:
             self.closed += 1
 
+    async def close(self):
+        pass
+
 
 class Local(Session):
     """A session whose client is here."""
 
     def __init__(self, client):
         self.client = client
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._background = Background(client)
 
     def end(self):
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        self._background.close()
 
 
 @pytest.fixture
@@ -168,6 +166,19 @@ def test_a_reader_that_is_left_half_way_ends_its_stream(session):
     reading.close()
     found.run(lambda _: asyncio.sleep(0))
     assert found.client.closed == 1
+
+
+def test_a_stream_that_the_collector_finds_on_the_sessions_own_thread_ends_too(session):
+    found = session([batch(1), None])
+    held = [found.iterate(lambda client: client.tail(0, start=1))]
+    next(held[0])
+
+    async def collected():
+        held.clear()  # as the collector may, with whatever is in a cycle
+
+    found.start(lambda _: collected()).result(10)
+    while not found.client.closed:
+        found.start(lambda _: asyncio.sleep(0)).result(10)
 
 
 def test_no_more_is_fetched_than_there_is_room_for(session):

@@ -22,6 +22,9 @@ class Client:
     def __init__(self):
         self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0)}
 
+    async def close(self):
+        pass
+
     async def status(self, **_):
         return {"leader": "n1"}
 
