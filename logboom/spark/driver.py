@@ -46,8 +46,8 @@ def submit(
 
     ``key`` names the column to take as the key; further sink options go by their names (``op="add"``,
     ``addColumns="n,distance"``). Returns after the barrier at level ``wait``. Raises the errors of
-    ``logboom.errors``; those of tasks by type and message, without their fields. Needs the driver's
-    own Python: over Spark Connect use ``save()``.
+    ``logboom.errors``; those of tasks by type and message, without their fields, and with outcome ``unknown``. Needs
+    the driver's own Python: over Spark Connect use ``save()``.
     """
     named = {k: str(v) for k, v in options.items() if v is not None}
     named |= {"endpoints": endpoints, "wait": wait}
@@ -96,12 +96,15 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
 
 
 def _typed(error: Exception) -> LogboomError | None:
-    """What a task raised comes back as text: the last logboom error in it, typed again."""
+    """What a task raised comes back as text: the last logboom error in it, typed again.
+
+    Whatever it was, rows before it, and those of other tasks, may have taken effect.
+    """
     found = [(name, message) for name, message in _RAISED.findall(str(error)) if name in _TYPES]
     if not found:
         return None
     name, message = found[-1]
-    return _TYPES[name](f"a Spark task failed: {message}")
+    return _TYPES[name](f"a Spark task failed: {message}", outcome="unknown")
 
 
 def _compare(report: Report) -> None:

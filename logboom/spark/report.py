@@ -13,7 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from logboom.errors import BarrierTimeout, CommandsRejected, LogboomError, NonDeterministicReplay, from_wire
+from logboom.errors import (
+    BarrierBlocked,
+    BarrierTimeout,
+    CommandsRejected,
+    LogboomError,
+    NonDeterministicReplay,
+    from_wire,
+)
 from logboom.spark.connection import session
 from logboom.spark.options import Target
 from logboom.spark.sink import TaskReport, WritePlan
@@ -187,7 +194,10 @@ def _consistent(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> list[Tas
 
 
 def wait_for(report: Report, *, timeout: float, level: str | None = None, scope: str = "leader") -> None:
-    """Pass one barrier over the partitions of a write. Raises BarrierTimeout, BarrierBlocked, Unavailable."""
+    """Pass one barrier over the partitions of a write. Raises BarrierTimeout, BarrierBlocked, Unavailable.
+
+    Whatever it raises, the rows are in: its outcome says so.
+    """
     if not report.receipts:
         return
     try:
@@ -200,11 +210,13 @@ def wait_for(report: Report, *, timeout: float, level: str | None = None, scope:
                 timeout=timeout,
             )
         )
-    except BarrierTimeout as error:
-        raise BarrierTimeout(
-            f"write {report.write_id}: all {report.rows} rows are in, and after {timeout:g} s not every partition has "
-            f"reached global index {report.global_index} ({error.message}); wait again with "
-            f"logboom.spark.barrier, or raise barrierTimeoutMs",
+    except LogboomError as error:
+        late = isinstance(error, BarrierTimeout) and not isinstance(error, BarrierBlocked)
+        raise type(error)(
+            f"write {report.write_id}: all {report.rows} rows are in, and "
+            + (f"after {timeout:g} s not every partition has reached" if late else "nobody can say who has reached")
+            + f" global index {report.global_index} ({error.message}); wait again with "
+            f"logboom.spark.barrier{', or raise barrierTimeoutMs' if late else ''}",
             outcome="applied",
             **error.fields,
         ) from error

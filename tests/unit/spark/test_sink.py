@@ -10,6 +10,7 @@ import pytest
 
 from logboom.commands import OP_PUT
 from logboom.errors import (
+    BarrierBlocked,
     BarrierTimeout,
     CommandsRejected,
     DeadlineExceeded,
@@ -17,11 +18,13 @@ from logboom.errors import (
     LogboomError,
     NonDeterministicReplay,
     ProducerFenced,
+    Unavailable,
 )
 from logboom.routing import partition_of
+from logboom.spark.driver import _typed
 from logboom.spark.layout import layout_of
 from logboom.spark.options import write_options
-from logboom.spark.report import combine, finish, same_as_before
+from logboom.spark.report import combine, finish, load, same_as_before
 from logboom.spark.sink import WritePlan, producer_id, write_task
 from logboom.spark.stream import commit_plan, plan_of_batch
 from logboom.types import Receipt, Status
@@ -294,6 +297,37 @@ def test_a_batch_is_compared_with_what_its_last_run_left(tmp_path, monkeypatch):
     commit(10)
     commit(10)
     commit(11, "q/8")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Unavailable("no node can be reached", addresses=["a:1"]), "all 10 rows are in.*no node can be reached"),
+        (BarrierTimeout("not yet", behind=[0]), "after 1 s not every partition.*raise barrierTimeoutMs"),
+        (BarrierBlocked("partition 0 is paused", blocked={"0": "paused"}), "all 10 rows are in.*is paused"),
+    ],
+)
+def test_whatever_fails_when_all_is_written_says_that_it_is(tmp_path, monkeypatch, error, message):
+    class Away:
+        def run(self, _):
+            raise error
+
+    monkeypatch.setattr("logboom.spark.report.session", lambda _: Away())
+    kept = replace(plan(), report_file=str(tmp_path / "report"))
+    for attempt in (
+        lambda: finish(kept, [write(Cluster(), [rows(10)])], began=0),
+        lambda: load(kept.report_file, kept.target),
+    ):
+        with pytest.raises(type(error), match=message) as caught:
+            attempt()
+        assert type(caught.value) is type(error)
+        assert (caught.value.outcome, caught.value.fields) == ("applied", error.fields)
+
+
+@pytest.mark.parametrize("name", ["InvalidRequest", "Overloaded", "CommandsRejected", "UnknownOutcome"])
+def test_nobody_knows_what_took_effect_of_a_write_with_a_task_that_failed(name):
+    error = _typed(RuntimeError(f"Job aborted: logboom.errors.{name}: column value has 1 nulls\n at org.apache"))
+    assert (type(error).__name__, error.outcome) == (name, "unknown")
 
 
 def test_a_report_of_another_release_says_nothing_of_rows(tmp_path, monkeypatch):
