@@ -23,7 +23,7 @@ from logboom.spark.pushdown import EVERYTHING, Bounds, push
 from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.report import finish
 from logboom.spark.shares import Merged, Share, log_shares, merged_shares, state_shares
-from logboom.spark.sink import TaskReport, WritePlan, check_write_id, write_task
+from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         barrier_level=options.barrier_level,
         in_flight_bytes_max=options.in_flight_bytes_max,
         report_file=options.report_file,
+        block_bytes_max=min(BLOCK_BYTES_MAX, found.block_bytes),
         sort_bytes_max=options.sort_bytes_max if options.row_order == "sorted" else None,
     )
 

@@ -26,6 +26,11 @@ class Session:
         client = Client(target.endpoints, token=target.token, tls=tls, timeout=target.request_timeout_ms / 1000)
         self._background = Background(client, name="logboom-spark")
 
+    @property
+    def block_bytes(self) -> int:
+        """How much for one partition a request to this cluster carries; known when a node has answered."""
+        return self._background.client._submitter.part_bytes  # noqa: SLF001 - nobody else asks a client for it
+
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future."""
         return self._background.start(call)

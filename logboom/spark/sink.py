@@ -53,6 +53,8 @@ class WritePlan:
     producer: str | None = None
     """Who numbers the rows, if that is more than this write."""
     epoch: int = 0
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    """Less for a cluster that does not take so much."""
     sort_bytes_max: int | None = None
     """Rows are numbered in an order of their own, and a task holds no more than this of them; None: as they come."""
 
@@ -206,7 +208,7 @@ class _Run:
 
     def send(self, columns: Columns) -> None:
         """Start every block of these rows, waiting whenever the window is full."""
-        limit = min(BLOCK_BYTES_MAX, self._plan.in_flight_bytes_max)
+        limit = min(self._plan.block_bytes_max, self._plan.in_flight_bytes_max)
         for partition_id, block in blocks(columns, bytes_max=limit):
             self.drain(max(0, self._plan.in_flight_bytes_max - block.nbytes))
             part = self._parts.setdefault(partition_id, _Part())
