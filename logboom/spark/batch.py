@@ -73,9 +73,17 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     """Check everything that can be checked before a job runs; asks the cluster for its partitions."""
     found = reached(options.target)
     machines = found.run(lambda client: client.state_machines())
+    by_name = options.partitions is None and "partition" in schema.names
+    if by_name or not machines.keys() >= set(options.partitions or ()):
+        found.refresh()
+        machines = found.run(lambda client: client.state_machines())
     if options.partitions is None:
         # As submit_by_key: a key stays where it is, whatever is created later.
-        options = replace(options, partitions=tuple(range(found.run(lambda client: client.key_partitions()))))
+        first = range(found.run(lambda client: client.key_partitions()))
+        # Rows that name their partition may name a later one, of the same kind.
+        kinds = {machines[p] for p in first if p in machines}
+        alike = tuple(p for p, machine in machines.items() if machine in kinds)
+        options = replace(options, partitions=alike if by_name and alike else tuple(first))
     return WritePlan(
         target=options.target,
         layout=layout_of(to_arrow_schema(schema, timezone="UTC"), options, machines),

@@ -39,6 +39,18 @@ class Session:
         """A request, and its result."""
         return self._background.run(call)
 
+    def refresh(self, *, at_least: int | None = None, node: str | None = None) -> None:
+        """Learn which partitions there are by now, as the leader, or a node that may be behind, knows it.
+
+        A session outlasts what it was told when it connected: others create and destroy partitions.
+        """
+
+        async def ask(client: Client) -> None:
+            deadline = client._deadline(None)  # noqa: SLF001 - the client asks of itself, but for some reads
+            await client._reader.refresh_partitions(at_least, node, deadline=deadline)  # noqa: SLF001
+
+        self.run(ask)
+
     def prefetch(
         self,
         call: Callable[[Client], AsyncIterator[T]],

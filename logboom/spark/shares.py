@@ -48,8 +48,9 @@ class Merged:
 
 def state_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Share]:
     """One per partition. Raises NoSuchPartition, InvalidRequest, Unavailable."""
-    chosen = [p for p in _chosen(options, session.run(lambda client: client.partitions())) if bounds.has_partition(p)]
     _check_node(options, session)
+    session.refresh(at_least=options.at_global, node=options.node)
+    chosen = [p for p in _chosen(options, session.run(lambda client: client.partitions())) if bounds.has_partition(p)]
     machines = session.run(lambda client: client.state_machines())
     other = [p for p in chosen if machines[p] != "kv"]
     if other:

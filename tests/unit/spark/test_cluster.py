@@ -4,13 +4,16 @@ import os
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from logboom.client.submits import PART_OVERHEAD
+from logboom.errors import NoSuchPartition
 from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
-from logboom.spark.options import write_options
+from logboom.spark.options import read_options, write_options
+from logboom.spark.pushdown import Bounds
+from logboom.spark.shares import state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, write_task
 from logboom.types import KIB, MIB
 from logboom.wire import Kind
@@ -19,6 +22,7 @@ from tests.unit.logboom.conftest import node
 __all__ = ["node"]
 
 PAIRS = StructType().add("key", "string").add("value", "string")
+NAMED = StructType().add("partition", IntegerType()).add("key", "string").add("value", "string")
 
 
 @pytest.fixture
@@ -40,6 +44,34 @@ def options(node):
 def test_the_largest_block_fits_a_cluster_with_its_defaults():
     settings = Settings()
     assert min(settings.net.client_frame_bytes, settings.log.batch_bytes_max) >= BLOCK_BYTES_MAX + PART_OVERHEAD
+
+
+def partitions(node, *machines):
+    """What the node answers when it is asked again."""
+    rows = [[p, machine, "write_ahead"] for p, machine in enumerate(machines)]
+    header = {"partitions": rows, "key_partitions": 4}
+    node.answers[Kind.ADMIN] = lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, header)
+
+
+def test_a_partition_that_came_since_is_found(node, options):
+    assert plan_write(PAIRS, options(partitions="0-3")).layout.partitions == (0, 1, 2, 3)
+    assert not node.of(Kind.ADMIN), "who knows all that are named asks nobody"
+    partitions(node, "kv", "kv", "kv", "kv", "log", "kv")
+    assert plan_write(PAIRS, options(partitions="5")).layout.partitions == (5,)
+    assert plan_write(PAIRS, options()).layout.partitions == (0, 1, 2, 3), "keys stay where they are"
+    assert plan_write(NAMED, options()).layout.partitions == (0, 1, 2, 3, 5), "rows may name any of the same kind"
+    with pytest.raises(NoSuchPartition, match="names 6; this cluster has 6"):
+        plan_write(PAIRS, options(partitions="6"))
+
+
+def test_a_state_is_read_of_all_partitions_there_are(node, options):
+    target = options().target
+    assert connection.session(target).run(lambda client: client.partitions()) == [0, 1, 2, 3]
+    partitions(node, "kv", "kv", "kv", "kv", "kv")
+    asked = read_options({"endpoints": node.address, "view": "state"})
+    shares = state_shares(asked, Bounds.of(asked), connection.session(target))
+    assert [share.partition_id for share in shares] == [0, 1, 2, 3, 4]
+    assert node.of(Kind.ADMIN)[-1].header["linearizable"]
 
 
 @pytest.mark.parametrize("frame_bytes", [64 * KIB, 1 * MIB, 8 * MIB])
