@@ -58,6 +58,8 @@ def submit(
     if key is not None and key != "key":
         if key not in df.columns:
             raise InvalidRequest(f"there is no column {key!r} to take as the key: {', '.join(df.columns)}")
+        if "key" in df.columns:
+            raise InvalidRequest(f"column {key!r} is to be the key, and there is a column 'key': drop or rename that")
         df = df.withColumnRenamed(key, "key")
     checked = write_options(named)
     plan_write(df.schema, checked)  # here first: its errors are typed, those of the planner are text

@@ -263,8 +263,8 @@ def _mixed(batch: pa.RecordBatch, layout: Layout) -> Any:
         needs = {"put": "value", "delete": "key", "add": "" if layout.add_columns else "numbers"}
         if op not in needs:
             raise InvalidRequest(f"column op takes put, delete, add, not {op!r}")
-        if needs[op] and needs[op] not in batch.schema.names:
-            raise InvalidRequest(f"column op says {op}, and there is no column {needs[op]}")
+        if needs[op] and (needs[op] not in batch.schema.names or needs[op] in layout.add_columns):
+            raise InvalidRequest(f"column op says {op}, and there is no column {needs[op]} for it")
         rows = np.flatnonzero(codes == code)
         parts.append(_payloads(batch.take(pa.array(rows)), layout, op))
         places.append(rows)

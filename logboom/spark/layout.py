@@ -48,6 +48,9 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
             f"column {strange[0]!r} means nothing to the sink: it takes {', '.join(COLUMNS)} and those named in "
             "addColumns; select() what is to be written"
         )
+    twice = [n for n in names if names.count(n) > 1]
+    if twice:
+        raise InvalidRequest(f"there is more than one column {twice[0]!r}; select() one of them")
     by_key = "partition" not in names
     has_key = "key" in names
     if by_key and not has_key:
@@ -55,7 +58,7 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
     if not by_key:
         _typed(schema, "partition", pa.types.is_integer, "an integer")
     for name in ("key", "value"):
-        if name in names:
+        if name in names and (name == "key" or name not in options.add_columns):
             _typed(schema, name, is_bytes, "binary or string")
     has_headers = "headers" in names and "headers" not in options.add_columns
     if has_headers:
@@ -67,8 +70,9 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
     op = _op(schema, options)
     needs_value, needs_numbers = op in (None, "put"), op in (None, "add")
     if op is not None:
-        _no_other(names, "value", wanted=op == "put", op=op)
-        _no_other(names, "numbers", wanted=op == "add" and not options.add_columns, op=op)
+        other = [name for name in names if name not in options.add_columns]
+        _no_other(other, "value", wanted=op == "put", op=op)
+        _no_other(other, "numbers", wanted=op == "add" and not options.add_columns, op=op)
         if options.add_columns and op != "add":
             raise InvalidRequest(f"option addColumns goes with op=add, not op={op}")
     if op == "put" and needs_value and "value" not in names:
@@ -137,7 +141,7 @@ def _plain(schema: pa.Schema, options: WriteOptions, machine: str, partitions: t
 
 
 def _op(schema: pa.Schema, options: WriteOptions) -> Op | None:
-    if "op" not in schema.names:
+    if "op" not in schema.names or "op" in options.add_columns:
         return options.op or "put"
     if options.op is not None and not options.add_columns:
         raise InvalidRequest("give op as an option or as a column, not both")

@@ -57,7 +57,9 @@ STREAM_READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "maxOffsetsPerT
 KNOWN: Final = {name.lower(): name for name in (*WRITE, *READ, *STREAM_WRITE, *STREAM_READ)}
 EARLIEST: Final = -2
 LATEST: Final = -1
-ID_RANGE: Final = re.compile(r"^\s*(\d+)\s*(?:-\s*(\d+)\s*)?$")
+ID_RANGE: Final = re.compile(r"^\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?$")
+WHOLE: Final = re.compile(r"^\s*0*([0-9]{1,19})\s*$")
+WHOLE_MAX: Final = 2**63 - 1
 PARTITIONS_MAX: Final = 1 << 20
 
 
@@ -256,8 +258,12 @@ def _offsets(rows: Mapping[str, str], name: str, default: int) -> int | dict[int
         offsets = {int(k): v for k, v in parsed.items()} if isinstance(parsed, dict) else {}
     except ValueError:
         offsets = {}  # answered below, with what would be right
-    if not offsets or any(isinstance(v, bool) or not isinstance(v, int) or v < EARLIEST for v in offsets.values()):
-        raise InvalidRequest(f'option {name} takes earliest, latest or JSON like {{"0": 120, "1": -2}}, not {text!r}')
+    if not offsets or any(
+        isinstance(v, bool) or not isinstance(v, int) or not EARLIEST <= v <= WHOLE_MAX for v in offsets.values()
+    ):
+        raise InvalidRequest(
+            f'option {name} takes earliest, latest or JSON like {{"0": 120, "1": -2}}, below 2^63, not {text!r}'
+        )
     return offsets
 
 
@@ -265,9 +271,10 @@ def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int) -> int
     text = rows.get(name.lower())
     if text is None:
         return default
-    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < low:
-        raise InvalidRequest(f"option {name} takes a whole number from {low} on, not {text!r}")
-    return int(text)
+    match = WHOLE.match(text)
+    if match is None or not low <= int(match[1]) <= WHOLE_MAX:
+        raise InvalidRequest(f"option {name} takes a whole number from {low} on, below 2^63, not {text!r}")
+    return int(match[1])
 
 
 def _flag(rows: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -215,6 +215,12 @@ def test_rows_that_do_not_fit_come_back_as_typed_errors(spark, cluster):
     assert caught.value.outcome == "unknown", "other tasks may have written"
 
 
+def test_a_second_key_column_is_refused_by_name(spark, cluster):
+    rows = spark.createDataFrame([("k", "v", "i")], ["key", "value", "id"])
+    with pytest.raises(InvalidRequest, match="there is a column 'key': drop or rename that"):
+        logboom.spark.submit(rows, endpoints=cluster.endpoints, partitions=KV, key="id")
+
+
 def test_overwrite_is_refused_clearly(spark, cluster):
     with pytest.raises(AnalysisException, match="use mode"):
         adds(spark, "mode-").write.format("logboom").options(**options(cluster)).mode("overwrite").save()

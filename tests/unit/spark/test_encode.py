@@ -135,11 +135,26 @@ def test_a_null_key_gets_the_documented_one_or_is_an_error_that_names_the_column
         ({"partition": [0], "value": ["v"]}, {}, "need a column key"),
         ({"key": ["k"], "value": ["v"]}, {"partitions": "9"}, "names 9; this cluster has 4"),
         ({"key": ["k"], "value": ["v"], "op": ["put"]}, {"op": "put"}, "option or as a column"),
+        ({"key": ["k"], "value": [1], "n": [1]}, {"addColumns": "n"}, "column value must be binary or string"),
+        ({"key": [1], "value": ["v"]}, {"addColumns": "key"}, "column key must be binary or string"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_by_the_schema_alone(columns, options, message):
     with pytest.raises(LogboomError, match=message):
         layout(batch(**columns), **options)
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_two_columns_of_one_name_are_refused_by_it(name):
+    schema = pa.schema([(each, pa.string()) for each in ("key", "value", name)])
+    with pytest.raises(InvalidRequest, match=f"more than one column '{name}'"):
+        layout_of(schema, write_options({"endpoints": "a:1"}), KV)
+
+
+@pytest.mark.parametrize("name", ["value", "numbers", "op", "headers"])
+def test_what_add_columns_names_is_a_number_whatever_it_is_called(name):
+    rows = batch(key=["k"], **{name: pa.array([7], pa.int32())})
+    assert commands(rows, addColumns=name) == by_key(Add(b"k", 7).record())
 
 
 @pytest.mark.parametrize(
@@ -157,6 +172,7 @@ def test_columns_that_do_not_fit_are_refused_by_the_schema_alone(columns, option
         ({"partition": [7], "key": ["k"], "value": ["v"]}, {}, NoSuchPartition, "names 7"),
         ({"key": ["k"], "op": ["cas"]}, {}, InvalidRequest, "not 'cas'"),
         ({"key": ["k"], "op": ["put"]}, {}, InvalidRequest, "no column value"),
+        ({"key": ["k"], "op": ["put"], "value": [1]}, {"addColumns": "value"}, InvalidRequest, "no column value"),
         ({"key": ["k"], "numbers": pa.array([[]], pa.list_(pa.int64()))}, {"op": "add"}, InvalidRequest, "1 to 64"),
     ],
 )

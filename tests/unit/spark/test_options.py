@@ -56,6 +56,10 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "view": "log", "atGlobalOffset": "3"}, "belongs to view=state"),
         ({**E, "startingOffsets": "first"}, "startingOffsets takes earliest, latest or JSON"),
         ({**E, "endingOffsets": '{"0": -3}'}, "endingOffsets takes"),
+        ({**E, "endingOffsets": '{"0": 9223372036854775808}'}, "endingOffsets takes .* below 2\\^63"),
+        ({**E, "view": "state", "atGlobalOffset": "9" * 23}, "atGlobalOffset takes a whole number .* below 2\\^63"),
+        ({**E, "startingGlobalOffset": "9" * 5_000}, "startingGlobalOffset takes a whole number"),
+        ({**E, "partitions": "9" * 5_000}, "ids and ranges"),
         ({**E, "startingOffsets": "[1]"}, "startingOffsets takes"),
         ({**E, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not apply to reading a batch"),
         ({**E, "view": "state", "ordered": "global"}, "ordered belongs to view=log"),
@@ -102,6 +106,11 @@ def test_offsets_are_kafkas():
     options = read_options({**E, "startingOffsets": '{"0": 120, "1": -2}', "endingOffsets": "latest"})
     assert options.start == {0: 120, 1: EARLIEST}
     assert options.end == LATEST
+
+
+def test_the_largest_number_is_taken():
+    options = read_options({**E, "view": "state", "atGlobalOffset": " 0009223372036854775807 "})
+    assert options.at_global == 2**63 - 1
 
 
 def test_a_token_is_not_shown():
