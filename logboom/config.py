@@ -17,12 +17,19 @@ import msgspec
 
 from logboom.errors import ConfigError
 from logboom.settings import Member, Settings
-from logboom.types import is_address
+from logboom.types import ID_LENGTH_MAX, KIB, MIB, is_address
 
 PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
 PARTITIONS_MAX: Final = 100_000
 SNAPSHOTS_MIN: Final = 2
+PEER_FRAME_BYTES_MIN: Final = 1 * MIB + 64 * KIB
+CLIENT_FRAME_BYTES_MIN: Final = 1 * KIB
+PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
+SECTIONS: Final = (
+    "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
+)  # fmt: skip
+"""Of numbers that are above zero, or may be zero."""
 SCANS_MAX: Final = 256
 """A state's file has room for twice as many who look at it."""
 MAY_BE_ZERO: Final = frozenset(
@@ -162,20 +169,24 @@ def check(settings: Settings) -> None:
         _wrong("raft.fallback_ms", f"must be over heartbeat_ms ({raft.heartbeat_ms})")
     if log.batch_bytes_max + 65536 > min(net.peer_frame_bytes, log.segment_bytes):
         _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
+    if net.peer_frame_bytes < PEER_FRAME_BYTES_MIN:
+        _wrong("net.peer_frame_bytes", f"must be {PEER_FRAME_BYTES_MIN} or more: snapshots go in pieces of a mebibyte")
+    if min(net.client_frame_bytes, net.unauthenticated_frame_bytes) < CLIENT_FRAME_BYTES_MIN:
+        _wrong("net.client_frame_bytes", f"and unauthenticated_frame_bytes must be {CLIENT_FRAME_BYTES_MIN} or more")
     if net.client_frame_bytes > settings.admission.node_bytes:
         _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
-    if not 1 <= settings.admission.fair_share_percent <= 100:
-        _wrong("admission.fair_share_percent", f"must be 1 to 100, not {settings.admission.fair_share_percent}")
     if settings.snapshot.keep < SNAPSHOTS_MIN:
         _wrong("snapshot.keep", f"must be {SNAPSHOTS_MIN} or more, not {settings.snapshot.keep}")
     if settings.barrier.waiters_reserved >= settings.barrier.waiters_max:
         _wrong("barrier.waiters_reserved", f"must be below barrier.waiters_max ({settings.barrier.waiters_max})")
     if settings.reads.scans_max + settings.reads.views_max > SCANS_MAX:
         _wrong("reads.scans_max", f"must be {SCANS_MAX} at most, together with reads.views_max")
-    for name in ("raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "barrier", "http", "trace"):
+    for name in SECTIONS:
         section = getattr(settings, name)
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
+            if field.name in PERCENTAGES and not 1 <= value <= 100:
+                _wrong(f"{name}.{field.name}", f"must be 1 to 100, not {value}")
             least = 0 if field.name in MAY_BE_ZERO else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 what = "must be positive" if least else "must not be negative"
@@ -205,6 +216,8 @@ def _check_members(members: tuple[Member, ...]) -> None:
     for position, member in enumerate(members):
         if not member.id or ids.count(member.id) > 1:
             _wrong(f"cluster.members[{position}].id", f"{member.id!r} is empty or appears twice")
+        if len(member.id) > ID_LENGTH_MAX:
+            _wrong(f"cluster.members[{position}].id", f"{member.id!r} has over {ID_LENGTH_MAX} characters")
         for name in ("peer_address", "client_address"):
             if not is_address(getattr(member, name)):
                 _wrong(f"cluster.members[{position}].{name}", f"{getattr(member, name)!r} is not host:port")

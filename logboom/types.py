@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NewType
+from typing import Final, NewType
 
 import msgspec
 
@@ -201,6 +201,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+ID_LENGTH_MAX: Final = 64
+"""Characters of a node's id."""
 
 
 def is_address(text: str) -> bool:

@@ -15,13 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import Member
-from logboom.types import NodeId, is_address
+from logboom.types import ID_LENGTH_MAX, NodeId, is_address
 from ports.invariant import invariant
 
 MEMBERS: Final = "members"
 """What such a control entry does."""
 SEATS_MAX: Final = 31
-ID_LENGTH_MAX: Final = 64
 REMOVED_MAX: Final = 512
 """Ids that are remembered; with so many gone nobody is removed any more. Keeps an entry well below its bound."""
 REJOIN_TOKEN_BYTES: Final = 16

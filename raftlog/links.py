@@ -283,7 +283,7 @@ class Links:
             )
 
     async def _keep_dialling(self, peer: NodeId, address: str) -> None:
-        pause = REDIAL_MIN_S
+        pause, refused = REDIAL_MIN_S, ""
         mine = self.identity.node_id < peer
         while True:
             if peer in self.links:
@@ -310,6 +310,9 @@ class Links:
                 if peer in self.links:
                     continue
             except (OSError, TimeoutError, LogboomError) as error:
+                if isinstance(error, ssl.SSLError) and str(error) != refused:
+                    refused = str(error)  # once: it is tried again and again
+                    log.warning("peer_not_trusted", peer=peer, address=address, error=refused)
                 log.debug("dial_failed", peer=peer, error=str(error))
                 link.abort()
             except asyncio.CancelledError:

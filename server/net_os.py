@@ -12,7 +12,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -23,6 +23,9 @@ from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 
 log = structlog.get_logger(__name__)
+
+KINDS_OF_NAMES: Final = ("DNS", "URI", "IP Address")
+"""In a certificate; a node may be called by its address."""
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -395,4 +398,4 @@ def split_address(address: str) -> tuple[str, int]:
 def _names(certificate: Any) -> frozenset[str]:
     if not certificate:
         return frozenset()
-    return frozenset(value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI"))
+    return frozenset(value for kind, value in certificate.get("subjectAltName", ()) if kind in KINDS_OF_NAMES)

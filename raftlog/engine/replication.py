@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from logboom.errors import WrongNode
 from logboom.types import NodeId
 from ports.invariant import invariant
 from raftlog.engine.elections import Elections
@@ -124,6 +125,12 @@ class Replication(Elections):
             return
         if message["term"] < self.term or not self.is_leader:
             return  # of an older leadership
+        if message["success"] and message["next_node_idx"] - 1 > self.journal.last_index:
+            # No node of this history has what its leader has not. It says so to all who lead: let it end none of them.
+            raise WrongNode(
+                f"{node.id} says that it holds Raft entry {message['next_node_idx'] - 1}, and the leader's last is "
+                f"{self.journal.last_index}: of another history, as a node from before a restore is: remove its data"
+            )
         match, following = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
         self._SyncObj__lastResponseTime[node] = self.clock.monotonic()
         self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
@@ -133,7 +140,6 @@ class Replication(Elections):
             following[node] = max(following[node], match[node] + 1)
             if match[node] >= self.journal.base_index:
                 self.lagging.discard(NodeId(node.id))
-            invariant(match[node] <= self.journal.last_index, "{} acknowledged entries that we never sent", node.id)
         elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
             # Once per round: every message in flight will complain, and each answer would start a storm.
             self._rewound[node.id] = self.round

@@ -87,6 +87,12 @@ def backup(
         global_index = source.find(begun)
         if global_index is None:
             global_index = GlobalLogIndex(client.create_snapshot(timeout=timeout)["global_index"])
+            newest = max((kept.global_index for kept in target.contents.sets), default=0) if target.contents else 0
+            if global_index < newest:
+                raise WrongNode(
+                    f"{directory} has a set at {newest}, the cluster is at {global_index}: of another history; "
+                    "a cluster that was restored needs a new directory"
+                )
             if source.find([global_index], patience=timeout) is None:
                 raise Unavailable(f"no node that may be asked has the snapshot at {global_index}")
         return _Copy(target, source, global_index, progress).run()

@@ -228,3 +228,20 @@ def test_a_flipped_bit_in_a_backup_is_found_and_never_restored(world: World, tmp
     refused = run("restore", copy, "--config", cluster.config("n1"), "-g", world.first.global_index)
     assert getattr(refused.exception, "code", None) == "corrupt_data", refused.output
     assert run("verify", world.directory).exit_code == 0
+
+
+def test_a_cluster_of_keys_alone_that_went_back_needs_one_too(tmp_path: Path) -> None:
+    """There is no log to compare: its backup was kept beside the old ones, and the newest of these was restored."""
+    old = LocalCluster(nodes=1, partitions=1, directory=tmp_path / "old")
+    kept = tmp_path / "kept"
+    with old, old.client(timeout=20) as boom:
+        first = done("backup", kept, "--endpoints", old.endpoints)["global_index"]
+        for number in range(9):
+            boom.submit(0, Put(b"k", b"%d" % number))
+        done("backup", kept, "--endpoints", old.endpoints)
+    new = LocalCluster(nodes=1, partitions=1, directory=tmp_path / "new")
+    restored(new, kept, "-g", first)
+    with new, new.client(timeout=20) as boom:
+        boom.submit(0, Put(b"k", b"another"))
+        refused = run("backup", kept, "--endpoints", new.endpoints)
+        assert "of another history" in str(refused.exception)

@@ -76,6 +76,18 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"log.batch_bytes_max": 8 * 1024 * 1024}, "log.batch_bytes_max", "peer_frame_bytes"),
         ({"admission.node_bytes": 1}, "admission.node_bytes", "one request"),
         ({"log.linger_ms": 0}, "log.linger_ms", "positive"),
+        ({"lag.look_ms": 0}, "lag.look_ms", "positive"),
+        ({"lag.throttle_percent": 101}, "lag.throttle_percent", "1 to 100"),
+        ({"lag.node_percent": 0}, "lag.node_percent", "1 to 100"),
+        ({"admission.fair_share_percent": 0}, "admission.fair_share_percent", "1 to 100"),
+        (
+            {"net.peer_frame_bytes": 512 * 1024, "log.batch_bytes_max": 64 * 1024},
+            "net.peer_frame_bytes",
+            "pieces of a mebibyte",
+        ),
+        ({"net.client_frame_bytes": 10}, "net.client_frame_bytes", "1024 or more"),
+        ({"net.unauthenticated_frame_bytes": 1}, "net.client_frame_bytes", "1024 or more"),
+        ({"cluster.members": f"{'n' * 65}=a:1@b:2"}, "cluster.members[0].id", "over 64 characters"),
     ],
 )
 def test_what_is_refused_is_named(flags, path: str, says: str) -> None:

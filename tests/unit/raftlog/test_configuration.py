@@ -10,9 +10,9 @@ import pytest
 
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import Member
-from logboom.types import GlobalLogIndex, NodeId
+from logboom.types import ID_LENGTH_MAX, GlobalLogIndex, NodeId
 from ports.invariant import InvariantViolated
-from raftlog.configuration import ID_LENGTH_MAX, NOBODY, REMOVED_MAX, SEATS_MAX, Configuration, Role, Seat
+from raftlog.configuration import NOBODY, REMOVED_MAX, SEATS_MAX, Configuration, Role, Seat
 from raftlog.entry import CONTROL_BYTES_MAX, pack_control
 from raftlog.membership import Membership, parse
 from raftlog.parent_state import ParentState

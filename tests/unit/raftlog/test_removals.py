@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logboom.errors import Unavailable
+from logboom.errors import Unavailable, WrongNode
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from raftlog.changes import Changes
@@ -75,3 +75,14 @@ def test_a_change_that_is_committed_and_not_handed_up_here_yet_is_answered_befor
     changes.committed(index)
     assert told == [None]
     changes.propose(lambda now: now.removing(OTHER), told.append)
+
+
+def test_a_node_of_another_history_is_refused_and_ends_nobody() -> None:
+    """What it said that it holds was an invariant: one old node ended each leader of a restored cluster."""
+    leader = Leader()
+    engine, before = leader.engine, leader.engine.acknowledged_by(OTHER)
+    message = {"type": "next_node_idx", "term": engine.term, "seq": engine.round, "success": True, "reset": False}
+    with pytest.raises(WrongNode, match=r"n3 says that it holds Raft entry 998, .* another history"):
+        engine.receive(OTHER, message | {"next_node_idx": 999})
+    assert engine.is_leader
+    assert engine.acknowledged_by(OTHER) == before

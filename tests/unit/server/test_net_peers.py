@@ -23,7 +23,7 @@ from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
 from raftlog.links import Identity, Links
 from server.clock_os import OsClock
-from server.net_os import AsyncioNetwork
+from server.net_os import AsyncioNetwork, _names
 from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
 
 
@@ -301,3 +301,10 @@ class TestTls:
                     it.address, Session(), limits=ConnectionLimits(**LIMITS), tls=certs.peer_contexts(tmp_path, "n2")[1]
                 )
             await served_over_tls(it, secure)
+
+
+@pytest.mark.parametrize("node", ["n1", "node.example", "10.0.0.1"])
+def test_a_certificate_names_the_node_whatever_its_id_looks_like(node: str, tmp_path: Path) -> None:
+    certs.make_test_authority(tmp_path, [node])
+    decoded = ssl._ssl._test_decode_cert(str(tmp_path / f"{node}.pem"))  # type: ignore[attr-defined]
+    assert node in _names(decoded)
