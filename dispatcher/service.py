@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Sequence
-from contextlib import aclosing
 from functools import cached_property
 from typing import Any, Final
 
@@ -357,12 +356,15 @@ class Session:
         patience: float | None = None,
     ) -> None:
         previous: tuple[dict[str, Any], list[Any]] | None = None
-        async with aclosing(chunks):  # what they hold is let go now, however this ends
+        try:
             async for chunk in chunks:
                 if previous is not None:
                     await self._uncongested(patience)
                     self.reply(frame.request_id, kind, *previous, flags=FLAG_MORE)
                 previous = chunk
+        finally:
+            if not getattr(chunks, "ag_running", False):  # else it is not this task that ends, but its loop
+                await chunks.aclose()  # what they hold is let go now
         if previous is not None:
             self.reply(frame.request_id, kind, *previous)
 

@@ -17,7 +17,7 @@ from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from dispatcher.backend import Backend
 from logboom import Add, Client, Record
-from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed
+from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, Unavailable
 from raftlog.configuration import Configuration, Role
 
 LIVE_WITHIN_S: Final = 30.0
@@ -131,8 +131,8 @@ class Ending:
     async def _reaches(self, client: Client, host: Host, index: int) -> None:
         """Unless the operator, who goes on meanwhile, removes it: then it hears of nothing any more."""
         while host.name in self._oracle.electorate.newest.ids:
-            # A partition that the operator destroyed is not waited for by the next one.
-            with suppress(BarrierTimeout, DeadlineExceeded, PartitionDestroyed):
+            # A partition that the operator destroyed is not waited for by the next one; one that joins may recover yet.
+            with suppress(BarrierTimeout, DeadlineExceeded, PartitionDestroyed, Unavailable):
                 await client.barrier(index, node=host.member.client_address, timeout=REACHED_LOOK_S)
                 return
 
