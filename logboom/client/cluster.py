@@ -132,7 +132,9 @@ class Cluster:
         try:
             opened = await self.dedicated(address)
         except asyncio.CancelledError:
-            raise InvalidRequest(CLOSED) from None  # by ``close``: whoever waits for this was not cancelled
+            if self.closed:
+                raise InvalidRequest(CLOSED) from None  # by ``close``: whoever waits for this was not cancelled
+            raise
         except Unavailable:
             pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
             pause = min(pause, DOWN_MAX_S)
