@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=list(MUTANTS), metavar="NAME", help="this one")
     parser.add_argument("--list", action="store_true", help="say what there is")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=100, help="most seeds per mutant")
+    parser.add_argument("--seeds", type=int, default=250, help="most seeds per mutant")
     parser.add_argument("--seconds", type=float, default=60.0, help="simulated seconds of faults per seed")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
