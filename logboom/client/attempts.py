@@ -38,14 +38,14 @@ class Asked(Protocol):
         """Learn from an answer who leads."""
 
 
-def seconds(timeout: Any) -> float:
-    """How long something may take. Raises InvalidRequest."""
+def seconds(given: Any, name: str = "timeout") -> float:
+    """How long something may take, or may lie back. Raises InvalidRequest."""
     try:
-        if 0 <= timeout <= TIMEOUT_S_MAX:
-            return float(timeout)
+        if 0 <= given <= TIMEOUT_S_MAX:
+            return float(given)
     except TypeError:
         pass
-    raise InvalidRequest(f"a timeout is 0 to {TIMEOUT_S_MAX} seconds, not {timeout!r}")
+    raise InvalidRequest(f"{name} is 0 to {TIMEOUT_S_MAX} seconds, not {given!r}")
 
 
 def is_final(error: LogboomError, left_s: float) -> bool:

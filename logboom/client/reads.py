@@ -97,7 +97,8 @@ class Reader(LogStreams):
             at_least = at_least.global_index
         index = self.last_seen if at_least == "session" else at_least or 0
         if max_staleness is not None:
-            return {"read": "bounded", "at_least": index, "max_staleness_ms": int(seconds(max_staleness) * 1000)}
+            staleness_ms = int(seconds(max_staleness, "max_staleness") * 1000)
+            return {"read": "bounded", "at_least": index, "max_staleness_ms": staleness_ms}
         return {"read": "linearizable" if at_least is None else "at_least", "at_least": index}
 
     async def get_many(
