@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Final
 
+from dispatcher.at_hand import AtHand
 from dispatcher.barriers import Barriers
 from dispatcher.exchange import EXCHANGED, Exchange
 from dispatcher.freshness import INDICES, Freshness
@@ -65,6 +66,11 @@ class Backend(Pipeline):
         """What all streams of records share."""
         reads = self.settings.reads
         return ReadBudget(bytes_max=reads.memory_bytes, segments_max=reads.segments_max)
+
+    @cached_property
+    def at_hand(self) -> AtHand:
+        """A few keys at a time."""
+        return AtHand(self.clock, enabled=self.settings.apply.inline_bytes > 0)
 
     @cached_property
     def scans(self) -> Scans:
@@ -188,7 +194,7 @@ class Backend(Pipeline):
         """Highest ``global_log_index`` that this node knows to be committed."""
         return self.parent.global_index
 
-    async def read_index(self, deadline: float) -> GlobalLogIndex:
+    async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex:
         """A global index that covers everything committed before this call (a quorum has said so)."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[GlobalLogIndex] = loop.create_future()
@@ -203,7 +209,7 @@ class Backend(Pipeline):
             else:
                 answer.set_result(self.parent.global_index)
 
-        self.raft.read_index(done)
+        self.raft.read_index(done, lone=lone)
         timer = loop.call_later(
             max(0.0, deadline - self.clock.monotonic()),
             lambda: done(Unavailable("no quorum confirmed the leader in time")),

@@ -1,4 +1,4 @@
-"""Reads of state: linearizable, at least as new as an index, or stale; always off the loop."""
+"""Reads of state: linearizable, at least as new as an index, or stale; off the loop, but for what is at hand."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ def encode_value(value: Value) -> bytes:
 def partition_of_header(backend: Any, header: Mapping[str, Any]) -> PartitionId:
     """The partition that a request names. Raises NoSuchPartition."""
     number = field_of(header, "partition", int)
-    if number not in backend.partition_ids():
+    if number not in backend.workers:
         raise backend.missing(number)
     return PartitionId(number)
 
 
-async def make_fresh(backend: Any, header: Mapping[str, Any], partition_id: PartitionId, deadline: float) -> None:
-    """Wait until this node may answer the read that ``header`` asks for."""
+async def make_fresh(
+    backend: Any, header: Mapping[str, Any], partition_id: PartitionId, deadline: float, *, lone: bool = False
+) -> None:
+    """Wait until this node may answer the read that ``header`` asks for. ``lone``: nobody else is known to ask."""
     mode = header.get("read", "linearizable")
     if mode == "stale":
         return
     if mode == "linearizable":
-        target = await backend.read_index(deadline)
+        target = await backend.read_index(deadline, lone=lone)
     elif mode == "at_least":
         target = GlobalLogIndex(field_of(header, "at_least", int))
     elif mode == "bounded":
@@ -71,14 +73,15 @@ def keys_of(frame: Frame) -> list[bytes]:
     return keys
 
 
-async def get(backend: Any, frame: Frame, deadline: float) -> tuple[dict[str, Any], list[Any]]:
-    """Header and body of VALUES."""
+async def get(backend: Any, frame: Frame, deadline: float, *, lone: bool = False) -> tuple[dict[str, Any], list[Any]]:
+    """Header and body of VALUES. ``lone``: the client waits for nothing else."""
     partition_id, keys = partition_of_header(backend, frame.header), keys_of(frame)
-    await make_fresh(backend, frame.header, partition_id, deadline)
+    await make_fresh(backend, frame.header, partition_id, deadline, lone=lone)
     distinct = list(dict.fromkeys(keys))
     with backend.using(partition_id) as machine:
         try:
-            values, position = await backend.offload.run(lambda: machine.get(distinct))
+            found = backend.at_hand.get(machine, distinct)
+            values, position = found or await backend.offload.run(lambda: machine.get(distinct))
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             raise

@@ -331,8 +331,11 @@ class Session:
         return max(self._timeout(header), self._service.settings.net.frame_ms / 1000)
 
     async def _get(self, frame: Frame) -> None:
-        header, body = await reads.get(self._backend, frame, self._deadline(frame.header))
+        lone = len(self._tasks) == 1
+        header, body = await reads.get(self._backend, frame, self._deadline(frame.header), lone=lone)
         self.reply(frame.request_id, Kind.VALUES, header, body)
+        if lone and self._open:
+            self.connection.flush()
 
     async def _scan(self, frame: Frame) -> None:
         chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header))

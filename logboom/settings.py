@@ -182,7 +182,8 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     batches_max: int = 1024
     """Batches applied in one transaction, at most."""
     inline_bytes: int = 16 * KIB
-    """A few commands in memory, together up to this, are applied by `kv` on the event loop itself, 0: never."""
+    """A few commands in memory, together up to this, are applied by `kv` on the event loop itself, and a few keys read
+    there; 0: never."""
     linger_ms: int = 100
     """Shortest time between two groups of a partition while nobody waits for its effects."""
     unsaved_bytes: int = 32 * MIB

@@ -9,6 +9,9 @@ whole batches so that it can be vectorised, and saves state, position and the op
 from one thread at a time, reads concurrently with it. A class that says ``applies_in_memory = True``
 promises that ``apply`` waits for no disk: it may be called with a few commands on the loop itself.
 
+A machine may have ``get_at_once(keys)``: ``get`` that waits for nobody (None: it would have to), and seldom for a
+disk. It is called with a few keys on the loop itself. Without it every read goes through a thread.
+
 A machine may have ``scrub()``: an iterator (``ports.scrub.Pieces``) that reads all that is saved again, off the loop,
 and raises CorruptData where it is damaged. Without it nobody looks before somebody reads.
 

@@ -92,7 +92,7 @@ class RaftLog:
             too_far=self._too_far,
             members_moved=self.poke,
         )
-        self.reads = ReadRounds(self.engine)
+        self.reads = ReadRounds(self.engine, self.links.flush)
         self.needs = Needs(journal=journal, engine=self.engine, feeds=self.feeds, links=self.links, clock=clock)
         self.mending = Mending(
             engine=self.engine,
@@ -316,16 +316,16 @@ class RaftLog:
 
     # -- linearizable reads (Raft dissertation, 6.4)
 
-    def read_index(self, done: Callable[[LogboomError | None], None]) -> None:
+    def read_index(self, done: Callable[[LogboomError | None], None], *, lone: bool = False) -> None:
         """Call ``done(None)`` once everything committed before this call has been handed up here.
 
-        Proven by a quorum's answer to a round sent after the call; no clocks. Else ``done(error)``.
+        Proven by a quorum's answer to a round sent after the call; no clocks. Else ``done(error)``. ``lone``: at once.
         """
         if not self._admitting:
             done(NotLeader("this node does not lead", leader=None))
             return
-        self.reads.ask(done)
-        self.poke()
+        if not self.reads.ask(done, lone=lone and not self._proposals):
+            self.poke()
 
     # -- messages
 
@@ -398,7 +398,7 @@ class RaftLog:
             return  # its link is being closed
         if frame.kind is Kind.RAFT:
             self._on_raft(peer, messages.decode(frame.body))
-            if self._late_acknowledgement():
+            if self._needs_no_turn():
                 return
         elif frame.kind is Kind.PAYLOAD:
             self._on_payload(frame)
@@ -414,10 +414,12 @@ class RaftLog:
             self.events.peer_frame(peer, frame)
         self.poke()
 
-    def _late_acknowledgement(self) -> bool:
-        """Nothing comes of it: the quorum was there before. Often it is in front of the next command."""
-        leads = self._leading_term is not None and self.engine.is_leader and self.engine.term == self._leading_term
-        return leads and not (self.engine.due or self.reads.under_way or self.feeds.behind or self.repair.active)
+    def _needs_no_turn(self) -> bool:
+        """A round was proven, or the quorum was there before. Often it is in front of the next command."""
+        if self._leading_term is None or not self.engine.is_leader or self.engine.term != self._leading_term:
+            return False
+        self.reads.finish()
+        return not (self.engine.due or self.reads.under_way or self.feeds.behind or self.repair.active)
 
     def _on_raft(self, peer: NodeId, message: messages.Message) -> None:
         missing, whole = None, message

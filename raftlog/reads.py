@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logboom.errors import LogboomError
+from logboom.types import NodeId
 from raftlog.engine import Engine
 
 Done = Callable[[LogboomError | None], None]
@@ -13,8 +14,10 @@ Done = Callable[[LogboomError | None], None]
 class ReadRounds:
     """Reads that wait for a round to be echoed by a quorum, and for its commit index to be handed up."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, flush: Callable[[NodeId], None]) -> None:
+        """``flush`` sends now what is queued for a peer."""
         self._engine = engine
+        self._flush = flush
         self._waiting: list[Done] = []
         self._rounds: list[tuple[int, int, list[Done]]] = []
 
@@ -23,9 +26,17 @@ class ReadRounds:
         """Somebody waits."""
         return bool(self._waiting or self._rounds)
 
-    def ask(self, done: Done) -> None:
-        """Part of the next round."""
+    def ask(self, done: Done, *, lone: bool) -> bool:
+        """Part of the next round: False. Or, ``lone``, of one that is on its way to the quickest followers: True."""
+        if lone and not self.under_way:
+            index = self._engine.commit_index
+            if self._engine.start_lone_round():
+                self._rounds.append((self._engine.round, index, [done]))
+                for peer in self._engine.quickest:
+                    self._flush(peer)
+                return True
         self._waiting.append(done)
+        return False
 
     def start(self) -> None:
         """Leader only: a round for all that have asked."""
@@ -42,10 +53,13 @@ class ReadRounds:
         while self._rounds and self._rounds[0][0] <= confirmed and self._rounds[0][1] <= self._engine.applied_index:
             for done in self._rounds.pop(0)[2]:
                 done(None)
+        if not self._rounds:
+            self._engine.round_due = None
 
     def fail(self, error: LogboomError) -> None:
         """Answer everyone with ``error``."""
         failed = [done for _, _, dones in self._rounds for done in dones] + self._waiting
         self._rounds, self._waiting = [], []
+        self._engine.round_due = None
         for done in failed:
             done(error)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 from chaos.fuzz.disk import MemoryDisk
 from dispatcher import reads
+from dispatcher.at_hand import AtHand
 from dispatcher.barriers import Barriers
 from dispatcher.read_budget import ReadBudget
 from dispatcher.requests import SubmitReply, SubmitRequest
@@ -153,12 +154,17 @@ class NoNode:
 
     def __init__(self) -> None:
         self.clock = self.offload = Still()
+        self.at_hand = AtHand(self.clock, enabled=True)
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
         self.submitted: list[SubmitRequest] = []
         self.read_budget = ReadBudget(bytes_max=1 << 20, segments_max=4)
         self.snapshots = SimpleNamespace(serving=_serving())
         self.freshness = self
+
+    @property
+    def workers(self) -> Sequence[PartitionId]:
+        return self.partition_ids()
 
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
@@ -237,7 +243,7 @@ class NoNode:
             await reads.make_fresh(self, header, partition, deadline)
             yield reads.entries(*next(FewKeys().scan()))
 
-    async def read_index(self, deadline: float) -> int:
+    async def read_index(self, deadline: float, *, lone: bool = False) -> int:
         return 5
 
     async def recent(self, max_age: float, deadline: float) -> int:

@@ -129,7 +129,7 @@ class Witness:
                 self._units.update(dict.fromkeys((route.digest for route in routes), tuple(routes)))
             propose(routes, payload_bytes=payload_bytes)
 
-        def read_index(done: Done) -> None:
+        def read_index(done: Done, *, lone: bool = False) -> None:
             due = len(self._routes)
 
             def answered(error: LogboomError | None) -> None:
@@ -138,7 +138,7 @@ class Witness:
                     self._fail("LinearizableRead", story)
                 done(error)
 
-            read(answered)
+            read(answered, lone=lone)
 
         raft._send_now, raft.propose, raft.read_index = send_now, proposed, read_index  # noqa: SLF001 - an observer
 

@@ -114,22 +114,23 @@ class KvMachine:
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
         """See Machine."""
         with self._lock:
-            file, position = self._file.view(), self._position
-            layers = (self._changes.state, self._saving.state)
-            found = {key: layer[key] for layer in reversed(layers) for key in keys if key in layer}
-        raws, size = list[bytes | None](), 0
-        with file:
-            for key in keys:
-                raw = found[key] if key in found else file.get(key)
-                raws.append(raw)
-                size += len(raw or b"")
-                if size > GET_BYTES_MAX:
-                    raise RecordTooLarge(
-                        f"values of more than {GET_BYTES_MAX} bytes at once; ask for fewer keys",
-                        size=size,
-                        limit=GET_BYTES_MAX,
-                    )
-        return [None if raw is None else _value(raw) for raw in raws], position
+            view = self._view_of(keys)
+        return _values(keys, *view)
+
+    def get_at_once(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position] | None:
+        """See the module of Machine: None while somebody moves on to another view."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            view = self._view_of(keys)
+        finally:
+            self._lock.release()
+        return _values(keys, *view)
+
+    def _view_of(self, keys: Sequence[bytes]) -> tuple[StateView, Layer, Position]:
+        """The file, what is not in it yet of these keys, and what both are of. Under the lock."""
+        layers = (self._saving.state, self._changes.state)
+        return self._file.view(), {key: layer[key] for layer in layers for key in keys if key in layer}, self._position
 
     def scan(
         self, *, start: bytes, end: bytes | None, limit: int, chunk: int
@@ -290,6 +291,24 @@ def _merged(
 def _present(key: bytes, changes: Layer) -> Iterable[tuple[bytes, bytes]]:
     raw = changes[key]
     return () if raw is None else ((key, raw),)
+
+
+def _values(
+    keys: Sequence[bytes], file: StateView, changes: Layer, position: Position
+) -> tuple[list[Value | None], Position]:
+    raws, size = list[bytes | None](), 0
+    with file:
+        for key in keys:
+            raw = changes[key] if key in changes else file.get(key)
+            raws.append(raw)
+            size += len(raw or b"")
+            if size > GET_BYTES_MAX:
+                raise RecordTooLarge(
+                    f"values of more than {GET_BYTES_MAX} bytes at once; ask for fewer keys",
+                    size=size,
+                    limit=GET_BYTES_MAX,
+                )
+    return [None if raw is None else _value(raw) for raw in raws], position
 
 
 def _value(raw: bytes) -> Value:

@@ -113,12 +113,15 @@ class Quorums(Stock):
         return echoes[len(echoes) // 2]
 
     @property
+    def quickest_are_connected(self) -> bool:
+        """There was a quorum, and everyone who made it is still there."""
+        connected = self._SyncObj__connectedNodes
+        return bool(self.quickest) and all(self._peers[peer] in connected for peer in self.quickest)
+
+    @property
     def spares(self) -> list[NodeId]:
         """Followers that the last quorum did without, while everyone who made it is connected."""
-        connected = self._SyncObj__connectedNodes
-        if not self.quickest or any(self._peers[peer] not in connected for peer in self.quickest):
-            return []
-        return [peer for peer in self._peers if peer not in self.quickest]
+        return [peer for peer in self._peers if peer not in self.quickest] if self.quickest_are_connected else []
 
     def acknowledged_by(self, peer: NodeId) -> int:
         """Leader only: highest Raft index that ``peer`` is known to hold; 1 when nothing is known."""

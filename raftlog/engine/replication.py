@@ -24,6 +24,8 @@ class Replication(Elections):
         self._need_append = False
         self.news_due: float | None = None
         """When followers are told of a new commit index, should nothing else be sent to them before."""
+        self.round_due: float | None = None
+        """When all are asked, should the quickest not have answered a lone round before."""
         self.heard_commit: int | None = None
         """Commit index that the leader of the current term named last, since this process started."""
         super().__init__(given)
@@ -31,7 +33,7 @@ class Replication(Elections):
     # -- the leader sends
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        self._need_append, self.news_due = False, None
+        self._need_append, self.news_due, self.round_due = False, None, None
         self.round += 1
         self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
         for peer in self.quickest:
@@ -40,6 +42,19 @@ class Replication(Elections):
         for peer, node in self._peers.items():
             if peer not in self.quickest and node in self._SyncObj__connectedNodes:
                 self._send_append(node)
+
+    def start_lone_round(self) -> bool:
+        """Leader only: a round, at once, of the followers that made the last quorum. False: they are not all there.
+
+        The others have nothing to do with it, unless ``round_due`` comes first (docs/decisions/0012).
+        """
+        if self._need_append or not self.quickest_are_connected:
+            return False
+        self.round += 1
+        self.round_due = self.clock.monotonic() + self.settings.spare_linger_ms / 1000
+        for peer in self.quickest:
+            self._send_append(self._peers[peer])
+        return True
 
     def _send_append(self, node: Peer) -> None:
         following = self._SyncObj__raftNextIndex
@@ -88,7 +103,7 @@ class Replication(Elections):
 
     def _next_round(self) -> float:
         beat = float(self._SyncObj__newAppendEntriesTime)
-        return beat if self.news_due is None else min(beat, self.news_due)
+        return min(beat, self.news_due or beat, self.round_due or beat)
 
     def send_soon(self) -> None:
         """Leader only: send a round with the next tick."""

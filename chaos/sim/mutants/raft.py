@@ -194,7 +194,17 @@ MUTANTS: Final = (
         "stale-read",
         "A linearizable read is answered without a read round (LinearizableRead).",
         ("LinearizableRead",),
-        (Edit(CORE + "read_index", "self.reads.ask(done)", "done(None)"),),
+        (
+            Edit(
+                CORE + "read_index", "if not self.reads.ask(done, lone=lone and not self._proposals):", "if done(None):"
+            ),
+        ),
+    ),
+    Mutant(
+        "lone-read-proven-before",
+        "A lone read is answered by the echo of a round that was sent before it (LinearizableRead).",
+        ("LinearizableRead",),
+        (Edit("raftlog.reads:ReadRounds.ask", "(self._engine.round, index", "(self._engine.round - 1, index"),),
     ),
     Mutant(
         "gate-open",

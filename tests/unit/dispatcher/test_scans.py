@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.at_hand import AtHand
 from dispatcher.scans import Scans, View
 from dispatcher.service import Session
 from logboom.commands import Put
@@ -35,9 +36,12 @@ class Backend:
     def __init__(self, **settings: Any) -> None:
         self.machine: Any = Machine()
         self.scans = Scans(self, **settings)
-        self.clock = SimpleNamespace(monotonic=lambda: 0.0)
+        self.clock: Any = SimpleNamespace(monotonic=lambda: 0.0)
+        self.at_hand = AtHand(self.clock, enabled=True)
         self.offload = self
         self.used = 0
+
+    workers = (0,)
 
     def partition_ids(self) -> list[int]:
         return [0]

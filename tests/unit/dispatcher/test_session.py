@@ -35,6 +35,8 @@ class Backend:
 
     clock = SimpleNamespace(monotonic=lambda: 0.0)
 
+    workers = (0,)
+
     def partition_ids(self) -> list[int]:
         return [0]
 

@@ -13,7 +13,7 @@ from logboom.commands import Add, Command, Delete, Put, Value
 from logboom.errors import RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
-from logboom.state_machine import ApplyBatch, Position
+from logboom.state_machine import NOWHERE, ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
@@ -75,6 +75,7 @@ class Model:
         expected, at = self.state(), position(len(self.history))
         found, reached = self.machine.get(KEYS)
         assert dict(zip(KEYS, found, strict=True)) == {key: expected.get(key) for key in KEYS}
+        assert self.machine.get_at_once(KEYS) == (found, reached)
         start, end = sorted(self.rng.sample(KEYS, 2))
         limit = self.rng.choice((0, 3))
         rows = [row for chunk, _ in self.machine.scan(start=start, end=end, limit=limit, chunk=4) for row in chunk]
@@ -294,3 +295,12 @@ def test_values_of_one_get_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(machine.get([b"k1", b"k2"])[0]) == 2
     with pytest.raises(RecordTooLarge, match="ask for fewer keys"):
         machine.get([b"k%d" % k for k in range(9)])
+
+
+def test_a_read_that_would_have_to_wait_says_so_and_holds_nothing(tmp_path: Path) -> None:
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    with machine._lock:
+        assert machine.get_at_once([b"k"]) is None
+    for _ in range(1_000):  # views: as many as the file has places for, and more
+        assert machine.get_at_once([b"k"]) == ([None], NOWHERE)
+    machine.close()

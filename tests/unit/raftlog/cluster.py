@@ -346,7 +346,7 @@ class Cluster:
                     for _ in range(self.rng.randint(1, 8)):
                         salt += 1
                         node.submit(self.rng.getrandbits(64) * 2 + salt % 2)
-                    node.raft.read_index(self._read_done)
+                    node.raft.read_index(self._read_done, lone=bool(salt % 2))
             self.check()
             await self.sleep(self.rng.uniform(0.001, 0.02))
 

@@ -1,10 +1,12 @@
-"""A command that is alone: the followers whose answer is not waited for get it a little later."""
+"""A command or a read that is alone: followers whose answer is not waited for get it a little later, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from logboom.settings import RaftSettings
+from logboom.types import NodeId
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
 LINGER_S = RaftSettings().spare_linger_ms / 1000
@@ -63,5 +65,83 @@ def test_once_somebody_of_the_quorum_is_gone_nobody_is_held_back() -> None:
         await cluster.sleep(0.01)
         assert engine.spares == []
         assert await submit_alone(cluster, leader) == []
+
+    cluster.tell(story())
+
+
+async def with_one_spare(cluster: Cluster) -> tuple[SimNode, str, str]:
+    """The leader, who made the last quorum with it, and who did not."""
+    leader = await leading(cluster)
+    while len(leader.raft.engine.quickest) != 1:  # both had answered by the time it was counted
+        await submit_alone(cluster, leader)
+    (quick,), (spare,) = leader.raft.engine.quickest, leader.raft.engine.spares
+    await cluster.sleep(0.05)  # until nothing is under way
+    return leader, quick, spare
+
+
+def heard(cluster: Cluster, node: str) -> list[int]:
+    """The rounds that reach a follower from now on."""
+    engine: Any = cluster.nodes[NodeId(node)].raft.engine
+    rounds, receive = list[int](), engine.receive
+
+    def observed(peer: NodeId, message: Any) -> None:
+        rounds.append(message["seq"])
+        receive(peer, message)
+
+    engine.receive = observed
+    return rounds
+
+
+def test_a_lone_read_is_proven_by_those_who_made_the_last_quorum() -> None:
+    cluster = Cluster(3)
+
+    async def story() -> None:
+        leader, quick, spare = await with_one_spare(cluster)
+        asked, spared, answers = heard(cluster, quick), heard(cluster, spare), list[object]()
+        leader.raft.read_index(answers.append, lone=True)
+        mine = leader.raft.engine.round
+        async with asyncio.timeout(5):
+            while not answers:
+                await cluster.sleep(0.0005)
+        assert answers == [None]
+        assert mine in asked
+        assert mine not in spared
+        assert leader.raft.engine.round_due is None, "the others are asked all the same"
+
+    cluster.tell(story())
+
+
+def test_a_lone_read_that_the_quickest_does_not_answer_is_asked_of_all() -> None:
+    cluster = Cluster(4)
+
+    async def story() -> None:
+        leader, quick, _ = await with_one_spare(cluster)
+        engine: Any = cluster.nodes[NodeId(quick)].raft.engine
+        engine.receive = lambda *_: None  # it hangs, and stays connected
+        answers, began = list[object](), cluster.loop.now
+        leader.raft.read_index(answers.append, lone=True)
+        async with asyncio.timeout(5):
+            while not answers:
+                await cluster.sleep(0.0005)
+        assert answers == [None]
+        assert LINGER_S <= cluster.loop.now - began < RaftSettings().fallback_ms / 2000
+
+    cluster.tell(story())
+
+
+def test_a_read_that_comes_while_another_is_under_way_is_part_of_a_round_of_its_own() -> None:
+    cluster = Cluster(5)
+
+    async def story() -> None:
+        leader, _, _ = await with_one_spare(cluster)
+        answers = list[object]()
+        leader.raft.read_index(answers.append, lone=True)
+        first = leader.raft.engine.round
+        leader.raft.read_index(answers.append, lone=True)
+        assert leader.raft.engine.round == first, "sent with what else the turn has"
+        async with asyncio.timeout(5):
+            while len(answers) < 2:
+                await cluster.sleep(0.0005)
+        assert leader.raft.engine.round > first
 
     cluster.tell(story())
