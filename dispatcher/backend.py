@@ -339,6 +339,11 @@ class Backend(Pipeline):
         callbacks.append(callback)
         return lambda: callbacks.remove(callback) if callback in callbacks else None
 
+    def subscribe_ordered(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever the commit index may have moved, whatever moved it. Returns the way to stop it."""
+        self._ordered_callbacks[callback] = None
+        return lambda: self._ordered_callbacks.pop(callback, None)
+
     def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
         """The same for what is applied."""
         if not self._applied_callbacks:

@@ -74,6 +74,8 @@ class LogScan(Feed):
                         for p, each in self._logs.items()}  # fmt: skip
         subscribe = backend.subscribe_applied if wanted.level is Level.APPLIED else backend.subscribe_commits
         self._unsubscribe = [subscribe(p, self.woken) for p in self._logs]
+        if self._through > backend.parent.global_index:  # what takes it there may be other partitions'
+            self._unsubscribe.append(backend.subscribe_ordered(self.woken))
 
     def _positions(self, start_global: int) -> dict[PartitionId, int]:
         found, first = dict[PartitionId, int](), 0

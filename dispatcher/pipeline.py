@@ -116,6 +116,7 @@ class Pipeline(Presence):
         self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
         self._commit_callbacks: dict[PartitionId, list[Callable[..., None]]] = {}
+        self._ordered_callbacks: dict[Callable[[], None], None] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
 
@@ -355,6 +356,8 @@ class Pipeline(Presence):
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)
+        for ordered in tuple(self._ordered_callbacks):
+            ordered()
         self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
 
     def _tell_progress(self) -> None:

@@ -21,6 +21,9 @@ from partitions.log import PartitionLog
 
 SETTINGS = LogSettings(segment_bytes=2000, open_files_max=2, reader_lease_ms=1000)
 
+ORDERED = -1
+"""In the place of a partition: all of them."""
+
 
 class World:
     """Batches are appended and committed one by one; ``global_index`` counts them."""
@@ -72,6 +75,7 @@ class World:
         self.parent.global_index += 1
         log.commit(last_index=batch.last_index, digest=batch.digest, global_index=self.parent.global_index, term=1)
         self.wake(partition)
+        self.wake(ORDERED)
         return batch
 
     def sync(self, partition: int, *, wanted: bool = True) -> None:
@@ -117,6 +121,9 @@ class World:
         return lambda: self.wakers[partition].remove(waker)
 
     subscribe_applied = subscribe_commits
+
+    def subscribe_ordered(self, waker: Callable[..., None]) -> Callable[[], None]:
+        return self.subscribe_commits(ORDERED, waker)
 
     def applied_index(self, partition: int) -> int:
         return self.applied.get(partition, 0)

@@ -338,3 +338,17 @@ async def test_a_batch_that_turns_up_while_the_scan_waits_in_front_of_it_is_give
     world.wake(0)
     await settle(world)
     assert globals_of(client) == [1, 2, 3]
+
+
+async def test_a_horizon_that_only_others_partitions_reach_ends_the_scan() -> None:
+    """Nothing of its own moved any more: it waited for ever, where it had gone on at a node that was behind."""
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    begin(world, client, partitions=[0], through=2)
+    await settle(world)
+    assert globals_of(client) == [1]
+    assert client.ends == []
+    world.append(1, [b"2"])
+    await settle(world)
+    assert client.ends == [None]
+    assert not any(world.wakers.values())

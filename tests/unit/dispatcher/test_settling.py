@@ -23,6 +23,7 @@ def settling() -> Any:
         _touched={ONE},
         _lagging=set(),
         _commit_callbacks={},
+        _ordered_callbacks={},
         _publish=nothing,
         _tell_progress=nothing,
         node_id="n1",
@@ -55,3 +56,14 @@ def test_all_who_follow_a_log_are_told_though_some_stop_meanwhile() -> None:
     Pipeline._settle(pipeline)
     assert told == [0, 1, 2, 3]
     assert not any(pipeline._commit_callbacks.values())
+
+
+def test_who_waits_for_the_commit_index_is_told_whichever_partitions_moved_it() -> None:
+    pipeline, told = settling(), []
+    pipeline._touched = set()
+    leave = Backend.subscribe_ordered(cast("Backend", pipeline), lambda: told.append(1))
+    Pipeline._settle(pipeline)
+    leave()
+    leave()
+    Pipeline._settle(pipeline)
+    assert told == [1]
