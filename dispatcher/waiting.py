@@ -25,6 +25,8 @@ PRINCIPALS_LOOKED_AT: Final = 16
 """At a time;"""
 REQUESTS_LOOKED_AT: Final = 4
 """of each of them: what is passed, however many wait, is found cheaply."""
+LANES_LOOKED_AT: Final = 16
+"""At a time, of partitions that have their share of the node: nothing of their own need be given back."""
 STALE_KEPT: Final = 64
 FINISHED_KEPT: Final = 1024
 REQUEST_COST: Final = 4096
@@ -156,6 +158,8 @@ class WaitingRoom:
         """By principal; ``operations`` counts requests."""
         self._owned: dict[Hashable, dict[Waiting, None]] = {}
         self._dirty: dict[LaneKey, None] = {}
+        self._shares: dict[LaneKey, None] = {}
+        """Partitions' lanes where somebody waits for a share of the node: what others give back makes it larger."""
         self._seats = itertools.count(1)
         self._virtual = 0.0
         self._finished: dict[str, float] = {}
@@ -216,6 +220,11 @@ class WaitingRoom:
         waiting.lane, waiting.seat = key, next(self._seats)
         lane = self._lanes.setdefault(key, _Lane())
         lane.queues.setdefault(waiting.principal, _Queue()).put(waiting)
+        self._note_share(waiting)
+
+    def _note_share(self, waiting: Waiting) -> None:
+        if waiting.lane is not None and waiting.refusal.gate.startswith("node_"):
+            self._shares[waiting.lane] = None
 
     def _stand_up(self, waiting: Waiting) -> None:
         lane = self._lanes[waiting.lane]
@@ -229,6 +238,7 @@ class WaitingRoom:
                 self.touch(waiting.lane)  # whoever stood behind it may go
         if not lane.queues:
             del self._lanes[waiting.lane]
+            self._shares.pop(waiting.lane, None)
 
     # -- going
 
@@ -304,6 +314,7 @@ class WaitingRoom:
     def serve(self, now: float) -> None:
         """Admit whoever can be, where something was given back."""
         self.expire(now)
+        self._dirty.update(dict.fromkeys(itertools.islice(self._shares, LANES_LOOKED_AT)))
         while self._all and self._dirty and self._may_admit():
             key = next(iter(self._dirty))
             del self._dirty[key]
@@ -314,6 +325,7 @@ class WaitingRoom:
 
     def _serve(self, key: LaneKey, lane: _Lane, now: float) -> None:
         lane.holds.clear()
+        self._shares.pop(key, None)  # those that still wait for it come last
         turns = [(self._start(principal), k, principal) for k, principal in enumerate(lane.queues)]
         heapq.heapify(turns)
         passed = 0
@@ -366,6 +378,7 @@ class WaitingRoom:
             return None
         waiting.refusal = found
         if found.partition_id == key:
+            self._note_share(waiting)
             return found
         self._stand_up(waiting)
         self._sit(waiting, found.partition_id)

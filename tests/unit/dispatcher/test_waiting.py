@@ -181,6 +181,16 @@ class TestTurns:
         desk.give_back("b")
         assert desk.order[-1] == "both"
 
+    def test_a_partition_that_has_its_share_of_the_node_goes_on_when_others_give_back(self) -> None:
+        """It waited until something of its own was applied: for ever, where that was paused."""
+        desk = Desk(partition_ops=20, fair_share_percent=50)
+        desk.ask("own", [(A, 2, 0)], principal="x")
+        desk.ask("other", [(B, 8, 0)], principal="y")
+        desk.ask("waits", [(A, 5, 0)], principal="z")
+        assert desk.order == ["own", "other"]
+        desk.give_back("other")
+        assert desk.order == ["own", "other", "waits"]
+
 
 class TestBypass:
     def test_small_ones_pass_what_does_not_fit(self) -> None:
