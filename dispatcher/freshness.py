@@ -140,17 +140,14 @@ async def index_at(backend: Backend, timestamp_ms: int, deadline: float) -> Glob
 
     Raises NotLeader, Unavailable, and BarrierFuture for a time that comes after the deadline.
     """
-    ahead = (timestamp_ms - backend.clock.wall_ms()) / 1000
     if not backend.raft.admits:
         raise NotLeader("this node does not lead", leader=backend.leader_address())
-    if ahead > deadline - backend.clock.monotonic():
-        now_ms = backend.clock.wall_ms()
-        raise BarrierFuture(
-            f"{timestamp_ms} ms is {timestamp_ms - now_ms} ms ahead of the leader's clock, beyond the deadline",
-            timestamp_ms=timestamp_ms,
-            now_ms=now_ms,
-        )
-    while ahead > 0:
-        await wait(ahead)
-        ahead = (timestamp_ms - backend.clock.wall_ms()) / 1000
+    while (ahead_ms := timestamp_ms - (now_ms := backend.clock.wall_ms())) > 0:
+        if ahead_ms / 1000 > deadline - backend.clock.monotonic():  # at once, or since the clock was set back
+            raise BarrierFuture(
+                f"{timestamp_ms} ms is {ahead_ms} ms ahead of the leader's clock, beyond the deadline",
+                timestamp_ms=timestamp_ms,
+                now_ms=now_ms,
+            )
+        await wait(ahead_ms / 1000)
     return await backend.read_index(deadline)

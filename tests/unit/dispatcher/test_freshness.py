@@ -218,6 +218,15 @@ class TestTimes:
             await index_at(world.backend, 7_000, world.now + 1)
         assert (refused.value.timestamp_ms, refused.value.now_ms) == (7_000, 5_000)
 
+    async def test_a_clock_that_is_set_back_meanwhile_keeps_nobody_beyond_the_deadline(self) -> None:
+        world = World()
+        asked = asyncio.ensure_future(index_at(world.backend, 5_005, world.now + 1))
+        await turns()
+        world.wall -= 3_600_000
+        async with asyncio.timeout(5):
+            with pytest.raises(BarrierFuture):
+                await asked
+
     async def test_only_a_leader_knows(self) -> None:
         world = World()
         world.backend.raft.admits = False
