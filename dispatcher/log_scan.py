@@ -20,7 +20,7 @@ import structlog
 from dispatcher.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.merging import Merge, Run, Window
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Voided
-from logboom.types import Level, PartitionId
+from logboom.types import Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
 from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch, SegmentRemoved
@@ -36,6 +36,14 @@ class Arrived(NamedTuple):
     partition_id: PartitionId
     """Of that one."""
     error: BaseException | None
+
+
+class Timed(NamedTuple):
+    """What came of looking for a time."""
+
+    through: dict[PartitionId, PartitionLogIndex]
+    positions: dict[PartitionId, int]
+    damage: tuple[PartitionId, DamagedBatch] | None
 
 
 class LogScan(Feed):
@@ -60,6 +68,8 @@ class LogScan(Feed):
         self._merge: Merge | None = None
         """None: where it begins is still to be found."""
         self._begun: dict[PartitionId, int] = {}
+        """By time, while that is still to come: everything in front of this is older."""
+        self._looked_through: dict[PartitionId, PartitionLogIndex] | None = None
         self._window: Window | None = None
         """Comes next; planned once."""
         self._arrived: list[memoryview] | None = None
@@ -74,7 +84,7 @@ class LogScan(Feed):
                         for p, each in self._logs.items()}  # fmt: skip
         subscribe = backend.subscribe_applied if wanted.level is Level.APPLIED else backend.subscribe_commits
         self._unsubscribe = [subscribe(p, self.woken) for p in self._logs]
-        if self._through > backend.parent.global_index:  # what takes it there may be other partitions'
+        if self._through > backend.global_commit_index():  # what takes it there may be other partitions'
             self._unsubscribe.append(backend.subscribe_ordered(self.woken))
 
     def _positions(self, start_global: int) -> dict[PartitionId, int]:
@@ -131,23 +141,46 @@ class LogScan(Feed):
             self._go_on(self._merge)
 
     def _find_time(self) -> None:
-        self._reading = True
-        logs, time_ms = self._logs, self._wanted.start_time_ms
+        logs, time_ms, older = self._logs, self._wanted.start_time_ms, self._begun
         through = {p: each.durable_index for p, each in logs.items()}
+        if through == self._looked_through:
+            return  # what comes is waited for
+        self._reading = True
 
-        def search() -> dict[PartitionId, int]:
-            return {p: each.chunks.first_at_time(time_ms, through_index=through[p]) for p, each in logs.items()}
+        def search() -> Timed:
+            found = dict[PartitionId, int]()
+            for p, each in logs.items():
+                try:
+                    found[p] = each.chunks.first_at_time(time_ms, through_index=through[p], start=older.get(p, 0))
+                except DamagedBatch as damage:
+                    return Timed(through, found, (p, damage))
+            return Timed(through, found, None)
 
         self._backend.offload.submit(search, self._timed)
 
-    def _timed(self, positions: dict[PartitionId, int] | None, error: BaseException | None) -> None:
+    def _timed(self, timed: Timed | None, error: BaseException | None) -> None:
         self._reading = False
         if self._closed:
             return
-        if positions is None:
+        if timed is None:
             self._failed(error)
             return
-        self._begin(positions)
+        if timed.damage is not None:
+            if not self._wait_for_repair(*timed.damage):
+                self._failed(timed.damage[1])
+            return
+        try:
+            firsts = {p: self._logs[p].first_index_at(position) for p, position in timed.positions.items()}
+        except IndexCompacted as gone:  # in this moment
+            self._end(gone)
+            return
+        for partition, first in firsts.items():
+            self._leases[partition].index = PartitionLogIndex(first)
+        if self._wanted.follow and all(first > timed.through[p] for p, first in firsts.items()):
+            # As soon as one has come so far, so have those who lead: what comes to the others is as new.
+            self._begun, self._looked_through = timed.positions, timed.through
+        else:
+            self._begin(timed.positions)
         self._move_leases()
         self.move()
 

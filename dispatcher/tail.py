@@ -7,6 +7,7 @@ it takes something now and then (``log.reader_lease_ms``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ class Tail(Feed):
         self._by_global = wanted.start_global
         self._by_time = wanted.start_time_ms
         """Where it begins is still to be found."""
+        self._older, self._looked_through = 0, -1
+        """By time: from which position on, and through which index there is nothing as new yet."""
         self._reading = False
         self._moving = False
         self._chunk: Piece | None = None
@@ -116,18 +119,24 @@ class Tail(Feed):
             self._by_global = 0
             self._begin_at(self._log.first_index_at(position))
         if self._by_time:
-            self._reading = True
-            log, time_ms, through = self._log, self._by_time, self._log.durable_index
-            search = log.chunks.first_at_time
-            self._backend.offload.submit(lambda: search(time_ms, through_index=through), self._timed)
+            self._find_time(self._log.durable_index)
             return False
         return True
+
+    def _find_time(self, through: int) -> None:
+        if through <= self._looked_through:
+            return  # what comes is waited for
+        self._reading = True
+        search, time_ms, start = self._log.chunks.first_at_time, self._by_time, self._older
+        self._backend.offload.submit(
+            lambda: search(time_ms, through_index=through, start=start), partial(self._timed, through)
+        )
 
     def _begin_at(self, index: int) -> None:
         self._next = index
         self._lease.move(index, now=self._backend.clock.monotonic())
 
-    def _timed(self, position: int | None, error: BaseException | None) -> None:
+    def _timed(self, through: int, position: int | None, error: BaseException | None) -> None:
         self._reading = False
         if self._closed:
             return
@@ -136,8 +145,15 @@ class Tail(Feed):
         if position is None:
             self._failed(error)
             return
-        self._by_time = 0
-        self._begin_at(self._log.first_index_at(position))
+        try:
+            self._begin_at(self._log.first_index_at(position))
+        except IndexCompacted as gone:  # in this moment
+            self._end(gone)
+            return
+        if self._next > through and self._wanted.follow:
+            self._older, self._looked_through = position, through
+        else:
+            self._by_time = 0
         self.move()
 
     # -- reading

@@ -133,12 +133,13 @@ class ChunkReader:
             columns.global_index[row], columns.last[row], columns.segment[row], columns.offset[row], columns.length[row]
         )
 
-    def first_at_time(self, timestamp_ms: int, *, through_index: int) -> int:
+    def first_at_time(self, timestamp_ms: int, *, through_index: int, start: int = 0) -> int:
         """Position of the first batch from this time on, by reading a few headers; behind ``through_index``: none yet.
 
-        Clocks of different leaders may differ: then it is *a* place where older ones end. Raises IndexCompacted.
+        Those in front of position ``start`` are known to be older. Clocks of different leaders may differ: then it is
+        *a* place where older ones end. Raises IndexCompacted.
         """
-        low, high = self._committed.columns.start, self._committed.columns.through(through_index)
+        low, high = max(start, self._committed.columns.start), self._committed.columns.through(through_index)
         while low < high:
             middle = there = (low + high) // 2
             while there < high and self._committed.is_nowhere(there):

@@ -221,6 +221,9 @@ class NoNode:
 
     subscribe_applied = subscribe_commits
 
+    def subscribe_ordered(self, moved: object) -> Callable[[], None]:
+        return lambda: None
+
     def applied_index(self, partition_id: PartitionId) -> int:
         return 0
 

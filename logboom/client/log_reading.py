@@ -50,8 +50,8 @@ class LogReading:
         """The log of a partition from a position on, batch by batch; with ``follow``, for ever.
 
         The position: ``start`` (index), ``start_global`` or ``start_time`` (milliseconds since 1970, or a datetime); by
-        default the first record that is still there. A time still to come begins with whatever comes next. Where
-        records have been removed, IndexCompacted, or with ``on_compacted="first"`` from the first that is there.
+        default the first record that is still there. With ``follow``, a time still to come is waited for. Where records
+        have been removed, IndexCompacted, or with ``on_compacted="first"`` from the first that is there.
         ``level="applied"``: only what has taken effect.
         ``key_prefix`` and ``header`` (name, and value or None for any) are looked at by the node: see
         ``LogBatch.offsets``. ``batch_records`` and ``batch_bytes``: larger batches come in pieces. ``cold``: nobody

@@ -125,6 +125,9 @@ class World:
     def subscribe_ordered(self, waker: Callable[..., None]) -> Callable[[], None]:
         return self.subscribe_commits(ORDERED, waker)
 
+    def global_commit_index(self) -> int:
+        return int(self.parent.global_index)
+
     def applied_index(self, partition: int) -> int:
         return self.applied.get(partition, 0)
 

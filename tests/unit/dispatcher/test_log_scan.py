@@ -158,6 +158,37 @@ async def test_positions_by_global_index_and_time() -> None:
     assert globals_of(by_index) == globals_of(by_time) == list(range(12, 31))
 
 
+async def test_a_time_to_come_is_waited_for() -> None:
+    world, client = World(3), Client()
+    for number in range(1, 11):
+        world.append(number % 3, [b"%d" % number], at_ms=1000 * number)
+        world.sync(number % 3)
+    scan = begin(world, client, start_time_ms=14_500, follow=True)
+    await settle(world)
+    for number in range(11, 21):
+        world.append(number % 3, [b"%d" % number], at_ms=1000 * number)
+        world.sync(number % 3)
+        world.wake(number % 3)
+        await settle(world)
+    assert globals_of(client) == list(range(15, 21))
+    scan.close()
+
+
+async def test_a_damaged_batch_where_it_looks_for_a_time_is_waited_for() -> None:
+    world, client = World(2), Client()
+    for number in range(1, 9):
+        world.append(number % 2, [b"%d" % number], at_ms=1000 * number)
+        world.sync(number % 2)
+    batch = world.damage(1, 2)
+    begin(world, client, start_time_ms=4500)
+    await until(world, lambda: len(world.damages) >= 2)
+    assert client.ends == []
+    world.mend(1, batch)
+    await until(world, lambda: client.ends)
+    assert client.ends == [None]
+    assert globals_of(client) == [5, 6, 7, 8]
+
+
 async def test_who_takes_nothing_gets_nothing_and_holds_nothing_back() -> None:
     """Credit for one window: one more is read ahead, and given back when another reader needs the room."""
     world, slow, quick = World(2, reads=ReadSettings(window_bytes=400, memory_bytes=1000)), Client(), Client()

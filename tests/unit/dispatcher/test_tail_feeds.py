@@ -116,6 +116,27 @@ def test_what_is_not_durable_is_not_shown() -> None:
     tail.close()
 
 
+async def test_a_time_to_come_is_waited_for() -> None:
+    """Whatever came next was given, and the client took it for what it had asked for."""
+    world, client = World(2), Client()
+    tail = begin(world, client, follow=True, start_time_ms=10_500)
+    world.work()
+    for number in range(1, 5):
+        world.append(0, [b"%d-%d" % (number, k) for k in range(3)], at_ms=1000 * number)
+    world.work()
+    for number in range(5, 11):
+        world.append(0, [b"early"], at_ms=1000 * number)
+        world.work()
+    assert indexes(client) == []
+    assert tail._lease.index == 19  # what it will never give may go
+    for number in (11, 12):
+        world.append(0, [b"%d" % number], at_ms=1000 * number)
+        world.work()
+    assert indexes(client) == [19, 20]
+    tail.close()
+    assert not any(world.wakers.values())
+
+
 class TestFilters:
     def world(self) -> World:
         world = World(2)
