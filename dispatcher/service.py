@@ -266,7 +266,7 @@ class Session:
             self.reply(frame.request_id, Kind.PONG, {})
         elif frame.kind in (Kind.BARRIER, Kind.GET):
             if not self.submits.held_back(frame):
-                self.begin(frame)
+                self.begin(frame, self._backend.clock.monotonic())
         elif frame.kind is Kind.SCAN:
             self._run(frame, self._scan)
         elif frame.kind is Kind.VIEW_SCAN:
@@ -290,12 +290,15 @@ class Session:
         else:
             raise ProtocolError(f"{frame.kind.name} is not a request")
 
-    def begin(self, frame: Frame) -> None:
-        """A BARRIER or GET whose turn it is."""
+    def begin(self, frame: Frame, came: float) -> None:
+        """A BARRIER or GET whose turn it is. Raises DeadlineExceeded for a GET that nobody waits for any more."""
+        deadline = came + self._timeout(frame.header)
         if frame.kind is Kind.BARRIER:
-            self._barrier(frame)
+            self._barrier(frame, deadline)
+        elif deadline < self._backend.clock.monotonic():
+            raise DeadlineExceeded("the deadline passed before the request was looked at", outcome="not_applied")
         else:
-            self._run(frame, self._get)
+            self._run(frame, lambda frame: self._get(frame, deadline))
 
     def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         request_id = frame.request_id
@@ -330,9 +333,9 @@ class Session:
         """How long a stream that holds a state waits for a client that takes nothing of it."""
         return max(self._timeout(header), self._service.settings.net.frame_ms / 1000)
 
-    async def _get(self, frame: Frame) -> None:
+    async def _get(self, frame: Frame, deadline: float) -> None:
         lone = len(self._tasks) == 1
-        header, body = await reads.get(self._backend, frame, self._deadline(frame.header), lone=lone)
+        header, body = await reads.get(self._backend, frame, deadline, lone=lone)
         self.reply(frame.request_id, Kind.VALUES, header, body)
         if lone and self._open:
             self.connection.flush()
@@ -392,10 +395,10 @@ class Session:
         self._waits.recovered(partitions)
         return partitions
 
-    def _barrier(self, frame: Frame) -> None:
+    def _barrier(self, frame: Frame, deadline: float) -> None:
         tracer = self._service.tracer
         trace = None if tracer is None else begin(tracer, "barrier", frame, self.remote)
-        self._waits.barrier(frame, self._deadline(frame.header), self._principal(), trace)
+        self._waits.barrier(frame, deadline, self._principal(), trace)
 
     def reached(self) -> None:
         """A barrier of this client's has been."""

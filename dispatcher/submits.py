@@ -108,7 +108,7 @@ class Submits:
                 if frame.kind is Kind.SUBMIT:
                     self._submit(frame, came)
                 else:
-                    self._session.begin(frame)
+                    self._session.begin(frame, came)
             except LogboomError as error:
                 self._session.fail(frame.request_id, error)
         if not self._held:

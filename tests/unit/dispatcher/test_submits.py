@@ -231,7 +231,7 @@ async def test_a_crowd_of_barriers_leaves_the_loop_its_turn_and_loses_none() -> 
     begun: list[tuple[int, int]] = []
     for k, (_, session) in enumerate(sessions):
 
-        def begin(frame: Frame, k: int = k) -> None:
+        def begin(frame: Frame, came: float, k: int = k) -> None:
             desk.backend.now += 0.6 * TURN_S
             begun.append((k, frame.request_id))
 
@@ -250,3 +250,27 @@ async def test_a_crowd_of_barriers_leaves_the_loop_its_turn_and_loses_none() -> 
     assert all(connection.reading for connection, _ in sessions)
     assert [number for k, number in begun if k == 0] == list(range(1, 9))
     assert [number for k, number in begun if k == 1] == list(range(1, 8))
+
+
+async def test_what_is_held_back_keeps_its_deadline() -> None:
+    """It got all of it once more when its turn came: work for somebody who had gone, when there was most to do."""
+    desk, sessions = busy(1)
+    session, deadlines, failed = sessions[0][1], list[float](), dict[int, LogboomError]()
+    session.fail = failed.__setitem__  # type: ignore[method-assign]
+
+    async def get(_: Frame, deadline: float) -> None:
+        deadlines.append(deadline)
+
+    session._get = get  # type: ignore[method-assign]
+    came = desk.backend.now
+    while session._service.turns.is_over() is False:
+        desk.backend.now += TURN_S
+    for request_id, timeout_ms in ((1, 60_000), (2, 1), (3, 60_000)):
+        session.frame(Frame(Kind.GET, request_id, {"timeout_ms": timeout_ms}))
+    held = desk.backend.now
+    desk.backend.now += 1.0
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert came < held
+    assert deadlines == [held + 60.0, held + 60.0]
+    assert {number: error.code for number, error in failed.items()} == {2: "deadline_exceeded"}
