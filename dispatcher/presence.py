@@ -19,6 +19,7 @@ from dispatcher.submitting import Submitting
 from dispatcher.voiding import Voiding
 from dispatcher.watermarks import Watermarks
 from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
+from partitions.apply_core import WorkerState
 from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch
 from partitions.worker import ApplyWorker
@@ -117,7 +118,8 @@ class Presence(ABC):
             damage = worker.damage
             if damage is not None and self.logs[partition_id].find(damage.last_index, damage.digest) is not None:
                 worker.damage = None
-                worker.resume()
+                if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
+                    worker.resume()
         self._touched.update(self.workers)
         self._settle_soon()
 

@@ -24,6 +24,7 @@ from logboom.errors import (
     UnknownOutcome,
 )
 from logboom.types import PartitionId, Term
+from partitions.apply_core import WorkerState
 from partitions.holes import Hole, voided
 from ports.timers import wait
 from raftlog.entry import Route
@@ -276,7 +277,8 @@ class Voiding:
             store.void(void.last_index, void.digest)
             if worker is not None and worker.damage is not None and worker.damage.digest == void.digest:
                 worker.damage = None
-                worker.resume()
+                if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
+                    worker.resume()
             pipeline.raft.mending.voided(void.digest)
         if worker is not None:
             pipeline.look_again(partition_id)

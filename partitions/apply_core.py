@@ -82,10 +82,10 @@ class Cursor:
     def failed(self, *, damaged: bool, attempts_max: int) -> None:
         """Retry for a while, then wait for an operator; damaged data is not retried, a pause is kept."""
         self.attempts += 1
+        if self.state is WorkerState.PAUSED:
+            return
         if damaged:
             self.state = WorkerState.DAMAGED
-        elif self.state is WorkerState.PAUSED:
-            return
         elif self.attempts >= attempts_max:
             self.state = WorkerState.PAUSED
         else:

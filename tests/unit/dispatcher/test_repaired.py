@@ -1,0 +1,36 @@
+"""A batch that was damaged is here again: who stood still for it goes on, and nobody else does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dispatcher.presence import Presence
+from logboom.types import PartitionId
+from partitions.apply_core import Cursor, WorkerState
+
+ONE = PartitionId(1)
+
+
+@pytest.mark.parametrize(("state", "resumed"), [("damaged", 1), ("paused", 0)])
+def test_who_was_paused_meanwhile_stays_so(state: str, resumed: int) -> None:
+    """An operator had stopped it, and the copy of another node started it again."""
+    calls: list[int] = []
+    damage = SimpleNamespace(last_index=3, digest=b"d")
+    worker: Any = SimpleNamespace(damage=damage, state=state, resume=lambda: calls.append(1))
+    pipeline = SimpleNamespace(
+        workers={ONE: worker},
+        logs={ONE: SimpleNamespace(find=lambda *_: object())},
+        _touched=set(),
+        _settle_soon=lambda: None,
+    )
+    Presence.repaired(cast("Presence", pipeline))
+    assert (len(calls), worker.damage) == (resumed, None)
+
+
+def test_damage_that_a_group_under_way_meets_ends_no_pause() -> None:
+    cursor = Cursor(state=WorkerState.PAUSED)
+    cursor.failed(damaged=True, attempts_max=3)
+    assert cursor.state is WorkerState.PAUSED
