@@ -16,7 +16,7 @@ from typing import Any, Final
 from dispatcher import reads
 from dispatcher.requests import field_of
 from dispatcher.scans import SCAN_CHUNK, Rows, View
-from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded, Unavailable
+from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.worker import ApplyWorker, Stop
@@ -105,6 +105,14 @@ class Views:
             elif len(views) == len(set(partitions)):
                 whole.set_result(None)
 
+        def moved(error: LogboomError | None = None) -> None:
+            if error is not None and not whole.done():
+                whole.set_exception(error)
+
+        for partition in partitions:
+            if partition not in backend.workers:
+                raise backend.missing(partition)
+        told = [backend.subscribe_commits(partition, moved) for partition in dict.fromkeys(partitions)]
         for partition in dict.fromkeys(partitions):  # in one turn: all of the same moment
             worker, through = backend.workers[partition], backend.logs[partition].committed_index
             stops[partition] = worker, worker.stop_at(through, scan, partial(taken, partition, through))
@@ -114,6 +122,8 @@ class Views:
             await whole
         finally:
             timer.cancel()
+            for leave in told:
+                leave()
             for worker, stop in list(stops.values()):
                 worker.go_on(stop)
         return global_index

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from dispatcher.views import Views
-from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
+from logboom.errors import (
+    CorruptData,
+    InvalidRequest,
+    LogboomError,
+    PartitionDestroyed,
+    QuotaExceeded,
+    Unavailable,
+)
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 
@@ -66,6 +73,19 @@ class Backend:
         self.kinds = dict.fromkeys(logs, "kv")
         self.partitioning = SimpleNamespace(kind=lambda p: SimpleNamespace(state_machine=self.kinds[p]))
         self.used = 0
+        self.wakers: dict[int, list[Callable[..., None]]] = {}
+
+    def subscribe_commits(self, partition: int, waker: Callable[..., None]) -> Callable[[], None]:
+        self.wakers.setdefault(partition, []).append(waker)
+        return lambda: self.wakers[partition].remove(waker)
+
+    def missing(self, partition: int) -> LogboomError:
+        return PartitionDestroyed("gone", partition_id=partition)
+
+    def destroy(self, partition: int) -> None:
+        del self.workers[partition], self.machines[partition]
+        for waker in list(self.wakers.get(partition, ())):
+            waker(self.missing(partition))
 
     @contextmanager
     def using(self, _: int) -> Iterator[None]:
@@ -88,6 +108,7 @@ class Backend:
 
     def check_nothing_is_left(self) -> None:
         assert self.used == 0
+        assert not any(self.wakers.values())
         assert not any(worker.stops for worker in self.workers.values())
         assert not any(worker.machine.open for worker in self.workers.values())
 
@@ -143,6 +164,31 @@ async def test_who_gives_up_leaves_nothing(when: str) -> None:
     await frames.aclose()
     backend.check_nothing_is_left()
     assert views.open == 0
+
+
+async def test_a_partition_that_is_destroyed_meanwhile_ends_it_at_once() -> None:
+    """The others were waited for until the deadline, and then it was to be tried again."""
+    backend = Backend({0: 3, 1: 5})
+    task = asyncio.ensure_future(collect(scan(backend, Views(backend, views_max=2), 0, 1)))
+    await asyncio.sleep(0)
+    backend.workers[0].apply(3)
+    backend.destroy(1)
+    async with asyncio.timeout(1):
+        with pytest.raises(PartitionDestroyed):
+            await task
+    backend.check_nothing_is_left()
+
+
+async def test_one_that_was_destroyed_while_it_was_made_fresh_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Backend({0: 3, 1: 5})
+
+    async def make_fresh(*_: object) -> None:
+        backend.destroy(1)
+
+    monkeypatch.setattr("dispatcher.reads.make_fresh", make_fresh)
+    with pytest.raises(PartitionDestroyed):
+        await collect(scan(backend, Views(backend, views_max=2), 0, 1))
+    backend.check_nothing_is_left()
 
 
 async def test_a_state_that_cannot_be_captured_ends_it() -> None:
