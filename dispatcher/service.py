@@ -362,10 +362,11 @@ class Session:
         patience: float | None = None,
     ) -> None:
         previous: tuple[dict[str, Any], list[Any]] | None = None
+        waited = 0.0
         try:
             async for chunk in chunks:
                 if previous is not None:
-                    await self._uncongested(patience)
+                    waited = await self._uncongested(patience, waited)
                     self.reply(frame.request_id, kind, *previous, flags=FLAG_MORE)
                 previous = chunk
         finally:
@@ -374,21 +375,31 @@ class Session:
         if previous is not None:
             self.reply(frame.request_id, kind, *previous)
 
-    async def _uncongested(self, patience: float | None = None) -> None:
-        """Wait until the connection takes more. Raises DeadlineExceeded once it has taken nothing for so long."""
+    async def _uncongested(self, patience: float | None = None, waited: float = 0.0) -> float:
+        """Wait until the connection takes more; for how long, with ``waited`` before.
+
+        Raises DeadlineExceeded once it has taken nothing for so long, or too little in all that it was waited for.
+        """
+        loop, most = asyncio.get_running_loop(), self._service.settings.reads.hold_ms / 1000
         while self._open and self.connection.congested:
-            room, queued = asyncio.get_running_loop().create_future(), self.connection.queued
+            room, queued, began = loop.create_future(), self.connection.queued, loop.time()
             self._waiting[room] = None
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(None if patience is None else min(patience, most - waited)):
                     await room
             except TimeoutError:
                 if self.connection.queued >= queued:
                     raise DeadlineExceeded(
-                        f"nothing of it was taken for {patience:.3g} s", outcome="not_applied"
+                        f"nothing of it was taken for {loop.time() - began:.3g} s", outcome="not_applied"
                     ) from None
             finally:
                 self._waiting.pop(room, None)
+            waited += loop.time() - began
+            if patience is not None and waited >= most:
+                raise DeadlineExceeded(
+                    f"its client has kept it waiting for {waited:.3g} s in all: ask for ranges", outcome="not_applied"
+                )
+        return waited
 
     def _settled_partitions(self, header: dict[str, Any]) -> Sequence[PartitionId]:
         partitions = self._waits.partitions(header)

@@ -171,7 +171,9 @@ class ReadSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Scans over the state of several partitions at one index, at the same time,"""
     scans_max: int = 128
     """and over that of one. Each holds on to the state as it was when it began, until it ends or its client has taken
-    nothing of it for as long as the request may take (`net.frame_ms` at least)."""
+    nothing of it for as long as the request may take (`net.frame_ms` at least);"""
+    hold_ms: int = 3_600_000
+    """and no longer than it has waited so long for its client in all: what takes more has to be asked for in ranges."""
 
 
 class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -114,9 +114,9 @@ class Unread:
         self.frames += FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(buffers))
 
 
-async def heard(connection: Unread, backend: Any) -> list[Frame]:
+async def heard(connection: Unread, backend: Any, **reads: int) -> list[Frame]:
     """What a scan is answered with over it."""
-    settings = Settings(net=NetSettings(frame_ms=PATIENCE_MS))
+    settings = Settings(net=NetSettings(frame_ms=PATIENCE_MS), reads=ReadSettings(**reads))
     service: Any = SimpleNamespace(
         backend=backend, sessions={}, counts=SimpleNamespace(failed=lambda _: None), tracer=None, settings=settings
     )
@@ -142,6 +142,18 @@ async def test_what_is_taken_slowly_does_not() -> None:
     backend = Backend(scans_max=1)
     frames = await heard(Unread(takes=200), backend)
     assert [frame.kind for frame in frames] == [Kind.ENTRIES] * 2
+    backend.check_nothing_is_left()
+
+
+async def test_what_is_taken_a_byte_at_a_time_does_in_the_end() -> None:
+    """Known: a few bytes now and then kept the state for as long as the client liked."""
+    backend, connection = Backend(scans_max=1), Unread(takes=1)
+    (frame,) = await heard(connection, backend, hold_ms=5 * PATIENCE_MS)
+    assert (frame.kind, frame.header["code"], frame.header["outcome"]) == (
+        Kind.ERROR, "deadline_exceeded", "not_applied",
+    )  # fmt: skip
+    assert "in all" in frame.header["message"]
+    assert connection.congested
     backend.check_nothing_is_left()
 
 
