@@ -27,6 +27,7 @@ class Columns:
 
     __slots__ = (
         "before_digest",
+        "before_global",
         "before_index",
         "digests",
         "global_index",
@@ -42,6 +43,8 @@ class Columns:
         self.before_index = before_index
         """Last index of the batch in front of the first one here; 0: there is none."""
         self.before_digest = before_digest
+        self.before_global = 0
+        """Its global index; 0: nobody has kept it."""
         self.last = array("Q")
         self.global_index = array("Q")
         self.segment = array("I")
@@ -94,6 +97,7 @@ class Columns:
         """A copy of the batches at these positions."""
         some = Columns(start=begin, before_index=self.last_index(begin - 1), before_digest=self.digest(begin - 1))
         low, high = self.at(begin), self.at(end)
+        some.before_global = self.global_index[low - 1] if low else self.before_global
         some.last, some.global_index = self.last[low:high], self.global_index[low:high]
         some.segment, some.offset, some.length = self.segment[low:high], self.offset[low:high], self.length[low:high]
         some.digests = self.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
@@ -200,9 +204,10 @@ class Committed:
         """
         columns = self._columns
         row = bisect_left(columns.global_index, global_index)
-        if row == 0 and columns.before_index and global_index:  # what was removed had lower ones, and who knows which
+        if row == 0 and columns.before_index and global_index:  # what was removed had lower ones
             first = columns.global_index[0] if columns.last else 0
-            if first != global_index:
+            known = columns.before_global  # or who knows which
+            if first != global_index and not 0 < known < global_index:
                 columns.refuse()
         return columns.start + row
 

@@ -100,6 +100,8 @@ class PartitionLog(LogHoles):
     def _recover(self, base: LogBase) -> None:
         found = open_segments(self._disk, self._directory, self.partition_id, base, self.open_segment)
         self._names, self.damage = found.names, found.damage
+        if found.columns.before_index == base.last_index:
+            found.columns.before_global = base.global_index
         self._committed.begin(found.columns)
         self._head = base.digest
         self.committed_index = self.durable_index = self.highest_index = base.last_index

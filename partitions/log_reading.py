@@ -101,6 +101,8 @@ class LogReading:
         columns = self._committed.columns
         if not columns.before_index:
             return 0
+        if columns.before_global:
+            return columns.before_global + 1
         return columns.global_index[0] if columns.last else self.committed_global_index + 1
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +17,21 @@ from logboom.client.log_batches import LogBatch, batches_of
 from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
 from logboom.records import RecordBlock
 from logboom.settings import ReadSettings
-from logboom.types import Level, PartitionId, ProducerId, Record, Term
+from logboom.types import (
+    DurabilityMode,
+    GlobalLogIndex,
+    Level,
+    PartitionId,
+    PartitionLogIndex,
+    ProducerId,
+    Record,
+    Term,
+)
 from logboom.wire import Frame, Kind
-from partitions.batch import build_batch
+from partitions.batch import Batch, build_batch
+from partitions.log import PartitionLog
 from partitions.opening import LogBase
-from tests.unit.dispatcher.reading_world import Client, World
+from tests.unit.dispatcher.reading_world import SETTINGS, Client, World
 
 ROOM = 1 << 30
 
@@ -383,3 +395,33 @@ async def test_a_horizon_that_only_others_partitions_reach_ends_the_scan() -> No
     await settle(world)
     assert client.ends == [None]
     assert not any(world.wakers.values())
+
+
+@pytest.mark.parametrize("written_since", [False, True])
+async def test_a_partition_that_is_idle_since_its_node_was_given_a_snapshot(written_since: bool) -> None:
+    """Its log begins behind the snapshot, with nothing: a scan was told that what it wanted had been removed."""
+    world = World(2)
+    base = LogBase(PartitionLogIndex(7), bytes([1]) * 16, GlobalLogIndex(30), True)
+    world.logs[0] = PartitionLog.open(
+        disk=world.disk,
+        directory=Path("/n1/given"),
+        partition_id=PartitionId(0),
+        settings=SETTINGS,
+        mode=DurabilityMode.WRITE_AHEAD,
+        base=base,
+    )
+    world.parent.global_index = 30
+    world.append(1, [b"31"])
+    world.sync(1)
+    if written_since:
+        world.batches[0] = [Batch(SimpleNamespace(last_index=7, digest=bytes([1]) * 16), [])]  # type: ignore[arg-type]
+        world.append(0, [b"32"])
+    for start, rest in ((0, [31, 32]), (31, [31, 32]), (32, [32])):
+        client = Client()
+        begin(world, client, start_global=start)
+        await settle(world)
+        assert client.ends == [None]
+        assert globals_of(client) == [each for each in rest if each == 31 or written_since]
+    with pytest.raises(IndexCompacted) as removed:
+        begin(world, Client(), start_global=30)
+    assert removed.value.first == 31
