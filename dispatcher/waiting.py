@@ -391,8 +391,11 @@ class WaitingRoom:
         start = self._start(principal)
         self._virtual = max(self._virtual, start)
         self._finished[principal] = start + nbytes + REQUEST_COST
-        if len(self._finished) > 2 * len(self._of) + FINISHED_KEPT:
-            self._finished = {p: at for p, at in self._finished.items() if at > self._virtual}
+        if len(self._finished) > 2 * (len(self._of) + FINISHED_KEPT):
+            # Of those who wait for nothing: who was given the most, so that coming again gets nobody more.
+            others = ((at, p) for p, at in self._finished.items() if at > self._virtual and p not in self._of)
+            waiting = {p: at for p, at in self._finished.items() if p in self._of}
+            self._finished = {p: at for at, p in heapq.nlargest(FINISHED_KEPT, others)} | waiting
 
     def _start(self, principal: str) -> float:
         return max(self._virtual, self._finished.get(principal, 0.0))

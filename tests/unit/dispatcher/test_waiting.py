@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.admission import Admission, Parts, Ticket
 from dispatcher.budgets import Verdict
-from dispatcher.waiting import Waiting, WaitingRoom
+from dispatcher.waiting import FINISHED_KEPT, Waiting, WaitingRoom
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, Overloaded, PartitionFrozen, Unavailable
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
@@ -361,6 +361,19 @@ class TestBounds:
         with pytest.raises(Overloaded):
             desk.ask("one more", [(A, 1, 0)], principal="hog")
         assert desk.ask("shy", [(A, 1, 0)], principal="shy") is not None
+
+    def test_what_is_kept_of_those_who_were_given_something_does_not_grow_with_them(self) -> None:
+        """Who has no name is a principal for as long as his connection: one entry each while anybody waited."""
+        desk = Desk()
+        desk.admission.judge(A, Verdict("stands still", 1.0))
+        desk.ask("hog", [(B, 1, 0)], principal="hog", nbytes=1 << 20)
+        desk.ask("waits", [(A, 1, 0)], wait=1000.0, timeout=9000.0)
+        desk.room.charge("hog", 1 << 20)
+        for k in range(4 * FINISHED_KEPT):
+            desk.ask(f"r{k}", [(C, 1, 0)], principal=f"stranger {k}")
+            desk.give_back(f"r{k}")
+        assert len(desk.room._finished) <= 2 * (1 + FINISHED_KEPT)
+        assert desk.room._start("hog") > desk.room._start(f"stranger {k}") > 0
 
     def test_what_signals_withhold_is_waited_for(self) -> None:
         desk = Desk()
