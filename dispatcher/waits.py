@@ -187,7 +187,7 @@ class Waits:
 
     def watermarks(self, frame: Frame) -> None:
         """A WATERMARKS: once, and now. Raises what the client is to be told."""
-        partitions = self.partitions(frame.header)
+        partitions = list(dict.fromkeys(self.partitions(frame.header)))
         self.recovered(partitions)
         reply = {
             "commit_index": self._backend.global_commit_index(),
@@ -205,7 +205,7 @@ class Waits:
                 used=len(self._watches),
                 retry_after=RETRY_AFTER_S,
             )
-        partitions = self.partitions(frame.header)
+        partitions = list(dict.fromkeys(self.partitions(frame.header)))
         self.recovered(partitions)
         every = frame.header.get("partitions") is None
 

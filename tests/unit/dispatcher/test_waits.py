@@ -303,6 +303,13 @@ class TestWatching:
             (1, False, True),
         ]
 
+    def test_a_partition_that_is_named_often_is_looked_at_once(self) -> None:
+        """A list of a hundred thousand times the same was gone through a hundred times a second."""
+        world = World()
+        world.ask(Kind.WATCH, {"partitions": [A, B, A, A]})
+        world.waits.watermarks(Frame(Kind.WATERMARKS, 2, {"partitions": [B, A, B]}))
+        assert [[row[0] for row in header["watermarks"]] for _, _, header, _ in world.sent] == [[A, B], [B, A]]
+
     def test_they_have_a_bound_and_end_with_the_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(waits_module, "WATCHES_MAX", 2)
         world = World()
