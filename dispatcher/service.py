@@ -409,7 +409,12 @@ class Session:
     def _barrier(self, frame: Frame, deadline: float) -> None:
         tracer = self._service.tracer
         trace = None if tracer is None else begin(tracer, "barrier", frame, self.remote)
-        self._waits.barrier(frame, deadline, self._principal(), trace)
+        try:
+            self._waits.barrier(frame, deadline, self._principal(), trace)
+        except LogboomError as error:
+            if trace is not None:
+                trace.end(error)
+            raise
 
     def reached(self) -> None:
         """A barrier of this client's has been."""

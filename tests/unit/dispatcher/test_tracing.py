@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,8 +15,9 @@ from dispatcher.admission import Admission
 from dispatcher.pending import Pending
 from dispatcher.pipeline import Pipeline
 from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
+from dispatcher.service import Session
 from dispatcher.tracing import Parent, Span, Trace, Tracer, begin, parse_traceparent
-from logboom.errors import LogboomError, Overloaded
+from logboom.errors import LogboomError, NotLeader, Overloaded
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Term
@@ -216,3 +217,20 @@ def test_a_followers_span_ends_once_the_batch_is_synced(said: object) -> None:
 def test_a_node_that_does_not_trace_does_nothing_for_a_batch_that_is_traced() -> None:
     node: Any = SimpleNamespace(tracer=None)
     Pipeline.traced(node, Route(PartitionId(3), Term(1), PartitionLogIndex(9), bytes(16)), SAMPLED)
+
+
+def test_a_barrier_that_is_refused_at_once_has_its_span() -> None:
+    desk, refused = Desk(), NotLeader("elsewhere", leader=None)
+
+    def barrier(*_: object) -> None:
+        raise refused
+
+    session = SimpleNamespace(
+        _service=SimpleNamespace(tracer=desk.tracer),
+        _waits=SimpleNamespace(barrier=barrier),
+        _principal=lambda: "me",
+        remote="somewhere",
+    )
+    with pytest.raises(NotLeader):
+        Session._barrier(cast("Session", session), Frame(Kind.BARRIER, 9, {}), 1.0)
+    assert [(span.name, span.error) for span in desk.spans] == [("barrier", "not_leader")]
