@@ -77,6 +77,10 @@ class Standing(NamedTuple):
     partitions: int
     """How many it has."""
 
+    def is_behind(self, partition_id: PartitionId) -> bool:
+        """This partition is behind there; where all are said to be, whatever its id."""
+        return partition_id in self.behind or 0 < self.partitions <= len(self.behind)
+
     def row(self) -> list[object]:
         """As on the wire."""
         return [self.worst_ms, self.partitions, len(self.behind), sorted(self.behind)[:TOLD_MAX]]
@@ -225,7 +229,7 @@ class Ladder:
                     steps.append(Step(Do.RETURN, "it has caught up", partition_id))
             elif chronic_s and since is not None and now - since >= chronic_s:
                 fine = sum(
-                    (told := self._fine(node, now)) is not None and partition_id not in told.behind for node in others
+                    (told := self._fine(node, now)) is not None and not told.is_behind(partition_id) for node in others
                 )
                 if 2 * fine > len(others) + 1:
                     backlog.withdrawn = True

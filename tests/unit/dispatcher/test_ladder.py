@@ -220,3 +220,12 @@ def test_a_standing_survives_the_wire() -> None:
 def test_a_standing_that_is_none_is_refused(row: object) -> None:
     with pytest.raises(ProtocolError):
         parse_standing(row)
+
+
+def test_with_all_of_them_behind_elsewhere_none_is_fine_there_whatever_its_id() -> None:
+    """Ids do not end with the number of partitions, once some are destroyed: the others' were taken to be fine."""
+    young = PartitionId(5_000)
+    world = World(partitions=TOLD_MAX + 1)
+    row = [60_000, TOLD_MAX + 1, TOLD_MAX + 1, list(range(4_900, 4_900 + TOLD_MAX))]
+    world.others = {N2: parse_standing(row), N3: parse_standing(row)}
+    assert Do.WITHDRAW not in world.during(60, still(young))
