@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dispatcher.goals import RETRY_AFTER_S, Want
-from logboom.errors import ProtocolError, QuotaExceeded
+from logboom.errors import InvalidRequest, ProtocolError, QuotaExceeded
 from logboom.types import Level, NodeId, PartitionId, Scope
 from logboom.wire import shown
 
@@ -62,8 +62,10 @@ class Frontiers:
     # -- who waits
 
     def want(self, want: Want) -> None:
-        """Somebody waits for it, the first one. Raises QuotaExceeded."""
+        """Somebody waits for it, the first one. Raises QuotaExceeded, and InvalidRequest for what never fits."""
         rows = [(p, want.level) for p in want.partitions]
+        if len(rows) > ROWS_MAX:
+            raise InvalidRequest(f"{len(rows)} partitions on several nodes; at most {ROWS_MAX} in one barrier")
         more = sum(row not in self._rows for row in rows)
         if len(self._rows) + more > ROWS_MAX:
             raise QuotaExceeded(

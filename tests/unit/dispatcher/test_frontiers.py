@@ -9,11 +9,11 @@ import pytest
 from dispatcher.exchange import Exchange
 from dispatcher.frontiers import FRAME_ROWS, LEVELS, Frontiers, parse_told, parse_wanted
 from dispatcher.goals import Want
-from logboom.errors import BarrierTimeout, PartitionDestroyed, ProtocolError, QuotaExceeded
+from logboom.errors import BarrierTimeout, InvalidRequest, PartitionDestroyed, ProtocolError, QuotaExceeded
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Scope
 from logboom.wire import Kind
 from raftlog.configuration import Configuration, Role, Seat
-from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, B, Desk, reached
+from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, B, C, Desk, reached
 from tests.unit.dispatcher.frontier_world import BOTH, N1, N2, N3, NODES, World, apply
 
 
@@ -134,7 +134,7 @@ class TestCost:
         world = World()
         world[N1].wait(5, [A, B], reach=Scope.ALL)
         with pytest.raises(QuotaExceeded):
-            world[N1].wait(5, PARTITIONS, reach=Scope.ALL)
+            world[N1].wait(5, [A, C], reach=Scope.ALL)
         assert len(world[N1].barriers) == 1
         world[N1].wait(6, [A, B], reach=Scope.QUORUM)
 
@@ -377,3 +377,11 @@ async def test_nodes_of_an_earlier_release_are_asked_nothing() -> None:
     exchange.tick()
     assert sent[1:] == [(N3, Kind.FRONTIERS_WANTED)]
     exchange.close()
+
+
+def test_more_than_there_is_ever_room_for_is_not_to_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.frontiers.ROWS_MAX", 2)
+    frontiers = Frontiers()
+    with pytest.raises(InvalidRequest, match="at most 2"):
+        frontiers.want(Want(tuple((PartitionId(p), GlobalLogIndex(1)) for p in range(3)), reach=Scope.ALL))
+    assert len(frontiers) == 0
