@@ -17,8 +17,8 @@ KEYS_MAX: Final = 10_000
 
 
 def state_damaged(backend: Any, partition_id: PartitionId, machine: Machine, error: CorruptData) -> None:
-    """A read has met it. Of a machine that was replaced since nobody needs to know."""
-    if backend.machines[partition_id] is machine:
+    """A read has met it. Of a machine that was replaced since, or is gone, nobody needs to know."""
+    if backend.machines.get(partition_id) is machine:
         backend.rebuilding.damaged(partition_id, error)
 
 

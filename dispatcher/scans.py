@@ -14,7 +14,7 @@ from dispatcher import reads
 from dispatcher.requests import field_of
 from logboom.commands import Value
 from logboom.errors import CorruptData, QuotaExceeded
-from logboom.state_machine import Position
+from logboom.state_machine import Machine, Position
 
 SCAN_CHUNK: Final = 1_000
 Rows = tuple[list[tuple[bytes, Value]], Position]
@@ -23,7 +23,9 @@ Rows = tuple[list[tuple[bytes, Value]], Position]
 class View:
     """One partition's: the first chunk, if that has been read, and what comes after."""
 
-    def __init__(self, first: Rows | None, rest: Iterator[Rows]) -> None:
+    def __init__(self, machine: Machine, first: Rows | None, rest: Iterator[Rows]) -> None:
+        self.machine = machine
+        """Whose state it is; another one may have taken its place since."""
         self.first = first
         self._rest = rest
         self._lock = threading.Lock()
@@ -74,7 +76,7 @@ class Scans:
         self.open += 1
         try:
             with backend.using(partition_id) as machine:
-                view = View(None, machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK))
+                view = View(machine, None, machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK))
                 try:
                     while (rows := await backend.offload.run(view.more)) is not None:
                         yield reads.entries(*rows)

@@ -77,7 +77,7 @@ class Views:
         except OSError as error:
             raise Unavailable(f"the state of partition {partition} could not be read: {error}") from error
         except CorruptData as error:
-            reads.state_damaged(self._backend, partition, self._backend.machines[partition], error)
+            reads.state_damaged(self._backend, partition, view.machine, error)
             raise
 
     async def _gather(
@@ -132,7 +132,7 @@ class Views:
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
     """Off the loop, while nothing is applied."""
     rest = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
-    return View(next(rest, None), rest)
+    return View(machine, next(rest, None), rest)
 
 
 def _too_late(whole: asyncio.Future[None], stops: Mapping[PartitionId, object]) -> None:

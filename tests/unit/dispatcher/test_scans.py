@@ -189,9 +189,9 @@ def test_more_than_it_has_room_for_cannot_be_set() -> None:
 
 
 def test_a_view_that_is_being_read_closes_afterwards() -> None:
-    machine = Machine()
+    machine: Any = Machine()
     rest = machine.scan(start=b"", end=None, limit=0, chunk=1)
-    view = View(next(rest), rest)
+    view = View(machine, next(rest), rest)
     with view._lock:  # somebody reads
         view.close()
         assert machine.open == 1

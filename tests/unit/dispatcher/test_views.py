@@ -214,6 +214,30 @@ async def test_a_view_of_another_moment_is_not_passed_on() -> None:
     backend.check_nothing_is_left()
 
 
+@pytest.mark.parametrize(("since", "told"), [("the same", [0]), ("made anew", []), ("destroyed", [])])
+async def test_damage_is_that_of_the_machine_that_was_read(since: str, told: list[int]) -> None:
+    """What was found in a state that had been replaced since had the new one fenced, and made anew once more."""
+    backend, damaged = Backend({0: 3}), list[int]()
+    backend.rebuilding = SimpleNamespace(damaged=lambda partition, _: damaged.append(partition))  # type: ignore[attr-defined]
+    frames = scan(backend, Views(backend, views_max=1), 0)
+    task = asyncio.ensure_future(anext(frames))
+    await asyncio.sleep(0)
+    backend.workers[0].apply(3)
+    await task
+
+    async def run(_: object) -> None:
+        if since == "made anew":
+            backend.machines[0] = Machine()
+        elif since == "destroyed":
+            del backend.machines[0]
+        raise CorruptData("a bit has flipped")
+
+    backend.run = run  # type: ignore[method-assign]
+    with pytest.raises(CorruptData, match="a bit"):
+        await anext(frames)
+    assert damaged == told
+
+
 async def test_bounds() -> None:
     backend = Backend({0: 0, 1: 0})
     views = Views(backend, views_max=1)
