@@ -8,7 +8,7 @@ up is one group, and what comes out is the state at G everywhere, however long t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -67,8 +67,8 @@ class Views:
                 view.close()
 
     async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
-        rows = view.first
         try:
+            rows = view.first if view.first is not None else await self._backend.offload.run(view.more)
             while rows is not None:
                 yield rows
                 if partition not in self._backend.partition_ids():
@@ -132,7 +132,15 @@ class Views:
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
     """Off the loop, while nothing is applied."""
     rest = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
-    return View(machine, next(rest, None), rest)
+    try:
+        return View(machine, next(rest, None), rest)
+    except CorruptData as error:  # for whoever reads it, who knows what to do about it
+        return View(machine, None, _raising(error))
+
+
+def _raising(error: CorruptData) -> Iterator[Rows]:
+    yield from ()
+    raise error
 
 
 def _too_late(whole: asyncio.Future[None], stops: Mapping[PartitionId, object]) -> None:

@@ -59,7 +59,11 @@ class Worker:
             self.machine.applied = number
             for stop in [s for s in self.stops if s.through == number]:
                 self.stops.remove(stop)
-                stop.taken(stop.capture(self.machine))
+                try:
+                    found = stop.capture(self.machine)
+                except LogboomError:
+                    found = None
+                stop.taken(found)
 
 
 class Backend:
@@ -236,6 +240,26 @@ async def test_damage_is_that_of_the_machine_that_was_read(since: str, told: lis
     with pytest.raises(CorruptData, match="a bit"):
         await anext(frames)
     assert damaged == told
+
+
+async def test_damage_at_the_very_beginning_is_told_of_too() -> None:
+    """It was "could not be read", to be tried again: for ever, as nobody had the state made anew."""
+    backend, damaged = Backend({0: 3}), list[int]()
+    backend.rebuilding = SimpleNamespace(damaged=lambda partition, _: damaged.append(partition))  # type: ignore[attr-defined]
+    views = Views(backend, views_max=1)
+
+    def scan_damaged(**_: object) -> Iterator[Any]:
+        raise CorruptData("a bit has flipped")
+        yield
+
+    backend.machines[0].scan = scan_damaged
+    task = asyncio.ensure_future(collect(scan(backend, views, 0)))
+    await asyncio.sleep(0)
+    backend.workers[0].apply(3)
+    with pytest.raises(CorruptData, match="a bit"):
+        await task
+    assert damaged == [0]
+    backend.check_nothing_is_left()
 
 
 async def test_bounds() -> None:
