@@ -380,8 +380,9 @@ class Session:
 
         Raises DeadlineExceeded once it has taken nothing for so long, or too little in all that it was waited for.
         """
-        loop, most = asyncio.get_running_loop(), self._service.settings.reads.hold_ms / 1000
+        most = self._service.settings.reads.hold_ms / 1000
         while self._open and self.connection.congested:
+            loop = asyncio.get_running_loop()
             room, queued, began = loop.create_future(), self.connection.queued, loop.time()
             self._waiting[room] = None
             try:
