@@ -1,6 +1,7 @@
 """A node's saved states: opened, and made anew when they are damaged or lag behind what the log still has. Blocking.
 
-What is damaged is moved aside, never overwritten: ``state.damaged-<n>``, the newest one is kept.
+What is damaged is moved aside, never overwritten: ``state.damaged-<n>``, the newest one is kept. While a set is loaded
+``state.loading`` lies beside the state: a start that finds it removes what is there of that state.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 STATE: Final = "state"
 """Directory of a partition's state machine, in the partition's own."""
 ASIDE: Final = "state.damaged-"
+LOADING: Final = "state.loading"
+"""Half of a set opens at NOWHERE, as a state does that has nothing: no log may be applied to it."""
 
 
 class States:
@@ -53,13 +56,18 @@ class States:
         section = find_section(installing, partition_id) if installing is not None else None
         if section is not None:
             needed = max(needed, section.applied_index)
+        half = self._disk.exists(self._marker(partition_id))
+        if half:
+            log.warning("state_half_loaded", partition=partition_id)
+            self._remove_state(partition_id)
+            self._loaded(partition_id)
         try:
             machine = self._opened(partition_id)
         except CorruptData as error:
             log.error("state_damaged", partition=partition_id, error=str(error))
             self._set_aside(partition_id)
             return self._remade(partition_id, self._opened(partition_id), needed, installing)
-        if machine.position().applied_index >= needed:
+        if machine.position().applied_index >= needed and not half:
             return Rebuilt(machine, None)
         return self._remade(partition_id, machine, needed, installing)
 
@@ -93,13 +101,14 @@ class States:
     def _remade(self, partition_id: PartitionId, machine: Machine, needed: int, installing: SetMeta | None) -> Rebuilt:
         for meta in self._candidates(partition_id, needed, installing):
             try:
-                restore_state(self._sets, meta, partition_id, machine)
+                self._load(meta, partition_id, machine)
             except IndexCompacted:
                 continue
             except (CorruptData, IncompatibleVersion) as error:
                 log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
                 _give_up(machine)
-                self._disk.remove_directory(self._directory_of(partition_id) / STATE)
+                self._remove_state(partition_id)
+                self._loaded(partition_id)
                 machine = self._opened(partition_id)
                 with suppress(IndexCompacted):
                     self._sets.remove(self._sets.get(meta.global_index).global_index)
@@ -110,6 +119,31 @@ class States:
             return Rebuilt(machine, None)
         why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
         return Rebuilt(machine, why)
+
+    def _load(self, meta: SetMeta, partition_id: PartitionId, machine: Machine) -> None:
+        """A crash in the midst of it leaves the marker."""
+        self._disk.replace_file(self._marker(partition_id), b"")
+        try:
+            restore_state(self._sets, meta, partition_id, machine)
+        except IndexCompacted:
+            self._loaded(partition_id)  # nothing was
+            raise
+        self._loaded(partition_id)
+
+    def _loaded(self, partition_id: PartitionId) -> None:
+        """What is there is whole, or nothing."""
+        marker = self._marker(partition_id)
+        self._disk.remove(marker)
+        self._disk.sync_directory(marker.parent)
+
+    def _remove_state(self, partition_id: PartitionId) -> None:
+        directory = self._directory_of(partition_id)
+        if self._disk.exists(directory / STATE):
+            self._disk.remove_directory(directory / STATE)
+            self._disk.sync_directory(directory)
+
+    def _marker(self, partition_id: PartitionId) -> Path:
+        return self._directory_of(partition_id) / LOADING
 
     def _candidates(self, partition_id: PartitionId, needed: int, first: SetMeta | None) -> Iterator[SetMeta]:
         """Sets that its log goes on from, the newest first."""

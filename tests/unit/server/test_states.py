@@ -15,6 +15,7 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, Space
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.machines import kv
 from partitions.machines.kv import KvMachine
 from server.states import States
 from snapshots.meta import SetMeta
@@ -171,3 +172,52 @@ def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(worl
         assert list(dump.entries()) == [(Space.STATE, b"k", b"b7")]
     assert machine.get([b"k"])[0] == [b"6"]
     world.states.close()
+
+
+class TestHalfLoaded:
+    """Found by review: a process that was killed while it loaded a set left half of it, at NOWHERE, and the next start
+    applied the log on top of that, from its beginning."""
+
+    @staticmethod
+    def _killed_while_loading(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kv, "LOAD_BYTES", 1)
+        writer = world.sets.begin(GlobalLogIndex(6))
+        rows = [(Space.STATE, b"k", b"b6"), (Space.STATE, b"l", b"b6"), (Space.META, b"m", b"6")]
+        writer.add(P, "kv", Dump(rows, 6))
+        world.sets.complete(writer, set_meta(writer.finish()))
+        world.saved(7)
+        world.broken = 1
+        writes = 0
+
+        def fault(_: str, __: Path) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == 3:  # it is emptied, and one key is in it
+                raise Killed
+
+        world.files.fault = fault
+        with pytest.raises(Killed):
+            world.states.open(P, log_from(1), None)
+        world.files.fault = None
+        world.files.crash(power=False)
+
+    def test_is_loaded_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._killed_while_loading(world, monkeypatch)
+        machine, lacks = world.states.open(P, log_from(1), None)
+        assert (machine.position(), lacks) == (position(6), None)
+        assert machine.get([b"k", b"l"])[0] == [b"6", b"6"]
+        machine.close()
+        assert world.disk.list(STATE.parent) == ["state", "state.damaged-1"]
+
+    def test_or_begins_with_nothing(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._killed_while_loading(world, monkeypatch)
+        world.sets.remove(GlobalLogIndex(6))
+        for _ in range(2):
+            machine, lacks = world.states.open(P, log_from(1), None)
+            assert (machine.position(), lacks) == (position(0), None)
+            assert machine.get([b"k", b"l"])[0] == [None, None]
+            machine.close()
+
+
+class Killed(BaseException):
+    """The process ended."""
