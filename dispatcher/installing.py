@@ -249,8 +249,6 @@ class Installing:
         tail = parent.tails.get(partition_id)
         if tail is None:
             return []
-        if store.committed_index >= tail.last_index:
-            return [store.save_places(tail.last_index)]
         global_index = GlobalLogIndex(meta.global_index)
         rows: list[tuple[int, int, bytes]] = []
         after: int = store.committed_index
@@ -292,8 +290,10 @@ class Installing:
                 await wait(DURABLE_POLL_S)
             self.progress = Fetched(global_index, after, tail.last_index, partition_id)
             await self._keep_pace(len(frame.body), began)
-        if rows[-1][2] != tail.digest:
+        if rows and rows[-1][2] != tail.digest:
             raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
+        while store.awaits_sync(tail.last_index):
+            await wait(DURABLE_POLL_S)
         return [store.save_fetched(rows, voids={(void.last_index, void.digest) for void in voids.values()})]
 
     async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:

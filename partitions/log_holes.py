@@ -40,6 +40,10 @@ class LogHoles(LogReading):
         while self._undurable and self._undurable[0][1] <= self._synced_order:
             self.durable_index, _, self.durable_global_index = self._undurable.popleft()
 
+    def awaits_sync(self, through_index: int) -> bool:
+        """Something that is committed up to there is not on the disk yet, and will be: what nobody has will not."""
+        return any(i <= through_index and self._synced_order < order != NEVER for i, order, _ in self._undurable)
+
     def concede(self, last_index: int, digest: bytes) -> bool:
         """Nobody has this batch: what follows may be appended and committed.
 

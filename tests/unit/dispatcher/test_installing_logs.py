@@ -1,0 +1,70 @@
+"""What a node that is given a snapshot has, and fetches, of logs whose records are kept nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatcher import installing
+from dispatcher.installing import InstallDue
+from logboom.types import NodeId
+from partitions.batch import Batch
+from tests.unit.dispatcher.test_installing import COUNT, G, Source, Target, Wire, history
+from tests.unit.partitions.compaction_world import append, chain, commit, flush
+
+BEHIND = chain(COUNT + 10)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "ANSWER_S", 0.05)
+    monkeypatch.setattr(installing, "PAUSE_S", 0.001)
+    monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
+
+
+async def given(source: Source, target: Target) -> None:
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    await target.ended()
+    assert [type(error) for error in target.fatal] == [InstallDue]
+    assert target.ready == [G]
+
+
+def committed(target: Target, batches: list[Batch], *, start: int) -> None:
+    for batch in batches:
+        assert target.log.append(batch)
+    commit(target.log, batches, start=start)
+
+
+def cut_off(source: Source, *, first: int) -> None:
+    """Of the source's log the segments before this batch are gone."""
+    source.log.save_places(source.batches[-1].last_index)()
+    source.log.compact(source.batches[first].header.first_index)()
+    assert source.log.first_available_index > 1
+
+
+class TestWhatIsHere:
+    async def test_what_is_committed_is_waited_for_until_it_is_on_the_disk(self) -> None:
+        """Found by review: an invariant ended the node."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire, has=30)
+        committed(target, BEHIND[30:], start=30)
+        assert target.log.durable_index < source.batches[-1].last_index < target.log.committed_index
+        asyncio.get_running_loop().call_later(0.05, flush, target.log)
+        await given(source, target)
+        assert history(target.reopened()) == history(source.log)
+
+    async def test_a_batch_that_nobody_has_is_not_waited_for(self) -> None:
+        """Found by review: a node that needed a snapshot for a batch that others had applied ended at every fetch."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire, has=30)
+        hole = source.batches[30]
+        assert target.log.concede(hole.last_index, hole.digest)
+        append(target.log, source.batches[31:])
+        commit(target.log, source.batches[30:], start=30)
+        assert target.log.durable_index == source.batches[29].last_index
+        await given(source, target)
+        again = target.reopened()
+        assert again.first_available_index == 1
+        assert again.void_behind(source.batches[29].last_index) is not None
