@@ -294,7 +294,8 @@ class Installing:
             raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
         while store.awaits_sync(tail.last_index):
             await wait(DURABLE_POLL_S)
-        return [store.save_fetched(rows, voids={(void.last_index, void.digest) for void in voids.values()})]
+        nowhere = {(void.last_index, void.digest) for void in voids.values()}
+        return [store.save_fetched(rows, through_index=tail.last_index, voids=nowhere)]
 
     async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
         return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})

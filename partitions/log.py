@@ -377,13 +377,25 @@ class PartitionLog(LogHoles):
         self._followed = last_index, digest
 
     def save_fetched(
-        self, rows: Sequence[tuple[int, int, bytes]], *, voids: Collection[tuple[int, bytes]] = ()
+        self,
+        rows: Sequence[tuple[int, int, bytes]],
+        *,
+        through_index: int = INDEX_MAX,
+        voids: Collection[tuple[int, bytes]] = (),
     ) -> Callable[[], None]:
-        """``save_places`` of what is committed and of ``rows`` (last index, global index, digest).
+        """``save_places`` of what is committed up to an index, and of ``rows`` (last index, global index, digest).
 
-        They are held and durable, or among ``voids`` (last index, digest).
+        All of it is durable, or among ``voids`` (last index, digest), or nobody has it. Of ``rows`` some may have been
+        committed meanwhile.
         """
-        columns = with_fetched(self._committed.columns, rows, followed=self._followed, find=self.find, voids=voids)
+        columns = with_fetched(
+            self._committed.columns,
+            rows,
+            through_index=through_index,
+            followed=self._followed,
+            find=self.find,
+            voids=voids,
+        )
         path = self._directory / PLACES
         return saving(self._disk, path, self.partition_id, columns, INDEX_MAX, settle=self.open_segment.settle)
 

@@ -61,20 +61,25 @@ def with_fetched(
     columns: Columns,
     rows: Sequence[tuple[int, int, bytes]],
     *,
+    through_index: int,
     followed: tuple[int, bytes] | None,
     find: Callable[[int, bytes], BatchRef | None],
     voids: Collection[tuple[int, bytes]] = (),
 ) -> Columns:
-    """A copy of ``columns`` with batches behind them: last index, global index, digest. Raises CorruptData.
+    """A copy of ``columns``, up to an index, with batches behind them: last index, global index, digest.
 
-    ``voids``: those of them that lie nowhere.
+    What was committed since it was fetched is in the columns already. ``voids``: those that lie nowhere.
+
+    Raises CorruptData.
 
     ``followed``: index and digest of the batch in front of all of them, should there be no columns yet.
     """
-    columns = columns.part(columns.start, columns.end)
+    columns = columns.part(columns.start, columns.through(through_index))
     if followed is not None and not columns.last:
         columns.before_index, columns.before_digest = followed
     for last_index, global_index, digest in rows:
+        if last_index <= columns.last_index(columns.end - 1):
+            continue
         ref = find(last_index, digest)
         if (last_index, digest) in voids:
             ref = BatchRef(*_NOWHERE)._replace(last_index=PartitionLogIndex(last_index), digest=digest)

@@ -83,8 +83,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "partitions.log:PartitionLog.save_fetched",
-                "with_fetched(self._committed.columns, rows, followed=self._followed",
-                "with_fetched(self._committed.columns, rows[1:], followed=self._followed",
+                "rows,\n        through_index=",
+                "rows[1:],\n        through_index=",
             ),
         ),
     ),

@@ -9,6 +9,7 @@ import pytest
 from dispatcher import installing
 from dispatcher.installing import InstallDue
 from logboom.types import NodeId
+from logboom.wire import Frame, Kind
 from partitions.batch import Batch
 from tests.unit.dispatcher.test_installing import COUNT, G, Source, Target, Wire, history
 from tests.unit.partitions.compaction_world import append, chain, commit, flush
@@ -68,3 +69,19 @@ class TestWhatIsHere:
         again = target.reopened()
         assert again.first_available_index == 1
         assert again.void_behind(source.batches[29].last_index) is not None
+
+    @pytest.mark.parametrize("has", [0, 30])
+    async def test_what_is_committed_while_it_is_fetched_is_there_once(self, has: int) -> None:
+        """Found by review: the places were out of order then, a start could not read them, and all of it was gone."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire, has=has)
+
+        def catch_up(frame: Frame) -> Frame:
+            if frame.kind is Kind.LOG_CHUNK and target.log.committed_index < source.batches[-1].last_index:
+                append(target.log, BEHIND[has:])
+                commit(target.log, BEHIND[has:], start=has)
+            return frame
+
+        wire.spoil = catch_up
+        await given(source, target)
+        assert history(target.reopened()) == history(source.log)
