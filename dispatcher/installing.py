@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -262,7 +263,7 @@ class Installing:
                 continue
             began = self._clock.monotonic()
             ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}
-            frame = await self._ask(Kind.LOG_FETCH, ask)
+            frame = await self._ask_for_log(ask)
             pieces = _batches(frame)
             if not pieces:
                 first, before = number(frame.header, "first"), frame.header.get("before")
@@ -296,6 +297,18 @@ class Installing:
             await wait(DURABLE_POLL_S)
         nowhere = {(void.last_index, void.digest) for void in voids.values()}
         return [store.save_fetched(rows, through_index=tail.last_index, voids=nowhere)]
+
+    async def _ask_for_log(self, ask: dict[str, Any]) -> Frame:
+        """Of whoever has what comes next; if none of those that answer does, of whose log goes on the soonest."""
+        found = await self._ask(Kind.LOG_FETCH, ask)
+        for peer in [] if _batches(found) else [peer for peer in self._peers() if peer != self._from]:
+            with suppress(LogboomError):
+                other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
+                if _batches(other) or number(other.header, "first") < number(found.header, "first"):
+                    found, self._from = other, peer
+                    if _batches(other):
+                        break
+        return found
 
     async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
         return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})

@@ -85,3 +85,21 @@ class TestWhatIsHere:
         wire.spoil = catch_up
         await given(source, target)
         assert history(target.reopened()) == history(source.log)
+
+
+class TestWhoHasIt:
+    async def test_the_others_are_asked_before_history_counts_as_gone(self) -> None:
+        """Found by review: the first one that was asked had the last word."""
+        wire = Wire()
+        source, other, target = Source("a", wire), Source("b", wire), Target(wire)
+        cut_off(source, first=20)
+        await given(source, target)
+        assert history(target.reopened()) == history(other.log)
+
+    async def test_of_several_that_begin_later_the_first_counts(self) -> None:
+        wire = Wire()
+        source, other, target = Source("a", wire), Source("b", wire), Target(wire)
+        cut_off(source, first=30)
+        cut_off(other, first=10)
+        await given(source, target)
+        assert history(target.reopened()) == history(other.log)
