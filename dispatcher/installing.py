@@ -20,7 +20,7 @@ import structlog
 from dispatcher.partitioning import kind_of
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.settings import ClusterSettings, SnapshotSettings
-from logboom.types import DIGEST_BYTES, MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import DIGEST_BYTES, MIB, NO_DIGEST, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
 from partitions.batch import parse_header
 from partitions.log import PartitionLog
@@ -125,6 +125,8 @@ class Installing:
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
         self._from: NodeId | None = None
         """Whom to ask next."""
+        self._filled: list[PartitionLog] = []
+        """Logs that batches are fetched for."""
         self.begun = 0
         self.failed = 0
         self.progress: Fetched | None = None
@@ -188,6 +190,9 @@ class Installing:
         except LogboomError as error:
             self.failed += 1
             log.warning("snapshot_fetch_failed", global_index=global_index, error=str(error))
+            for store in self._filled:  # they go on as they were, with what they have
+                store.follow(PartitionLogIndex(0), NO_DIGEST)
+            self._filled.clear()
             self._resume_compaction()
             return
         except (OSError, InvariantViolated) as error:
@@ -250,6 +255,7 @@ class Installing:
         tail = parent.tails.get(partition_id)
         if tail is None:
             return []
+        self._filled.append(store)
         global_index = GlobalLogIndex(meta.global_index)
         rows: list[tuple[int, int, bytes]] = []
         after: int = store.committed_index
@@ -267,15 +273,13 @@ class Installing:
             pieces = _batches(frame)
             if not pieces:
                 first, before = number(frame.header, "first"), frame.header.get("before")
-                covers = 1 < first <= tail.last_index
-                if store.committed_index or rows or not covers or type(before) is not bytes:
-                    # Part of the history, or all of it, is gone everywhere: this copy begins at the cut.
-                    log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
-                    return []
-                if len(before) != DIGEST_BYTES:
-                    raise ProtocolError("LOG_CHUNK: bad field before")
-                store.follow(PartitionLogIndex(first - 1), before)
-                after = first - 1
+                log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
+                if first > tail.last_index:
+                    return []  # all of it is gone everywhere: this copy begins at the cut
+                if first <= after + 1 or type(before) is not bytes or len(before) != DIGEST_BYTES:
+                    raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
+                store.follow(PartitionLogIndex(first - 1), before)  # and what is here of before, which it does not
+                rows, after = [], first - 1
                 continue
             for raw, found_global in pieces:
                 header = parse_header(raw)

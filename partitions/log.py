@@ -373,7 +373,10 @@ class PartitionLog(LogHoles):
     # -- being filled from another node
 
     def follow(self, last_index: PartitionLogIndex, digest: bytes) -> None:
-        """The beginning of this log, which is empty, is gone everywhere: take what follows this batch."""
+        """What is between the end of this log and this batch is gone everywhere: take what follows it.
+
+        ``save_fetched`` lets go of what is here then: a log has no gaps.
+        """
         self._followed = last_index, digest
 
     def save_fetched(

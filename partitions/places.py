@@ -72,11 +72,11 @@ def with_fetched(
 
     Raises CorruptData.
 
-    ``followed``: index and digest of the batch in front of all of them, should there be no columns yet.
+    ``followed``: index and digest of the batch in front of ``rows``; the columns go, if they end before it.
     """
     columns = columns.part(columns.start, columns.through(through_index))
-    if followed is not None and not columns.last:
-        columns.before_index, columns.before_digest = followed
+    if followed is not None and followed[0] > columns.last_index(columns.end - 1):
+        columns = Columns(before_index=followed[0], before_digest=followed[1])
     for last_index, global_index, digest in rows:
         if last_index <= columns.last_index(columns.end - 1):
             continue

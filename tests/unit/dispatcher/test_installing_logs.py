@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from dispatcher import installing
+from dispatcher import installing, serving
 from dispatcher.installing import InstallDue
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
@@ -103,3 +104,62 @@ class TestWhoHasIt:
         cut_off(other, first=10)
         await given(source, target)
         assert history(target.reopened()) == history(other.log)
+
+    @pytest.mark.parametrize("down", [False, True])
+    async def test_what_the_others_keep_comes_though_what_is_between_is_gone(self, down: bool) -> None:
+        """Found by review: the log began at the cut then, and what the others retained was on one node less."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire, has=5)
+        other: Any = Source("b", wire)
+        for each in (source, other):
+            cut_off(each, first=20)
+        if down:
+            wire.down.add("b")
+        await given(source, target)
+        again = target.reopened()
+        assert history(again) == history(source.log)
+        assert again.first_available_index == source.log.first_available_index
+
+    async def test_a_fetch_that_failed_leaves_nothing_that_counts_as_held(self) -> None:
+        wire = Wire()
+        source, target = Source("a", wire, digest=b"x" * 16), Target(wire, has=5)
+        cut_off(source, first=20)
+        before = source.log.first_available_index - 1, source.log.before_digest
+        source.serving.offer(NodeId("t"))
+        await asyncio.sleep(0.01)
+        await target.ended()
+        assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+        assert not target.log.holds(*before)
+
+    async def test_what_is_removed_while_it_is_fetched_is_stepped_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(serving, "CHUNK_BYTES", 400)
+        wire = Wire()
+        source, target = Source("a", wire, big=10), Target(wire)
+        chunks = 0
+
+        def compact(frame: Frame) -> Frame:
+            nonlocal chunks
+            if frame.kind is Kind.LOG_CHUNK:
+                chunks += 1
+                if chunks == 1:
+                    cut_off(source, first=30)
+            return frame
+
+        wire.spoil = compact
+        await given(source, target)
+        assert history(target.reopened()) == history(source.log)
+
+    async def test_one_that_always_gives_nothing_is_given_up(self) -> None:
+        wire = Wire()
+        source, target = Source("a", wire, big=10), Target(wire)
+
+        def nothing(frame: Frame) -> Frame:
+            if frame.kind is Kind.LOG_CHUNK:
+                return frame._replace(header={**frame.header, "rows": [], "first": 1}, body=memoryview(b""))
+            return frame
+
+        wire.spoil = nothing
+        source.serving.offer(NodeId("t"))
+        await asyncio.sleep(0.01)
+        await target.ended()
+        assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
