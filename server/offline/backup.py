@@ -114,6 +114,8 @@ class _Source:
         self._wanted = node
         self._timeout = timeout
         self.node = node or ""
+        self._helpful = ""
+        """Who had of a log what ``node`` did not."""
 
     def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
         """The newest of these sets that a node has, which is asked from now on."""
@@ -164,14 +166,26 @@ class _Source:
         return total, piece
 
     def log(self, global_index: GlobalLogIndex, partition: PartitionId, after: int, through: int) -> LogPiece:
-        """Of a partition's log."""
+        """Of a partition's log: what comes next, of whoever has it; else of the node whose log goes on the soonest."""
         read = self._client.read_log
-        piece = self.ask(
-            global_index,
-            lambda node: read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S),
-        )
-        self._keep_pace(sum(len(raw) for _, raw in piece.batches))
-        return piece
+
+        def call(node: str) -> LogPiece:
+            return read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S)
+
+        found = self.ask(global_index, call)
+        others = [] if found.batches or self._wanted is not None else self._client.members()
+        for node in sorted(others, key=lambda node: (node != self._helpful, node)):
+            try:
+                other = call(node)
+            except LogboomError:
+                continue
+            if other.batches:
+                found, self._helpful = other, node
+                break
+            if other.first > after + 1 and not after + 1 < found.first <= other.first:
+                found = other
+        self._keep_pace(sum(len(raw) for _, raw in found.batches))
+        return found
 
     def _keep_pace(self, nbytes: int) -> None:
         now = time.monotonic()
