@@ -127,9 +127,8 @@ class Compaction:
         held = self._held_back()
         target = next((meta for meta in sets if meta.global_index == held), sets[-COMPACTED_TO])
         target = min(target, sets[-COMPACTED_TO], key=lambda meta: meta.global_index)
-        if target.raft_index > self._raft.engine.applied_index:
-            return  # after a start: its own log has not come so far again
-        if target.raft_index > self._raft.journal.base.index:
+        # Its own log may not have come so far, or not again since a start: to one that was fetched, in vain as of yet.
+        if self._raft.journal.base.index < target.raft_index <= self._raft.engine.applied_index:
             await self._compact_to(target)
         keep = max(self._settings.keep, len(sets) - sets.index(target))
         removed = await self._offload.run(lambda: self._store.prune(keep))

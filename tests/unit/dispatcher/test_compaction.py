@@ -29,10 +29,10 @@ class Compacting(Compaction):
     def __init__(self, *, sets: int, held: int | None, keep: int = 2, applied: int = 1 << 62) -> None:
         self.store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
         for number in range(1, sets + 1):
-            writer = self.store.begin(GlobalLogIndex(10 * number))
-            writer.add(0, "kv", Dump(entries(1)))  # type: ignore[arg-type]
-            self.store.complete(writer, set_meta(writer.finish()))
+            self.take(10 * number)
         self.targets: list[int] = []
+        self.then = 0
+        """A set that comes meanwhile."""
         journal, engine = SimpleNamespace(base=SimpleNamespace(index=1)), SimpleNamespace(applied_index=applied)
         nobody: Any = SimpleNamespace(journal=journal, engine=engine)
         super().__init__(
@@ -49,8 +49,15 @@ class Compacting(Compaction):
             fatal=nobody,
         )
 
+    def take(self, global_index: int) -> None:
+        writer = self.store.begin(GlobalLogIndex(global_index))
+        writer.add(0, "kv", Dump(entries(1)))  # type: ignore[arg-type]
+        self.store.complete(writer, set_meta(writer.finish()))
+
     async def _compact_to(self, target: SetMeta) -> None:
         self.targets.append(target.global_index)
+        if self.then:
+            self.take(self.then)
 
     def left(self) -> list[int]:
         return [meta.global_index for meta in self.store.sets()]
@@ -82,9 +89,17 @@ async def test_more_may_be_kept() -> None:
 
 async def test_nothing_goes_that_its_own_log_has_not_come_to_again() -> None:
     """A node that has lost its journal has sets that lie before it."""
-    one = Compacting(sets=3, held=None, applied=2)
+    one = Compacting(sets=2, held=None, applied=2)
     await one._compact()
-    assert (one.targets, one.left()) == ([], [10, 20, 30])
+    assert (one.targets, one.left()) == ([], [10, 20])
+
+
+@pytest.mark.parametrize(("held", "left"), [(None, [40, 50]), (20, [20, 30, 40, 50])])
+async def test_sets_that_were_fetched_in_vain_do_not_gather(held: int | None, left: list[int]) -> None:
+    """Found by review: as long as a log could not be fetched each attempt left another set, and the disk filled up."""
+    one = Compacting(sets=5, held=held, applied=2)
+    await one._compact()
+    assert (one.targets, one.left()) == ([], left)
 
 
 async def test_closed_it_begins_nothing_until_it_goes_on() -> None:
