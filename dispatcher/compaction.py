@@ -130,11 +130,15 @@ class Compaction:
         # Its own log may not have come so far, or not again since a start: to one that was fetched, in vain as of yet.
         if self._raft.journal.base.index < target.raft_index <= self._raft.engine.applied_index:
             await self._compact_to(target)
-        keep = max(self._settings.keep, len(sets) - sets.index(target))
-        removed = await self._offload.run(lambda: self._store.prune(keep))
+        removed = await self._offload.run(lambda: self._prune(target))
         self.runs += 1
         self.sets_removed += len(removed)
         log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
+
+    def _prune(self, target: SetMeta) -> list[GlobalLogIndex]:
+        """Off the loop, where one more may have been taken meanwhile."""
+        needed = [meta for meta in self._store.sets() if meta.global_index >= target.global_index]
+        return self._store.prune(max(self._settings.keep, len(needed)))
 
     async def _compact_to(self, target: SetMeta) -> None:
         parent = ParentState.decode(target.parent)

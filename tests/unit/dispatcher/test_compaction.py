@@ -102,6 +102,14 @@ async def test_sets_that_were_fetched_in_vain_do_not_gather(held: int | None, le
     assert (one.targets, one.left()) == ([], left)
 
 
+async def test_what_is_fetched_is_kept_though_a_set_came_while_it_compacted() -> None:
+    """Found by review: so many sets were kept as had been needed before."""
+    one = Compacting(sets=3, held=10)
+    one.then = 40
+    await one._compact()
+    assert (one.targets, one.left()) == ([10], [10, 20, 30, 40])
+
+
 async def test_closed_it_begins_nothing_until_it_goes_on() -> None:
     one = Compacting(sets=2, held=None)
     await one.close()
