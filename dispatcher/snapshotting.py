@@ -39,6 +39,8 @@ CAPTURES_MAX: Final = 64
 KEPT_BYTES_PER_BYTE: Final = 16
 """So much of what stays in its log whatever is done is worth a byte of a set."""
 ASK_AGAIN_S: Final = 5.0
+NAP_S: Final = 0.25
+"""Between two looks whether the node is being closed."""
 WAITERS_MAX: Final = 256
 
 Done = Callable[[SetMeta | LogboomError], None]
@@ -256,6 +258,8 @@ class Snapshotting:
                 self._workers[partition_id].drop_cut()
         gathering.end()
         self._gathering = None
+        if self._closed:
+            return
         self.failed += 1
         log.error("snapshot_failed", global_index=gathering.global_index, error=why)
         self._fail(Unavailable(f"the snapshot failed: {why}", retry_after=1.0))
@@ -263,6 +267,8 @@ class Snapshotting:
     def _write(self, gathering: _Gathering) -> SetMeta:
         """Off the loop."""
         parent = gathering.parent
+        if self._closed:
+            raise Unavailable("the node is shutting down")
         for known in self._store.sets():
             if known.global_index == parent.global_index:
                 return known  # fetched from another node meanwhile: the same
@@ -299,8 +305,11 @@ class Snapshotting:
             nonlocal total
             total += nbytes
             ahead = total / self._settings.bytes_per_s - (self._clock.monotonic() - began)
-            if ahead > 0:
-                self._sleep(ahead)
+            while ahead > 0 or self._closed:
+                if self._closed:
+                    raise Unavailable("the node is shutting down")
+                self._sleep(min(ahead, NAP_S))
+                ahead -= NAP_S
 
         return pace
 
@@ -339,7 +348,8 @@ class Snapshotting:
     # -- the end
 
     async def close(self) -> None:
-        """Nothing more is begun; what is captured is let go."""
+        """Nothing more is begun, what is being written is given up; what is captured is let go."""
+        self._closed = True
         self._fail(Unavailable("the node is shutting down"))
         if self._gathering is not None and self._gathering.missing:
             self._gathering.end()

@@ -394,3 +394,27 @@ class TestAskedFor:
         bench.offload.run()
         assert bench.sets() == []
         assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+
+    async def test_a_node_that_stops_does_not_write_on_to_the_end(self) -> None:
+        """Found by review: it wrote a whole set, no faster than the settings say, before the process ended."""
+        bench = Bench(bytes_per_s=10)
+        bench.cut(30)
+
+        def sleep(seconds: float) -> None:
+            bench.slept.append(seconds)
+            bench.taking._closed = True
+
+        bench.taking._sleep = sleep
+        bench.offload.run()
+        assert sum(bench.slept) <= 1
+        assert (bench.sets(), bench.completed, bench.fatal, bench.taking.failed) == ([], [], [], 0)
+        assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+        assert bench.disk.list(Path("/n/snapshots")) == []
+
+    async def test_one_that_was_not_begun_is_not_begun_any_more(self) -> None:
+        bench = Bench()
+        bench.cut(30)
+        await bench.taking.close()
+        bench.offload.run()
+        assert bench.sets() == []
+        assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
