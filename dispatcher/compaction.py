@@ -79,8 +79,8 @@ class Compaction:
         self._held_back = held_back
         self._forget = forget
         self._fatal = fatal
-        self._placed: dict[PartitionId, int] = {}
-        """Up to where places have been saved since the start."""
+        self._placed: dict[PartitionId, tuple[int, int]] = {}
+        """Up to where places have been saved since the start, and how often batches had moved by then."""
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._closed = False
@@ -158,9 +158,10 @@ class Compaction:
             await _called(worker.save)
             if worker.saved_index < through_index:
                 raise Unavailable(f"the state of partition {partition_id} is being made anew")
-        if self._placed.get(partition_id, 0) < through_index:
+        (placed, then), moved = self._placed.get(partition_id, (0, 0)), store.moved
+        if placed < through_index or then < moved:
             await self._offload.run(store.save_places(through_index))
-            self._placed[partition_id] = through_index
+            self._placed[partition_id] = through_index, moved
 
     async def _remove(self, parent: ParentState, partition_id: PartitionId, through_index: int) -> None:
         store, outdated_to = self._logs[partition_id], 0

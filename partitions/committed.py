@@ -120,6 +120,8 @@ class Committed:
         """Per segment: no committed batch in it ends behind this index."""
         self._lost: dict[tuple[int, bytes], int] = {}
         """Batches whose bytes are damaged, by last index and digest: their position."""
+        self.moved = 0
+        """So often did a batch that was there already get another place, or none."""
 
     @property
     def columns(self) -> Columns:
@@ -307,6 +309,7 @@ class Committed:
         row = columns.at(position)
         columns.segment[row], columns.offset[row], columns.length[row] = NOWHERE_SEGMENT, 0, 0
         self._columns = columns
+        self.moved += 1
 
     def mend(self, refs: Sequence[BatchRef]) -> None:
         """These are written; what was lost of them is read there from now on."""
@@ -319,6 +322,7 @@ class Committed:
             columns.segment[row], columns.offset[row], columns.length[row] = ref.segment, ref.offset, ref.length
             self._newest[ref.segment] = max(ref.last_index, self.newest_in(ref.segment))
         self._columns = columns
+        self.moved += 1
 
 
 def ref_at(columns: Columns, position: int) -> BatchRef:

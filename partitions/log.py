@@ -330,6 +330,11 @@ class PartitionLog(LogHoles):
         path, columns = self._directory / PLACES, self._committed.columns
         return saving(self._disk, path, self.partition_id, columns, through_index, settle=self.open_segment.settle)
 
+    @property
+    def moved(self) -> int:
+        """Places that were saved while this was less are not those of today: batches were mended, or declared void."""
+        return self._committed.moved
+
     def lease(self, index: int, *, now: float) -> Lease:
         """Somebody reads from ``index`` on; ``now``: monotonic seconds. See ``LogSettings.reader_lease_ms``."""
         return self._leases.add(index, now=now)

@@ -16,10 +16,13 @@ from dispatcher.compaction import Compaction, removes
 from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
+from partitions.log import PartitionLog
 from raftlog.parent_state import ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.test_installing import Inline
+from tests.unit.partitions.compaction_world import append, base_at, grown, open_log, raw
+from tests.unit.partitions.test_storage import P
 from tests.unit.snapshots.states_world import Dump, entries, set_meta
 
 
@@ -204,3 +207,39 @@ async def test_one_that_was_closed_before_it_began_goes_on() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert one.targets == [20]
+
+
+class TestPlacesThatChange:
+    """Found by review: places that reached far enough were not written again, whatever had become of the batches."""
+
+    @staticmethod
+    async def _secured(log: PartitionLog) -> Compacting:
+        one = Compacting(sets=1, held=None)
+        one._logs, one._workers = {P: log}, {}
+        await one._secure(P, log.committed_index)
+        return one
+
+    async def test_a_batch_that_was_declared_void_since_is_void_after_the_next_start(self) -> None:
+        disk, log, batches = grown()
+        one, lost = await self._secured(log), batches[5]
+        log.lose(lost.last_index, lost.digest)
+        log.void(lost.last_index, lost.digest)
+        await one._secure(P, log.committed_index)
+        log.close()
+        again = open_log(disk, base_at(batches, len(batches)))
+        assert again.void_behind(batches[4].last_index) is not None
+
+    async def test_a_batch_that_was_mended_since_is_read_where_it_lies_now(self) -> None:
+        disk, log, batches = grown()
+        one, lost = await self._secured(log), batches[5]
+        place = log.place_of(lost.last_index, lost.digest)
+        ref = log.find(lost.last_index, lost.digest)
+        assert place is not None
+        assert ref is not None
+        disk.flip(log._path(ref.segment), ref.offset + ref.length - 1, 1)
+        log.lose(lost.last_index, lost.digest)
+        append(log, [lost])
+        await one._secure(P, log.committed_index)
+        log.close()
+        again = open_log(disk, base_at(batches, len(batches)))
+        assert again.read_batch(lost.last_index, lost.digest) == raw(lost)
