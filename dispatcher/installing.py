@@ -94,11 +94,13 @@ class Installing:
         resume_compaction: Callable[[], None],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
+        spare_bytes: int = 0,
     ) -> None:
         """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
 
         ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
-        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``.
+        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``. ``spare_bytes``: of the
+        disk are left to the logs.
         """
         self._settings = settings
         self._cluster = cluster
@@ -116,6 +118,7 @@ class Installing:
         self._resume_compaction = resume_compaction
         self._ready = ready
         self._fatal = fatal
+        self._spare_bytes = spare_bytes
         self._wanted = False
         """One is needed even if it is older than what is handed up here: a state is gone."""
         self.least = GlobalLogIndex(0)
@@ -233,6 +236,7 @@ class Installing:
         file, offset = await self._offload.run(lambda: self._store.fetch(global_index))
         unsynced = 0
         try:
+            await self._offload.run(lambda: self._store.check_room(self._spare_bytes, meta.states_bytes - offset))
             while offset < meta.states_bytes:
                 began = self._clock.monotonic()
                 body = (await self._piece(global_index, "states", offset)).body

@@ -102,10 +102,11 @@ class Snapshotting:
         global_index: Callable[[], GlobalLogIndex],
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
+        spare_bytes: int = 0,
     ) -> None:
         """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop.
 
-        ``counts``: what has been applied here since the start.
+        ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs.
         """
         self._settings = settings
         self._cluster = cluster
@@ -120,6 +121,7 @@ class Snapshotting:
         self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
+        self._spare_bytes = spare_bytes
         self._gathering: _Gathering | None = None
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
@@ -304,6 +306,7 @@ class Snapshotting:
         def pace(nbytes: int) -> None:
             nonlocal total
             total += nbytes
+            self._store.check_room(self._spare_bytes)
             ahead = total / self._settings.bytes_per_s - (self._clock.monotonic() - began)
             while ahead > 0 or self._closed:
                 if self._closed:

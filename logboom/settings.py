@@ -281,7 +281,8 @@ class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     signal_ms: int = 250
     """Between two looks at the signals."""
     disk_free_bytes_min: int = 64 * MIB
-    """`disk_free`: with less free where the data is, nothing is admitted; from twice as much on, less. 0: off."""
+    """`disk_free`: with less free where the data is, nothing is admitted; from twice as much on, less. Snapshots leave
+    half of it. 0: off."""
     apply_lag_records_max: int = 0
     """`apply_lag`: a partition's committed records that are not applied here; less from half of it on, 0: off."""
     apply_lag_global_max: int = 0

@@ -290,6 +290,7 @@ class Node:
 
     def _snapshots(self, pipeline: Pipeline) -> Snapshots:
         settings, raft, cluster = self.settings.snapshot, pipeline.raft, self.settings.cluster
+        spare_bytes = self.settings.admission.disk_free_bytes_min // 2
         serving = SnapshotServing(
             store=self.sets,
             logs=self.logs,
@@ -325,6 +326,7 @@ class Node:
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
             fatal=self.fatal,
+            spare_bytes=spare_bytes,
         )
         installing = Installing(
             settings=settings,
@@ -343,6 +345,7 @@ class Node:
             resume_compaction=compaction.go_on,
             ready=Intent(self.disk, self.data_dir.path).write,
             fatal=self.fatal,
+            spare_bytes=spare_bytes,
         )
         return Snapshots(self.sets, taking, compaction, serving, installing)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
+from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, Unavailable
 from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
@@ -195,6 +195,13 @@ class SnapshotStore:
             yield from scrub_states(file, meta)
         finally:
             file.close()
+
+    def check_room(self, spare_bytes: int, nbytes: int = 0) -> None:
+        """So much would be left with ``nbytes`` more in here; 0: nobody asks. Raises Unavailable."""
+        free = self._disk.free_bytes(self._directory) if spare_bytes else 0
+        if spare_bytes and free - nbytes < spare_bytes:
+            wanted = f"{nbytes} bytes, and {spare_bytes} for everything else" if nbytes else f"{spare_bytes} more bytes"
+            raise Unavailable(f"{self._directory}: no room: {free} bytes are free, wanted are {wanted}")
 
     def remove(self, global_index: GlobalLogIndex) -> None:
         """On return it is gone, durably."""

@@ -342,6 +342,25 @@ async def test_a_set_that_nobody_has_any_more_is_given_up() -> None:
     assert (target.ready, target.fatal) == ([], [])
 
 
+async def test_what_the_disk_has_no_room_for_is_not_begun() -> None:
+    """Found by review: it was written until the disk was full, which ended the node, and so at every start."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    target.installing._spare_bytes = 1 << 20
+    target.disk.capacity = target.disk._used + source.store.sets()[0].states_bytes // 2
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    await target.ended()
+    assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+    assert [asked["file"] for asked in wire.asked(Kind.SNAPSHOT_FETCH) if asked["file"] == "states"] == []
+    target.disk.capacity = 1 << 40
+    source.now += OFFER_AGAIN_S
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    await target.ended()
+    assert target.ready == [G]
+
+
 async def test_an_offer_of_what_is_here_already_is_not_taken() -> None:
     wire = Wire()
     source, target = Source("a", wire), Target(wire)

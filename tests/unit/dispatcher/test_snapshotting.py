@@ -15,7 +15,7 @@ from dispatcher.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_P
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import Entry
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import MIB, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply_counts import ApplyCounts
 from raftlog.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
@@ -322,6 +322,23 @@ class TestGathering:
         bench.cut(40, raft_index=6)
         bench.offload.run()
         assert bench.sets() == [40]
+
+    def test_it_leaves_the_logs_some_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Found by review: a snapshot too large for the disk took the last of it, and the journal's next write ended
+        the node; the others, too, which write the same at the same time."""
+        large = entries(6000, value=bytes(1000))
+        monkeypatch.setattr(Closing, "entries", lambda _: iter(large))
+        bench = Bench(partitions=1)
+        answers, least = bench.create(), list[int]()
+        bench.taking._spare_bytes = 2 * MIB
+        bench.disk.capacity = 5 * MIB
+        bench.disk.hook = lambda *_: least.append(bench.disk.free_bytes(Path("/n")))
+        bench.cut(30)
+        bench.offload.run()
+        assert [type(answer) for answer in answers] == [Unavailable]
+        assert "room" in answers[0].message
+        assert min(least) >= MIB // 2
+        assert (bench.sets(), bench.fatal, bench.disk.list(Path("/n/snapshots"))) == ([], [], [])
 
     def test_a_machine_that_raises_what_nobody_expected_leaves_nothing_behind(
         self, monkeypatch: pytest.MonkeyPatch
