@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -181,6 +182,34 @@ def test_a_node_that_has_not_applied_it_takes_a_snapshot_from_one_that_has(clust
             assert boom.get(LOST, b"k2", stale=True, node=cluster.addresses[node]) == b"x" * 200
         boom.submit(LOST, Add(b"n", 1), wait="applied")
         assert boom.get(LOST, b"n") == (5,)
+
+
+def test_a_log_that_others_have_applied_keeps_its_records_beside_it(tmp_path: Path) -> None:
+    """Found by review: the node that needed the snapshot ended at every fetch of it."""
+    settings = {**SETTINGS, "cluster.state_machine": "log"}
+    with (
+        LocalCluster(nodes=3, partitions=2, settings=settings, directory=tmp_path) as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+        for number in range(4):
+            boom.submit(LOST, Put(b"k%d" % number, b"x" * 200), wait="applied")
+        wait_for(lambda: all_equal(cluster, boom))
+        has_it, *others = cluster.nodes
+        for node in others:
+            cluster.kill(node)
+        cluster.kill(has_it, signal.SIGTERM)
+        wait_for(lambda: not cluster.alive(has_it))
+        for node in cluster.nodes:
+            flip(cluster, node, batch=2)
+        for node in others:
+            shutil.rmtree(cluster.data_dirs[node] / "partitions" / str(LOST) / "state")
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        wait_for(lambda: all(state_of(cluster, boom, node, LOST) == "lost" for node in others))
+        assert boom.void_batch(LOST, 3, yes=True)["applied"]
+        wait_for(lambda: all_equal(cluster, boom))
+        for node in cluster.nodes:
+            assert [b.first_index for b in boom.tail(LOST, node=cluster.addresses[node])] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("machine", ["kv", "log"])
