@@ -95,6 +95,7 @@ def backup(
                 )
             if source.find([global_index], patience=timeout) is None:
                 raise Unavailable(f"no node that may be asked has the snapshot at {global_index}")
+        target.remove_unfinished(but=global_index)
         return _Copy(target, source, global_index, progress).run()
 
 

@@ -134,6 +134,24 @@ class BackupDir:
         sets = {each.global_index: each for each in (*listed, Kept.of(meta))}
         self._write(Contents(self.contents.cluster, tuple(sets[index] for index in sorted(sets))))
 
+    def remove_unfinished(self, *, but: GlobalLogIndex) -> None:
+        """Sets of backups that came to nothing: not listed, and the logs up to them are not here.
+
+        Older ones than the newest that is listed stay: a list that was lost did not name them either.
+        """
+        listed = [each.global_index for each in self.contents.sets] if self.contents is not None else []
+        for meta in self.store.sets():
+            if listed and listed[-1] < meta.global_index != but and not self._has_logs(meta):
+                self.store.remove(meta.global_index)
+
+    def _has_logs(self, meta: SetMeta) -> bool:
+        try:
+            for partition, tail in log_tails(meta).items():
+                self.log(partition).run_to(*tail, voids_of(meta, partition))
+        except CorruptData:
+            return False
+        return True
+
     def is_complete(self, global_index: GlobalLogIndex) -> bool:
         """Such a set is listed."""
         return self.contents is not None and any(each.global_index == global_index for each in self.contents.sets)

@@ -89,12 +89,8 @@ class Source:
         append(self.log, self.batches)
         commit(self.log, self.batches)
         self.store = SnapshotStore(self.disk, Path("/s/snapshots"))
-        tail = self.batches[-1]
-        self.parent = ParentState(G, 77, {LOG: Tail(tail.last_index, digest or tail.digest, G)})
-        writer = self.store.begin(G)
-        writer.add(LOG, "log", Dump(entries(3), tail.last_index))
-        writer.add(PartitionId(P + 1), "kv", Dump(entries(big, value=bytes(range(256)) * 4), 1))
-        self.store.complete(writer, self.meta_of(writer.finish()))
+        self.big, self.digest = big, digest
+        self.set_at(G)
         self.serving = SnapshotServing(
             store=self.store,
             logs={LOG: self.log},
@@ -105,10 +101,19 @@ class Source:
         )
         wire.nodes[name] = lambda peer, frame: self.serving.on_frame(NodeId(peer), frame)
 
+    def set_at(self, global_index: GlobalLogIndex) -> None:
+        """A set."""
+        tail = self.batches[-1]
+        self.parent = ParentState(global_index, 77, {LOG: Tail(tail.last_index, self.digest or tail.digest, G)})
+        writer = self.store.begin(global_index)
+        writer.add(LOG, "log", Dump(entries(3), tail.last_index))
+        writer.add(PartitionId(P + 1), "kv", Dump(entries(self.big, value=bytes(range(256)) * 4), 1))
+        self.store.complete(writer, self.meta_of(writer.finish()))
+
     def meta_of(self, written: Any) -> SetMeta:
         return SetMeta(
             cluster=self.cluster,
-            global_index=G,
+            global_index=written.global_index,
             raft_index=RaftIndex(77),
             raft_term=Term(2),
             parent=self.parent.encode(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,10 +10,11 @@ import pytest
 
 from logboom.client.operations import LogPiece
 from logboom.errors import IndexCompacted, InvalidRequest, Unavailable
-from logboom.types import PartitionId
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.batch import Batch
 from partitions.log import PartitionLog
 from server.disk_os import OsDisk
+from server.offline import backup as backup_module
 from server.offline.backup import Done, backup
 from server.offline.backup_dir import LogArchive
 from tests.unit.dispatcher.test_installing import LOG, G, Source, Wire
@@ -24,6 +26,7 @@ class Nodes:
     def __init__(self, **nodes: Source) -> None:
         self.nodes = nodes
         self.down: set[str] = set()
+        self.at = G
 
     def status(self, **_: Any) -> dict[str, Any]:
         return {"cluster": "c", "leader": "n3"}
@@ -32,17 +35,17 @@ class Nodes:
         return list(self.nodes)
 
     def create_snapshot(self, **_: Any) -> dict[str, Any]:
-        return {"global_index": G}
+        return {"global_index": self.at}
 
     def snapshots(self, *, node: str, **_: Any) -> dict[str, Any]:
-        return {"sets": [{"global_index": G}]}
+        return {"sets": [{"global_index": self.at}]}
 
     def read_snapshot(self, _: int, name: str, offset: int, *, node: str, **__: Any) -> tuple[int, memoryview]:
         source = self.nodes[node]
         if name == "meta":
-            raw = source.store.raw_meta(G)
+            raw = source.store.raw_meta(self.at)
         else:
-            file = source.store.open_states(G)
+            file = source.store.open_states(self.at)
             raw = file.read(offset=0, length=file.size())
         return len(raw), memoryview(raw)[offset:]
 
@@ -105,3 +108,60 @@ def test_a_node_that_has_the_set_and_not_the_log_yet_is_passed_over(whole: Sourc
     assert [batch.digest for batch in batches] == [batch.digest for batch in whole.batches]
     with pytest.raises(InvalidRequest):
         taken(nodes, tmp_path / "other", node="n1")
+
+
+class TestUnfinished:
+    """Found by review: each backup that failed at the logs left a whole set that nothing ever removed."""
+
+    @staticmethod
+    def _next(nodes: Nodes) -> None:
+        """Another snapshot, a little later."""
+        nodes.at = GlobalLogIndex(nodes.at + 1)
+        for source in {id(each): each for each in nodes.nodes.values()}.values():
+            source.set_at(nodes.at)
+
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_sets_of_backups_that_failed_go(
+        self, whole: Source, tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
+        taken(nodes, kept)
+        shutil.rmtree(kept / "logs")
+        with monkeypatch.context() as patch:
+            patch.setattr(backup_module._Copy, "_log", fail)
+            for _ in range(3):
+                self._next(nodes)
+                with pytest.raises(Unavailable):
+                    taken(nodes, kept, resume=resume)
+                assert len(list(kept.glob("*.set"))) == 2
+        self._next(nodes)
+        taken(nodes, kept, resume=resume)
+        assert sorted(int(path.stem) for path in kept.glob("*.set")) == [G, nodes.at]
+
+    def test_but_none_that_is_whole(self, whole: Source, tmp_path: Path) -> None:
+        """An older copy of the list was put back."""
+        nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
+        taken(nodes, kept)
+        older = (kept / "backup.json").read_bytes()
+        self._next(nodes)
+        taken(nodes, kept)
+        (kept / "backup.json").write_bytes(older)
+        self._next(nodes)
+        taken(nodes, kept)
+        assert len(list(kept.glob("*.set"))) == 3
+
+    def test_but_none_that_are_older_than_what_is_listed(self, whole: Source, tmp_path: Path) -> None:
+        """A list that was lost, and begun anew, does not name them."""
+        nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
+        for _ in range(2):
+            taken(nodes, kept)
+            self._next(nodes)
+        (kept / "backup.json").unlink()
+        for _ in range(2):
+            taken(nodes, kept)
+            self._next(nodes)
+        assert len(list(kept.glob("*.set"))) == 4
+
+
+def fail(*_: Any) -> None:
+    raise Unavailable("nobody gives it")
