@@ -85,7 +85,9 @@ def backup(
         source = _Source(client, node, timeout, bytes_per_s)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
         global_index = source.find(begun)
+        before: frozenset[int] | None = None
         if global_index is None:
+            before = source.partitions()
             global_index = GlobalLogIndex(client.create_snapshot(timeout=timeout)["global_index"])
             newest = max((kept.global_index for kept in target.contents.sets), default=0) if target.contents else 0
             if global_index < newest:
@@ -96,7 +98,7 @@ def backup(
             if source.find([global_index], patience=timeout) is None:
                 raise Unavailable(f"no node that may be asked has the snapshot at {global_index}")
         target.remove_unfinished(but=global_index)
-        return _Copy(target, source, global_index, progress).run()
+        return _Copy(target, source, global_index, progress, before).run()
 
 
 def _begun(disk: OsDisk, directory: Path) -> list[GlobalLogIndex]:
@@ -134,6 +136,13 @@ class _Source:
                 return None
             time.sleep(0.1)
         return None
+
+    def partitions(self) -> frozenset[int]:
+        """That there are now, as whoever leads knows it."""
+        status = self._client.status(timeout=self._timeout)
+        if status["leader"]:
+            status = self._client.status(node=status["leader"], timeout=self._timeout)
+        return frozenset(row[0] for row in status["partitions"])
 
     def _candidates(self) -> list[str]:
         """Followers first: the leader has enough to do."""
@@ -198,7 +207,16 @@ class _Source:
 class _Copy:
     """Of one set."""
 
-    def __init__(self, target: BackupDir, source: _Source, global_index: GlobalLogIndex, progress: Progress) -> None:
+    def __init__(
+        self,
+        target: BackupDir,
+        source: _Source,
+        global_index: GlobalLogIndex,
+        progress: Progress,
+        before: frozenset[int] | None,
+    ) -> None:
+        """``before``: the partitions that there were when the snapshot was asked for; None: it was there already."""
+        self._before = before
         self._target = target
         self._source = source
         self._global_index = global_index
@@ -231,6 +249,7 @@ class _Copy:
         contents = self._target.contents
         if contents is None or meta.cluster != contents.cluster or meta.global_index != self._global_index:
             raise ProtocolError(f"asked for the snapshot at {self._global_index}, got another")
+        self._check_partitions({each.partition_id for each in meta.partitions})
         for known in store.sets():
             if known.global_index == self._global_index:
                 if known.states_digest != meta.states_digest:
@@ -242,6 +261,19 @@ class _Copy:
         finally:
             file.close()
         return store.adopt_fetched(raw, self._global_index)
+
+    def _check_partitions(self, there: set[PartitionId]) -> None:
+        """A set that is as old as the last write does not know of what was created, or destroyed, since."""
+        if self._before is None or self._before == there:
+            return
+        now = self._source.partitions()
+        strange = sorted(p for p in self._before ^ there if (p in self._before) == (p in now))
+        if strange:
+            which = ", ".join(map(str, strange[:8]))
+            raise InvalidRequest(
+                f"the snapshot at {self._global_index} is of before partitions were created or destroyed ({which}), "
+                "and nothing was written since: write to any partition, then back up again"
+            )
 
     def _meta(self) -> bytes:
         node, raw = self._source.node, bytearray()

@@ -27,9 +27,11 @@ class Nodes:
         self.nodes = nodes
         self.down: set[str] = set()
         self.at = G
+        self.partitions = [[LOG, LOG + 1]] * 99
+        """Asked about again and again."""
 
     def status(self, **_: Any) -> dict[str, Any]:
-        return {"cluster": "c", "leader": "n3"}
+        return {"cluster": "c", "leader": "n3", "partitions": [[p] for p in self.partitions.pop(0)]}
 
     def members(self) -> list[str]:
         return list(self.nodes)
@@ -165,3 +167,28 @@ class TestUnfinished:
 
 def fail(*_: Any) -> None:
     raise Unavailable("nobody gives it")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refused"),
+    [
+        ([LOG, LOG + 1], [], False),
+        ([LOG], [LOG], True),
+        ([LOG, LOG + 1, LOG + 2], [LOG, LOG + 1, LOG + 2], True),
+        ([LOG], [LOG, LOG + 1], False),
+        ([LOG, LOG + 1, LOG + 2], [LOG, LOG + 1], False),
+    ],
+)
+def test_a_set_that_does_not_know_of_the_partitions_is_refused(
+    whole: Source, tmp_path: Path, before: list[int], now: list[int], refused: bool
+) -> None:
+    """Found by review: where nothing was written since, what had been destroyed came back with a restore."""
+    nodes = Nodes(n1=whole, n2=whole, n3=whole)
+    # For the cluster's id, twice for what there was, for who leads, twice for what there is.
+    nodes.partitions = [before] * 4 + [now] * 9
+    if refused:
+        with pytest.raises(InvalidRequest, match="write to any partition"):
+            taken(nodes, tmp_path / "kept")
+        assert not list((tmp_path / "kept").glob("*.states*"))
+    else:
+        taken(nodes, tmp_path / "kept")
