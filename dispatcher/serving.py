@@ -147,14 +147,13 @@ class SnapshotServing:
         def read() -> Piece:
             if store is None:
                 raise IndexCompacted(f"partition {partition} is not here", first=None)
-            first = store.first_available_index
             durable = store.durable_index  # what is committed behind it may be on its way to the disk
             last = min(through, durable)
             try:
                 rows = store.read_raw(after_index=after, through_index=last, max_bytes=CHUNK_BYTES)
             except (IndexCompacted, Voided):
                 rows = []
-            before = store.before_digest
+            first, before = store.beginning
             void = store.void_behind(after) if not rows else None
             if void is not None:
                 first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []

@@ -52,6 +52,12 @@ class LogReading:
         return self._committed.first_available_index
 
     @property
+    def beginning(self) -> tuple[PartitionLogIndex, bytes]:
+        """``first_available_index`` and ``before_digest`` of one moment."""
+        columns = self._committed.columns
+        return PartitionLogIndex(columns.before_index + 1), columns.before_digest
+
+    @property
     def before_digest(self) -> bytes:
         """Of the batch in front of the first one that is still here."""
         return self._committed.columns.before_digest

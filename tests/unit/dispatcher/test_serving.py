@@ -13,7 +13,7 @@ from dispatcher.serving import Piece, SnapshotServing
 from logboom.errors import Unavailable
 from logboom.wire import Frame, Kind
 from partitions.log import PartitionLog
-from tests.unit.partitions.compaction_world import append, chain, commit, open_log
+from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
 from tests.unit.partitions.test_storage import P
 
 BATCHES = chain(4)
@@ -56,3 +56,20 @@ def test_a_reader_gets_nothing_yet_and_a_node_asks_another_one(log: PartitionLog
     assert read(log, Kind.LOG_READ, after).header["rows"] == []
     with pytest.raises(Unavailable, match="durable up to"):
         read(log, Kind.LOG_FETCH, after)
+
+
+def test_where_a_log_begins_is_told_as_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: the index was of before a compaction, the digest of afterwards."""
+    _, made, batches = grown()
+    made.save_places(batches[-1].last_index)()
+    read_raw = made.read_raw
+
+    def removed_just_before(**options: int) -> Any:
+        made.compact(batches[20].header.first_index)()
+        return read_raw(**options)
+
+    monkeypatch.setattr(made, "read_raw", removed_just_before)
+    header = read(made, Kind.LOG_FETCH, 0).header
+    assert header["rows"] == []
+    assert made.holds(header["first"] - 1, header["before"])
+    assert header["first"] > 1
