@@ -24,7 +24,7 @@ NAME: Final = re.compile(r"([0-9]{20})\.(set|set\.new|states|states\.partial|sta
 
 
 class Damaged(NamedTuple):
-    """A set that cannot be used. Its files are left as they are, until a new set takes its place."""
+    """A set that cannot be used. Its files are left as they are, until a newer set takes its place."""
 
     global_index: GlobalLogIndex
     error: CorruptData
@@ -210,11 +210,16 @@ class SnapshotStore:
         self._remove(global_index)
 
     def prune(self, keep: int) -> list[GlobalLogIndex]:
-        """Remove the oldest until ``keep`` are left; returns which. Damaged ones are not counted, nor removed."""
+        """Remove the oldest until ``keep`` are left; returns which. Damaged ones go, too, when there is a newer one."""
         invariant(keep >= 1, "no snapshot set would be left")
         old = [meta.global_index for meta in self._sets[:-keep]]
         for global_index in old:
             self.remove(global_index)
+        newest = self._sets[-1].global_index if self._sets else GlobalLogIndex(0)
+        for each in self.damaged:
+            if each.global_index < newest:
+                self._remove(each.global_index)
+        self.damaged = tuple(each for each in self.damaged if each.global_index >= newest)
         return old
 
     def _remove_fetches(self, but: GlobalLogIndex) -> None:

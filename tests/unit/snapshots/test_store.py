@@ -206,6 +206,23 @@ class TestDamage:
         store = SnapshotStore(disk, HERE)
         assert (indices(store), [each.global_index for each in store.damaged]) == ([], [10, 21])
 
+    def test_newer_sets_take_the_place_of_damaged_ones(self, disk: SimDisk, store: SnapshotStore) -> None:
+        """Found by review: they lay there for ever, and `logboom verify` called the node damaged for as long."""
+        for number in (10, 20, 50):
+            make(store, number)
+        disk.flip(HERE / f"{10:020d}.set", 30, 1)
+        disk.flip(HERE / f"{50:020d}.set", 30, 1)
+        again = SnapshotStore(disk, HERE)
+        make(again, 30)
+        assert [each.global_index for each in again.damaged] == [10, 50]
+        assert again.prune(2) == []
+        assert [each.global_index for each in again.damaged] == [50]
+        assert [name for name in disk.list(HERE) if name.startswith(f"{10:020d}")] == []
+        assert [each.global_index for each in SnapshotStore(disk, HERE).damaged] == [50]
+        make(again, 60)
+        again.prune(2)
+        assert (indices(again), indices(SnapshotStore(disk, HERE)), again.damaged) == ([30, 60], [30, 60], ())
+
     def test_a_new_set_takes_the_place_of_a_damaged_one(self, disk: SimDisk, store: SnapshotStore) -> None:
         make(store, 10)
         make(store, 20)
