@@ -17,7 +17,7 @@ from dispatcher.installing import InstallDue
 from logboom.errors import LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
-from server.logs import configure
+from server.logs import configure, keep_standard_streams, say
 from server.node import Node
 
 log = structlog.get_logger(__name__)
@@ -27,6 +27,7 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNHEALTHY = 0, 1, 2, 5
 
 def run(settings: Settings) -> int:
     """The exit status: 0 after a clean stop, 2 for configuration, 5 when the node had to stop itself."""
+    keep_standard_streams()
     configure(level=settings.node.log_level, form=settings.node.log_format, node=settings.node.id)
     _raise_open_files()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
@@ -75,11 +76,11 @@ async def _serve(settings: Settings) -> int:
             node.watching.installs = installs
             await node.start()
         except LogboomError as error:
-            sys.stderr.write(f"logboom node: {error} [{error.code}]\n")
+            say(f"logboom node: {error} [{error.code}]")
             return EXIT_USAGE
         except OSError as error:
             where = f"{error.filename}: " if error.filename else f"{settings.node.data_dir}: "
-            sys.stderr.write(f"logboom node: {where}{error.strerror or error} [io]\n")
+            say(f"logboom node: {where}{error.strerror or error} [io]")
             return EXIT_UNHEALTHY
         gc.freeze()
         reason = await stop
@@ -97,7 +98,6 @@ async def _serve(settings: Settings) -> int:
     if reason is not None:
         # Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how.
         log.critical("stopping", error=repr(reason), exc_info=reason)
-        sys.stderr.flush()
         os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
     await node.hand_over()
     await node.close()

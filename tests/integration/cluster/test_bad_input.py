@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from logboom import Client, Put
+from logboom import Client, Put, SyncClient
+from logboom.config import load
 from logboom.testing import LocalCluster, free_ports
 from server.manifest import sealed
 
@@ -79,6 +80,26 @@ def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path:
     (data / "thesis.txt").write_text("precious")
     _one_line(_run(_config(tmp_path)), 2, "not empty")
     assert [p.name for p in data.iterdir()] == ["thesis.txt"]
+
+
+def test_a_node_whose_log_nobody_reads_goes_on_and_stops_well(tmp_path: Path) -> None:
+    file = _config(tmp_path)
+    command = [sys.executable, "-m", "logboom", "node", "--config", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as node:
+        try:
+            assert node.stderr is not None
+            while b'"recovered"' not in node.stderr.readline():
+                assert node.poll() is None
+            node.stderr.close()
+            with SyncClient(load(file).cluster.members[0].client_address, timeout=10) as client:
+                client.submit(0, Put(b"k", b"v"))
+                client.create_snapshot()  # which is logged
+                client.create_partition()
+                assert client.get(0, b"k") == b"v"
+            node.terminate()
+            assert node.wait(20) == 0
+        finally:
+            node.kill()
 
 
 async def test_a_configuration_that_would_lose_data(tmp_path: Path) -> None:

@@ -75,3 +75,25 @@ def test_every_line_says_which_node_and_libraries_log_the_same_way() -> None:
     assert "ZeroDivisionError" in rows[4]["exception"]
     assert len(rows) == 5
     assert all(row["timestamp"].endswith("Z") for row in rows)
+
+
+@pytest.mark.parametrize("gone", ["2>/dev/full", "2>&-", "2> >(exec 2>&-; exit 0)"])
+def test_nothing_comes_of_a_line_that_cannot_be_written(gone: str) -> None:
+    code = (
+        "import logging, structlog, sys, time\n"
+        "from server.logs import configure, keep_standard_streams, say\n"
+        "keep_standard_streams()\n"
+        "configure(level='info', form='auto')\n"
+        "for _ in range(1000):\n    structlog.get_logger().info('up'); logging.getLogger('lib').error('bad')\n"
+        "say('the end')\n"
+        "held = open(sys.argv[1], 'wb')\n"
+        "print('done', held.fileno() > 2)"
+    )
+    result = subprocess.run(
+        ["bash", "-c", f'exec "$0" -c "$1" /dev/null {gone}', sys.executable, code],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout == "done True\n"
