@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
@@ -59,6 +59,8 @@ async def _serve(settings: Settings) -> int:
     def fatal(error: BaseException) -> None:
         if not stop.done():
             stop.set_result(error)
+        elif not isinstance(error, InstallDue):
+            _end(error)  # while it stops, or is closed to start anew: nobody looks at ``stop`` any more
 
     def ask_to_stop() -> None:
         nonlocal asked
@@ -96,13 +98,17 @@ async def _serve(settings: Settings) -> int:
         gc.unfreeze()
         gc.collect()  # all of the old node, before what is long-lived is frozen again
     if reason is not None:
-        # Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how.
-        log.critical("stopping", error=repr(reason), exc_info=reason)
-        os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
+        _end(reason)
     await node.hand_over()
     await node.close()
     log.info("stopped", node=node.node_id)
     return EXIT_OK
+
+
+def _end(reason: BaseException) -> NoReturn:
+    """Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how."""
+    log.critical("stopping", error=repr(reason), exc_info=reason)
+    os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
 
 
 def _unhandled(context: dict[str, Any], fatal: Callable[[BaseException], None]) -> None:

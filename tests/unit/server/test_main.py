@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
+import signal
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -54,3 +57,32 @@ async def test_nothing_is_left_of_a_node_that_was_started_anew() -> None:
     serving.cancel()
     await asyncio.wait([serving])
     assert alive == [False] * INSTALLS + [True]
+
+
+class Stopping:
+    """In place of a node: asked to stop at once, and its disk fails while it does, for ever."""
+
+    node_id = "n1"
+
+    def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
+        self.fatal = fatal
+        self.watching = SimpleNamespace(installs=0)
+
+    async def start(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def hand_over(self) -> None:
+        self.fatal(InstallDue("a snapshot has come"))  # is of no moment any more
+        self.fatal(OSError(errno.EIO, "the disk"))
+        await asyncio.Event().wait()
+
+
+async def test_what_must_stop_a_node_does_so_while_it_stops_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(server.main, "Node", Stopping)
+    monkeypatch.setattr(os, "_exit", ended.set_result)
+    serving = asyncio.create_task(server.main._serve(Settings()))
+    async with asyncio.timeout(10):
+        assert await ended == server.main.EXIT_UNHEALTHY
+    serving.cancel()
+    await asyncio.wait([serving])
