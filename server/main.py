@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import structlog
 
 from dispatcher.installing import InstallDue
-from logboom.errors import LogboomError
+from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
 from server.logs import configure, keep_standard_streams, say
@@ -22,11 +22,11 @@ from server.node import Node
 
 log = structlog.get_logger(__name__)
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNHEALTHY = 0, 1, 2, 5
+EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
 
 
 def run(settings: Settings) -> int:
-    """The exit status: 0 after a clean stop, 2 for configuration, 5 when the node had to stop itself."""
+    """The exit status: 0 after a clean stop, 2 for configuration, 4 for damage, 5 when the node had to stop itself."""
     keep_standard_streams()
     configure(level=settings.node.log_level, form=settings.node.log_format, node=settings.node.id)
     _raise_open_files()
@@ -79,7 +79,9 @@ async def _serve(settings: Settings) -> int:
             await node.start()
         except LogboomError as error:
             say(f"logboom node: {error} [{error.code}]")
-            return EXIT_USAGE
+            return EXIT_DAMAGED if isinstance(error, CorruptData) else EXIT_USAGE
+        except InvariantViolated as error:
+            _end(error)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else f"{settings.node.data_dir}: "
             say(f"logboom node: {where}{error.strerror or error} [io]")

@@ -65,6 +65,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 
 
 def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path: Path) -> None:
+    """So is one whose manifest is damaged, under another status: a restart, or other arguments, will not help."""
     data = tmp_path / "data"
     data.mkdir()
     file = data / "manifest.json"
@@ -76,6 +77,8 @@ def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path:
         _one_line(_run(_config(tmp_path)), 2, word)
         assert sorted(p.name for p in data.iterdir()) == ["manifest.json"]
         assert file.read_bytes() == content
+    file.write_bytes(b"\0" * 64)
+    _one_line(_run(_config(tmp_path)), 4, "manifest.json", "corrupt_data")
     file.unlink()
     (data / "thesis.txt").write_text("precious")
     _one_line(_run(_config(tmp_path)), 2, "not empty")
