@@ -345,7 +345,8 @@ class NetSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer_send_buffer_bytes: int = 16 * MIB
     """The same between nodes."""
     connections_max: int = 4_096
-    """Client connections."""
+    """Client connections, also those that have only connected. One in eight of the process's descriptors (`ulimit -n`),
+    64 at least, is kept for files: beyond that no connection is taken on any port."""
     request_ms_max: int = 600_000
     """Longest deadline of a request; longer ones are cut to it."""
     forward_bytes: int = 16 * MIB

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Callable
 from email.utils import formatdate
@@ -14,6 +13,7 @@ import structlog
 from logboom.errors import ConfigError
 from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
+from server.accepting import Port
 from server.http_requests import REASONS, HttpRefused, RequestDecoder
 from server.net_os import split_address
 
@@ -183,38 +183,35 @@ class OsHttpListener:
         self.connections: dict[_Connection, None] = {}
         self.closing = False
         self.address = ""
-        self._server: asyncio.Server | None = None
+        self._port: Port | None = None
 
     async def bind(self, address: str, tls: ssl.SSLContext | None) -> None:
         """Raises ConfigError."""
         host, port = split_address(address)
+        self._port = Port(
+            lambda: _Connection(self),
+            connections=self.connections,
+            connections_max=2 * self.limits.connections_max,  # half of them are told that there are too many
+            tls=tls,
+            handshake_s=self.limits.request_s,
+            refused=lambda: None,
+        )
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self),
-                host,
-                port,
-                ssl=tls,
-                backlog=self.limits.connections_max,
-                ssl_handshake_timeout=self.limits.request_s if tls is not None else None,
-            )
+            self.address = await self._port.bind(host, port, self.limits.connections_max)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {address}: {error.strerror or error}", path="node.http_address"
             ) from error
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = f"{host}:{port}"
 
     async def close(self) -> None:
         """See Listener."""
         self.closing = True
-        if self._server is None:
+        if self._port is None:
             return
-        self._server.close()
+        self._port.stop()
         for connection in list(self.connections):
             connection.abort()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._server.wait_closed()
+        await self._port.ended()
 
 
 class OsHttp:

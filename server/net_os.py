@@ -8,7 +8,6 @@ end a frame, or slow to read is cut.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -21,11 +20,13 @@ from logboom.wire import PLACE_BYTES, READ_BYTES, Frame, FrameDecoder
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
+from server.accepting import CLOSE_S, Port
 
 log = structlog.get_logger(__name__)
 
 KINDS_OF_NAMES: Final = ("DNS", "URI", "IP Address")
 """In a certificate; a node may be called by its address."""
+BACKLOG: Final = 1024
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -48,6 +49,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
         self._queue: list[Buffer] = []
         self._queued = 0
         self._flushing = False
@@ -66,12 +68,6 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._registry) >= self._limits.connections_max:
-            self._limits.traffic.refused += 1
-            log.warning("too_many_connections", limit=self._limits.connections_max)
-            self._closed = True
-            self._transport.abort()
-            return
         self._registry[self] = None
         self._limits.traffic.opened += 1
         peer = transport.get_extra_info("peername")
@@ -143,6 +139,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.pop(self, None)
         self._closed = True
+        if not self.ended.done():
+            self.ended.set_result(None)
         for timer in (self._handshake, self._frame_timer, self._due):
             if timer is not None:
                 timer.cancel()
@@ -310,20 +308,20 @@ class Reading:
 class AsyncioListener:
     """A bound port and the connections made through it."""
 
-    def __init__(self, server: asyncio.Server, connections: dict[AsyncioConnection, None]) -> None:
-        self._server = server
+    def __init__(self, port: Port, address: str, connections: dict[AsyncioConnection, None]) -> None:
+        self._port = port
         self._connections = connections
-        host, port = server.sockets[0].getsockname()[:2]
-        self.address = f"{host}:{port}"
+        self.address = address
 
     async def close(self) -> None:
         """See Listener."""
-        self._server.close()
+        self._port.stop()
+        ends = [connection.ended for connection in self._connections]
         for connection in list(self._connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._server.wait_closed()
+        await self._port.ended()
+        if ends:
+            await asyncio.wait(ends, timeout=CLOSE_S)  # what is queued is on its way
         for connection in list(self._connections):
             connection.abort()
 
@@ -349,18 +347,23 @@ class AsyncioNetwork:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
         connections: dict[AsyncioConnection, None] = {}
+
+        def refused() -> None:
+            limits.traffic.refused += 1
+
+        bound = Port(
+            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading),
+            connections=connections,
+            connections_max=limits.connections_max,
+            tls=tls,
+            handshake_s=limits.handshake_s,
+            refused=refused,
+        )
         try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading),
-                host,
-                port,
-                ssl=tls,
-                backlog=1024,
-                ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
-            )
+            found = await bound.bind(host, port, BACKLOG)
         except OSError as error:
             raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
-        return AsyncioListener(server, connections)
+        return AsyncioListener(bound, found, connections)
 
     async def dial(
         self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: ssl.SSLContext | None

@@ -1,0 +1,149 @@
+"""A bound port that takes in as many connections as there is room for, whoever they are.
+
+The event loop's own servers take whatever comes and show it when TLS has been agreed upon: whoever only connected could
+have all of a process's descriptors, and a node that has none left for its files ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE: Final = 64
+"""Taken in during one turn of the loop."""
+AGAIN_S: Final = 0.5
+"""After accepting failed: for want of memory, or of descriptors, which others have taken."""
+TOLD_S: Final = 10.0
+"""Refusals are logged at most so often."""
+CLOSE_S: Final = 1.0
+SPARE_MIN: Final = 64
+SPARE_SHARE: Final = 8
+"""One in so many descriptors is kept for files."""
+
+
+class Port:
+    """Listens until it is closed. Connections that are open are the caller's."""
+
+    def __init__(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        *,
+        connections: Collection[Any],
+        connections_max: int,
+        tls: ssl.SSLContext | None,
+        handshake_s: float,
+        refused: Callable[[], None],
+    ) -> None:
+        """``make`` makes a protocol, which is in ``connections`` from its opening to its end."""
+        self._make = make
+        self._connections = connections
+        self._connections_max = connections_max
+        self._tls = tls
+        self._handshake_s = handshake_s
+        self._refused = refused
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._again: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._beginning: dict[asyncio.Task[None], asyncio.BaseProtocol] = {}
+        self._told_at = -TOLD_S
+
+    async def bind(self, host: str, port: int, backlog: int) -> str:
+        """Listen; returns the address as bound. Raises OSError."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                sock = socket.socket(family, kind, protocol)
+                self._sockets.append(sock)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.settimeout(0)
+                sock.bind(address)
+                sock.listen(backlog)
+        except OSError:
+            self._close_sockets()
+            raise
+        for sock in self._sockets:
+            self._loop.add_reader(sock, self._accept, sock)
+        bound, number = self._sockets[0].getsockname()[:2]
+        return f"{bound}:{number}"
+
+    def _accept(self, sock: socket.socket) -> None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # The lowest number that is free is taken: a high one says that few are left.
+        highest = limit - max(SPARE_MIN, limit // SPARE_SHARE) if limit != resource.RLIM_INFINITY else None
+        shaking_hands = sum(made not in self._connections for made in self._beginning.values())
+        room = self._connections_max - len(self._connections) - shaking_hands
+        for _ in range(AT_ONCE):
+            try:
+                taken, _ = sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._tell("cannot_accept", error=str(error))
+                self._loop.remove_reader(sock)
+                self._again[sock] = self._loop.call_later(AGAIN_S, self._accept_again, sock)
+                return
+            few = highest is not None and taken.fileno() >= highest
+            if few or room <= 0:
+                taken.close()
+                self._refused()
+                self._tell("too_many_connections", limit=self._connections_max, open_files_limit=limit if few else None)
+                continue
+            taken.settimeout(0)
+            room -= 1
+            made = self._make()
+            task = self._loop.create_task(self._begin(taken, made))
+            self._beginning[task] = made
+            task.add_done_callback(self._beginning.pop)
+
+    def _accept_again(self, sock: socket.socket) -> None:
+        del self._again[sock]
+        self._loop.add_reader(sock, self._accept, sock)
+
+    async def _begin(self, taken: socket.socket, made: asyncio.BaseProtocol) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: made,
+                taken,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
+            )
+        except (OSError, TimeoutError) as error:  # also what TLS refuses
+            log.debug("connection_not_begun", error=str(error))
+            taken.close()
+
+    def _tell(self, event: str, **what: object) -> None:
+        now = self._loop.time()
+        if now - self._told_at >= TOLD_S:
+            self._told_at = now
+            log.warning(event, **what)
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        self._sockets.clear()
+
+    def stop(self) -> None:
+        """Take no more, and give up what is about to begin."""
+        for timer in self._again.values():
+            timer.cancel()
+        self._close_sockets()
+        for task in self._beginning:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """After ``stop``: what was about to begin has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(*self._beginning, return_exceptions=True)
