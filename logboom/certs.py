@@ -2,7 +2,8 @@
 
 A directory holds ``ca.pem`` (signs nodes), ``client-ca.pem`` (signs clients; optional: then
 ``ca.pem`` does), ``<node id>.pem/.key`` and ``client.pem/.key``. TLS 1.3, certificates on both
-sides; a node's certificate names its node id (SAN), which the other side checks.
+sides; a node's certificate names its node id (SAN), which the other side checks. The files may be
+replaced while nodes and clients run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +42,62 @@ def _context(purpose: int, directory: str | Path, name: str, authority: str) -> 
     return context
 
 
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
+"""For every connection the same, or the one of the moment."""
+LOOK_S: Final = 1.0
+
+
+def current(tls: Tls | None) -> ssl.SSLContext | None:
+    """What the next connection gets."""
+    return tls() if tls is not None and not isinstance(tls, ssl.SSLContext) else tls
+
+
+class Renewed:
+    """A context of files that others replace while the process runs: certificates end. What is open stays."""
+
+    def __init__(
+        self,
+        make: Callable[[], ssl.SSLContext],
+        directory: str | Path,
+        name: str,
+        *,
+        told: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Raises ConfigError. ``told`` hears, once, of files that do not fit together: those before are kept."""
+        self._make = make
+        self._files = [Path(directory) / each for each in ("ca.pem", "client-ca.pem", f"{name}.pem", f"{name}.key")]
+        self._told = told
+        self._trouble = ""
+        self._looked = time.monotonic()
+        self._seen = self._stamp()
+        self._context = make()
+
+    def __call__(self) -> ssl.SSLContext:
+        """Looks at the files once a second at most."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked, seen = now, self._stamp()
+            if seen != self._seen:
+                try:
+                    self._context, self._seen, self._trouble = self._make(), seen, ""
+                except ConfigError as error:  # they are being replaced, one after the other
+                    if self._trouble != str(error):
+                        self._trouble = str(error)
+                        self._told(self._trouble)
+        return self._context
+
+    def _stamp(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for file in self._files:
+            try:
+                stat = file.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return found
+
+
 def peer_contexts(directory: str | Path, node_id: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Server and client side of the links between nodes. Raises ConfigError, naming the file."""
     return (
@@ -60,6 +118,24 @@ def server_context(directory: str | Path, node_id: str) -> ssl.SSLContext:
 def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContext:
     """What a client shows a node, and demands of it."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, directory, name, "ca.pem")
+
+
+def renewed_client(directory: str | Path) -> Renewed:
+    """``client_context``, of the files as they are when a connection is made. Raises ConfigError."""
+    return Renewed(lambda: client_context(directory), directory, "client")
+
+
+def renewed_node(
+    directory: str | Path, node_id: str, told: Callable[[str], None]
+) -> tuple[Renewed, tuple[Renewed, Renewed]]:
+    """The same of ``server_context`` and ``peer_contexts``."""
+    return (
+        Renewed(lambda: server_context(directory, node_id), directory, node_id, told=told),
+        (
+            Renewed(lambda: peer_contexts(directory, node_id)[0], directory, node_id, told=told),
+            Renewed(lambda: peer_contexts(directory, node_id)[1], directory, node_id, told=told),
+        ),
+    )
 
 
 def make_test_authority(

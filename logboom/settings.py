@@ -389,7 +389,7 @@ class TlsSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Empty directory: no TLS. Else ``ca.pem``, ``client-ca.pem`` (optional), ``<node id>.pem``, ``<node id>.key``."""
 
     directory: str = ""
-    """Where the files are."""
+    """Where the files are. They may be replaced while the node runs: new connections use the new ones."""
 
 
 class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from logboom.certs import Tls
 from ports.net import Listener
 
 TEXT = "text/plain; charset=utf-8"
@@ -58,8 +58,6 @@ Respond = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class HttpServers(Protocol):
     """Makes servers."""
 
-    async def listen(
-        self, address: str, respond: Respond, *, limits: HttpLimits, tls: ssl.SSLContext | None
-    ) -> Listener:
+    async def listen(self, address: str, respond: Respond, *, limits: HttpLimits, tls: Tls | None) -> Listener:
         """Bind ``host:port``. Raises ConfigError. ``respond`` may raise; that is answered with 500."""
         ...

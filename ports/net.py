@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from logboom.certs import Tls
 from logboom.wire import HEADER_BYTES_MAX, Frame
 
 Buffer = bytes | bytearray | memoryview
@@ -151,7 +151,7 @@ class Network(Protocol):
         handler: Callable[[], ConnectionHandler],
         *,
         limits: ConnectionLimits,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> Listener:
         """Bind ``host:port``; one handler per accepted connection."""
         ...
@@ -162,7 +162,7 @@ class Network(Protocol):
         handler: ConnectionHandler,
         *,
         limits: ConnectionLimits,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> Connection:
         """Connect, or raise OSError."""
         ...

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
+from logboom.certs import Tls
 from logboom.errors import IncompatibleVersion, LogboomError, ProtocolError, WrongNode
 from logboom.settings import Member
 from logboom.types import NodeId
@@ -107,7 +108,7 @@ class Links:
         clock: Clock,
         rng: Rng,
         limits: ConnectionLimits,
-        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None,
+        tls: tuple[Tls, Tls] | None,
         events: LinkEvents,
         drop: Callable[[NodeId, Kind], bool] | None = None,
     ) -> None:

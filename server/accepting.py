@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import resource
 import socket
-import ssl
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import structlog
+
+from logboom.certs import Tls, current
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +40,7 @@ class Port:
         *,
         connections: Collection[Any],
         connections_max: int,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
         handshake_s: float,
         refused: Callable[[], None],
     ) -> None:
@@ -115,7 +116,7 @@ class Port:
             await self._loop.connect_accepted_socket(
                 lambda: made,
                 taken,
-                ssl=self._tls,
+                ssl=current(self._tls),
                 ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
             )
         except (OSError, TimeoutError) as error:  # also what TLS refuses

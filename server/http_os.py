@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Final, cast
 
 import structlog
 
+from logboom.certs import Tls
 from logboom.errors import ConfigError
 from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
@@ -185,7 +185,7 @@ class OsHttpListener:
         self.address = ""
         self._port: Port | None = None
 
-    async def bind(self, address: str, tls: ssl.SSLContext | None) -> None:
+    async def bind(self, address: str, tls: Tls | None) -> None:
         """Raises ConfigError."""
         host, port = split_address(address)
         self._port = Port(
@@ -220,9 +220,7 @@ class OsHttp:
     def __init__(self, *, on_fatal: Callable[[BaseException], None]) -> None:
         self._fatal = on_fatal
 
-    async def listen(
-        self, address: str, respond: Respond, *, limits: HttpLimits, tls: ssl.SSLContext | None
-    ) -> OsHttpListener:
+    async def listen(self, address: str, respond: Respond, *, limits: HttpLimits, tls: Tls | None) -> OsHttpListener:
         """See HttpServers."""
         listener = OsHttpListener(respond, limits, self._fatal)
         await listener.bind(address, tls)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import structlog
 
+from logboom.certs import Tls, current
 from logboom.errors import ConfigError, LogboomError
 from logboom.wire import PLACE_BYTES, READ_BYTES, Frame, FrameDecoder
 from ports.clock import Clock
@@ -342,7 +342,7 @@ class AsyncioNetwork:
         handler: Callable[[], ConnectionHandler],
         *,
         limits: ConnectionLimits,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> AsyncioListener:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
@@ -366,7 +366,7 @@ class AsyncioNetwork:
         return AsyncioListener(bound, found, connections)
 
     async def dial(
-        self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: ssl.SSLContext | None
+        self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: Tls | None
     ) -> Connection:
         """See Network."""
         host, port = split_address(address)
@@ -374,7 +374,7 @@ class AsyncioNetwork:
             lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading),
             host,
             port,
-            ssl=tls,
+            ssl=current(tls),
             server_hostname="" if tls is not None else None,
             ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
         )

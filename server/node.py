@@ -80,7 +80,9 @@ class Node:
         self.apply_offload = self.world.apply_offload
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
-        self.watching = Watching(settings, self.node_id, self.world)
+        tls = settings.tls.directory
+        self.tls = certs.renewed_node(tls, self.node_id, _tls_trouble) if tls else None
+        self.watching = Watching(settings, self.node_id, self.world, self.tls[0] if self.tls else None)
         manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(
             Path(settings.node.data_dir).absolute(),
@@ -139,8 +141,6 @@ class Node:
     async def start(self) -> str:
         """Bind both ports and take part; returns the client address as bound."""
         await self.watching.start(self.pipeline, self.service, self.rooms.counts)
-        tls = self.settings.tls.directory
-        context = certs.server_context(tls, self.node_id) if tls else None
         net = self.settings.net
         self._listener = await self.network.listen(
             self.settings.node.client_address or self.member.client_address,
@@ -154,7 +154,7 @@ class Node:
                 connections_max=net.connections_max,
                 traffic=self.watching.clients,
             ),
-            tls=context,
+            tls=self.tls[0] if self.tls else None,
         )
         await self.pipeline.start(self.settings.node.peer_address or self.member.peer_address)
         self.service.start()
@@ -395,7 +395,6 @@ class Node:
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:
         settings = self.settings
-        tls = settings.tls.directory
         net = settings.net
         return RaftLog(
             membership=self.membership,
@@ -416,7 +415,7 @@ class Node:
                     send_buffer_bytes=net.peer_send_buffer_bytes,
                     traffic=self.watching.peers,
                 ),
-                tls=certs.peer_contexts(tls, self.node_id) if tls else None,
+                tls=self.tls[1] if self.tls else None,
                 events=events,
                 drop=drop_hook(),
             ),
@@ -447,3 +446,7 @@ def _member(settings: Settings) -> Member:
             return member
     known = ", ".join(m.id for m in settings.cluster.members) or "none"
     raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
+
+
+def _tls_trouble(error: str) -> None:
+    log.warning("certificates_not_renewed", error=error)

@@ -26,10 +26,11 @@ log = structlog.get_logger(__name__)
 class Watching:
     """One node's. Made before the node's parts, which count into it; ``start`` is told of them."""
 
-    def __init__(self, settings: Settings, node_id: NodeId, world: World) -> None:
+    def __init__(self, settings: Settings, node_id: NodeId, world: World, tls: certs.Tls | None) -> None:
         self._settings = settings
         self._node_id = node_id
         self._world = world
+        self._tls = tls
         self.clients, self.peers = Traffic(), Traffic()
         self.installs = 0
         """Times that this process has made the node anew."""
@@ -82,7 +83,7 @@ class Watching:
             spans=self._exported,
             installs=self.installs,
         )
-        http, tls = settings.http, settings.tls.directory
+        http = settings.http
         self.operators = Operators(watched, world.background("http"))
         self._listener = await world.http.listen(
             settings.node.http_address,
@@ -93,7 +94,7 @@ class Watching:
                 request_bytes=http.request_bytes,
                 headers_max=http.headers_max,
             ),
-            tls=certs.server_context(tls, self._node_id) if tls else None,
+            tls=self._tls,
         )
         self.operators.start()
         log.info("http", address=self._listener.address)

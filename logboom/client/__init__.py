@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from logboom.certs import client_context
+from logboom.certs import renewed_client
 from logboom.client import tracing
 from logboom.client.cluster import Cluster
 from logboom.client.cursors import Cursors
@@ -78,7 +78,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else _producer(producer_id)
         self.timeout = timeout
         self.admission_wait = admission_wait
-        context = tls if tls is None or isinstance(tls, ssl.SSLContext) else client_context(os.fspath(tls))
+        context = tls if tls is None or isinstance(tls, ssl.SSLContext) else renewed_client(os.fspath(tls))
         self._cluster = Cluster(endpoints, tls=context, token=token, rng=rng)
         self._submitter = Submitter(self._cluster, self.producer_id, in_flight_bytes_max=max_in_flight_bytes)
         self._reader = Reader(self._cluster)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
 from logboom.errors import (
@@ -57,7 +57,7 @@ class Cluster:
         self,
         endpoints: str | Sequence[str],
         *,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
         token: str | None,
         rng: random.Random | None = None,
     ) -> None:
@@ -149,7 +149,7 @@ class Cluster:
         if self.closed:
             raise InvalidRequest(CLOSED)
         opened = await NodeConnection.open(
-            address, tls=self._tls, timeout=CONNECT_S, token=self._token, cluster=self.id
+            address, tls=current(self._tls), timeout=CONNECT_S, token=self._token, cluster=self.id
         )
         self._made[next(self._serial)] = opened
         self._learn(opened.welcome)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from logboom.certs import client_context
 from logboom.client import Client
 from logboom.spark.options import Target
 from logboom.sync_client import Background
@@ -22,8 +21,8 @@ class Session:
 
     def __init__(self, target: Target) -> None:
         """Raises ConfigError for TLS files that are missing, InvalidRequest for bad endpoints."""
-        tls = client_context(target.tls_dir) if target.tls_dir is not None else None
-        client = Client(target.endpoints, token=target.token, tls=tls, timeout=target.request_timeout_ms / 1000)
+        timeout = target.request_timeout_ms / 1000
+        client = Client(target.endpoints, token=target.token, tls=target.tls_dir, timeout=timeout)
         self._background = Background(client, name="logboom-spark")
 
     @property

@@ -1,0 +1,62 @@
+"""Certificates end: a process that runs for years takes the files that have been put in the place of others."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from pathlib import Path
+
+import pytest
+
+from logboom import certs
+from ports.net import ConnectionLimits
+from tests.unit.server.net_world import LIMITS, Serving, Session, serving
+
+
+@pytest.fixture(autouse=True)
+def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certs, "LOOK_S", 0.0)
+
+
+async def let_in(it: Serving, tls: ssl.SSLContext) -> bool:
+    seen = len(it.sessions)
+    try:
+        made = await it.network.dial(it.address, Session(), limits=ConnectionLimits(**LIMITS), tls=tls)
+    except OSError:  # what TLS refuses is one
+        return False
+    made.abort()
+    return len(it.sessions) > seen
+
+
+async def test_new_files_are_used_for_new_connections(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    certs.make_test_authority(ours, ["n1", "n2"])
+    told: list[str] = []
+    _, (server, _) = certs.renewed_node(ours, "n1", told.append)
+    before = certs.peer_contexts(ours, "n2")[1]
+    async with serving(tls=server) as it:
+        assert await let_in(it, before)
+        shutil.rmtree(ours)
+        assert await let_in(it, before)  # nothing is there: what was is kept
+        certs.make_test_authority(ours, ["n1", "n2"])
+        assert await let_in(it, certs.peer_contexts(ours, "n2")[1])
+        assert not await let_in(it, before)
+    assert len(told) == 1
+
+
+async def test_files_that_do_not_fit_together_change_nothing(tmp_path: Path) -> None:
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    certs.make_test_authority(ours, ["n1", "n2"])
+    certs.make_test_authority(others, ["n1", "n2"])
+    told: list[str] = []
+    _, (server, _) = certs.renewed_node(ours, "n1", told.append)
+    before, after = certs.peer_contexts(ours, "n2")[1], certs.peer_contexts(others, "n2")[1]
+    async with serving(tls=server) as it:
+        for name in ("n1.pem", "ca.pem"):  # the key is still the one before
+            (others / name).replace(ours / name)
+            assert await let_in(it, before)
+            assert not await let_in(it, after)
+        (others / "n1.key").replace(ours / "n1.key")
+        assert await let_in(it, after)
+    assert len(told) == 1
+    assert "n1" in told[0]
