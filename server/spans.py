@@ -63,8 +63,14 @@ class SpanQueue:
 
     def _send(self, batch: Sequence[Span]) -> None:
         raw = encode(batch, self._resource)
+        failed: Exception | None = None
         for export in self._exports:
-            export(raw)
+            try:
+                export(raw)
+            except Exception as error:  # noqa: BLE001 - a full disk is no reason to tell the collector nothing
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _sent(self, count: int, error: BaseException | None) -> None:
         self._under_way = False
@@ -89,7 +95,7 @@ class SpanQueue:
             try:
                 await self._offload.run(lambda: self._send(rest))
                 self.exported += len(rest)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - a node stops well whatever its collector is
                 self.dropped += len(rest)
                 log.warning("spans_not_exported", error=repr(error))
         await self._offload.close()

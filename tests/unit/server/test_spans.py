@@ -165,6 +165,18 @@ async def test_a_collector_that_speaks_something_else_is_a_failure_like_any_othe
     assert (spans.exported, spans.dropped) == (0, 1)
 
 
+async def test_one_export_that_fails_takes_nothing_from_the_other_and_lets_a_node_stop() -> None:
+    got: list[bytes] = []
+
+    def nowhere(_: bytes) -> None:
+        raise OSError("the disk is full")
+
+    async with queue(nowhere, SpanPost("http://a..b/v1/traces"), got.append) as spans:
+        spans.emit(ROOT)
+    assert len(spans_in(got[0])) == 1
+    assert (spans.exported, spans.dropped) == (0, 1)
+
+
 async def test_a_collector_gets_them_by_http() -> None:
     got: list[tuple[str, str, bytes]] = []
 
