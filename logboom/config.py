@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ PARTITIONS_MAX: Final = 100_000
 SNAPSHOTS_MIN: Final = 2
 PEER_FRAME_BYTES_MIN: Final = 1 * MIB + 64 * KIB
 CLIENT_FRAME_BYTES_MIN: Final = 1 * KIB
+LOG_LEVELS: Final = ("debug", "info", "warning", "error", "warn", "critical")
+LOG_FORMATS: Final = ("auto", "json", "console")
 PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
 SECTIONS: Final = (
     "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
@@ -94,7 +97,7 @@ def load(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))  # TOML is, whatever the locale says
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", path=str(path)) from None
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, numbers or nesting without end
@@ -200,15 +203,32 @@ def check(settings: Settings) -> None:
 
 
 def _check_operators(settings: Settings) -> None:
-    address, trace = settings.node.http_address, settings.trace
-    if address and not is_address(address):
-        _wrong("node.http_address", f"{address!r} is not host:port")
+    node, trace = settings.node, settings.trace
+    for name in ("client_address", "peer_address", "http_address"):
+        address = getattr(node, name)
+        # Any free port will do for the first two, if others learn of it.
+        if address and not is_address(address if name == "http_address" else re.sub(":0$", ":1", address)):
+            _wrong(f"node.{name}", f"{address!r} is not host:port")
+    for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
+        if getattr(node, name).lower() not in known:
+            _wrong(f"node.{name}", f"is one of {', '.join(known)}, not {getattr(node, name)!r}")
     if not 0 <= trace.sample <= 1:
         _wrong("trace.sample", f"must be 0 to 1, not {trace.sample}")
     if trace.sample and not (trace.file or trace.endpoint):
         _wrong("trace.sample", "needs trace.file or trace.endpoint: where should spans go?")
-    if trace.endpoint and not trace.endpoint.startswith(("http://", "https://")):
+    if trace.endpoint and not _is_http(trace.endpoint):
         _wrong("trace.endpoint", f"{trace.endpoint!r} is not an http address")
+
+
+def _is_http(text: str) -> bool:
+    from urllib.parse import urlsplit  # a node without a collector starts sooner
+
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises if it is none
+        return parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna"))
+    except ValueError:  # also a host that there cannot be
+        return False
 
 
 def _check_members(members: tuple[Member, ...]) -> None:

@@ -26,6 +26,8 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
     settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
     config.check_node(settings)
     if check:
+        if settings.tls.directory:
+            import_module("logboom.certs").renewed_node(settings.tls.directory, settings.node.id, click.echo)
         click.echo("configuration is fine", err=True)
         return
     sys.exit(server_module("server.main").run(settings))

@@ -373,10 +373,15 @@ def test_a_configuration_can_be_checked_without_starting(capsys, tmp_path: Path)
     path = tmp_path / "n1.toml"
     path.write_text('[cluster]\nmembers = "n1=a:1@a:2"\n[node]\nid = "n1"\ndata_dir = "d"\n')
     assert run(capsys, "node", "--config", str(path), "--check")[0] == 0
-    path.write_text(path.read_text() + "[raft]\nheartbeat = 1\n")
-    status, _, err = run(capsys, "node", "--config", str(path), "--check")
-    assert status == 2
-    assert "did you mean raft.heartbeat_ms" in err
+    for more, word in (
+        ("[raft]\nheartbeat = 1\n", "did you mean raft.heartbeat_ms"),
+        ("[tls]\ndirectory = '/nope'\n", "/nope"),
+    ):
+        other = tmp_path / "other.toml"
+        other.write_text(path.read_text() + more)
+        status, _, err = run(capsys, "node", "--config", str(other), "--check")
+        assert status == 2
+        assert word in err
 
 
 def test_a_majority_is_one_of_those_who_vote() -> None:
