@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -32,6 +34,7 @@ COMMANDS: Final = {
     "inspect": ("logboom.cli.offline", "inspect"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
+STDOUT: Final = 1
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
 USAGE_CODES: Final = frozenset(("config", "wrong_node", "incompatible_version"))
 UNREACHABLE_CODES: Final = frozenset(("unavailable", "unknown_outcome", "deadline_exceeded", "not_leader"))
@@ -62,6 +65,13 @@ class _Lazy(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # `| head` has what it wanted; click would call it a failure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is left in the buffer goes there
+            raise click.exceptions.Exit(0) from None
+
 
 @click.group(cls=_Lazy, help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="logboom")
@@ -80,6 +90,8 @@ def exit_status(error: LogboomError) -> int:
 
 def main(args: list[str] | None = None) -> Any:
     """Entry point: typed errors become one line on stderr and an exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # where the locale has no such character
     try:
         cli.main(args, prog_name="logboom", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -97,8 +109,6 @@ def main(args: list[str] | None = None) -> Any:
     except LogboomError as error:
         click.echo(f"logboom: {error} [{error.code}]", err=True)
         sys.exit(exit_status(error))
-    except BrokenPipeError:
-        sys.exit(0)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"logboom: {where}{error.strerror or error} [io]", err=True)

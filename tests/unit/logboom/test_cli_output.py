@@ -1,0 +1,44 @@
+"""What the command line writes where a reader has gone, or a locale lacks the characters. In a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from server.manifest import sealed
+
+
+def _manifest(tmp_path: Path) -> Path:
+    file = tmp_path / "manifest.json"
+    content = {"cluster": "zwölf €", "format": 2, "members": ["n1"], "node": "n1", "partitions": []}
+    file.write_bytes(sealed(content))
+    return file
+
+
+def _inspect(file: Path, stdout: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "logboom", "inspect", "manifest", str(file)],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_reader_that_has_what_it_wanted_makes_no_failure(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = _inspect(_manifest(tmp_path), writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_what_the_locale_cannot_show_is_escaped(tmp_path: Path) -> None:
+    done = _inspect(_manifest(tmp_path), subprocess.PIPE, PYTHONIOENCODING="latin-1:strict")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "zwölf \\u20ac".encode("latin-1") in done.stdout
