@@ -61,6 +61,7 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
             click.echo()
             print_rows(voids, output, title="declared void")
     else:
+        nodes = [row | _more(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
         about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
         print_one({**about, "voids": void_rows(answers)}, output)
     away = [name for name, answer in answers.items() if isinstance(answer, LogboomError)]
@@ -96,6 +97,11 @@ def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any
         "uptime_s": round(answer["uptime_s"], 1),
         "version": answer["version"],
     }
+
+
+def _more(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
+    """What is too much for a table."""
+    return {} if isinstance(answer, LogboomError) else {name: answer.get(name) for name in ("admission", "lag")}
 
 
 def _scrub(row: Mapping[str, Any] | None) -> str:

@@ -83,7 +83,10 @@ def test_a_local_cluster_from_the_command_line(tmp_path: Path) -> None:
         assert command("partitions", "pause", "1", "--node", "n2", **reach).returncode == 0
         sick = command("status", "-o", "json", **reach)
         assert sick.returncode == 5
-        assert json.loads(sick.stdout)["problems"] == ["partition 1 on n2 is paused"]
+        said_of_all = json.loads(sick.stdout)
+        assert said_of_all["problems"] == ["partition 1 on n2 is paused"]
+        assert sum(node["admission"]["admitted"] for node in said_of_all["nodes"]) > 0
+        assert all("withheld" in node["admission"] and "steps" in node["lag"] for node in said_of_all["nodes"])
         assert command("partitions", "resume", "1", "--node", "n2", **reach).returncode == 0
 
         stranger = command("get", "k7", "--timeout", "2s", LOGBOOM_ENDPOINTS=about["endpoints"])
