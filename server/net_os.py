@@ -330,11 +330,18 @@ class AsyncioNetwork:
     """TCP on the running loop."""
 
     def __init__(
-        self, *, clock: Clock, on_fatal: Callable[[BaseException], None], reading: Reading | None = None
+        self,
+        *,
+        clock: Clock,
+        on_fatal: Callable[[BaseException], None],
+        reading: Reading | None = None,
+        port: type[Port] = Port,
     ) -> None:
+        """``port``: of another kind where connections are not the system's."""
         self._clock = clock
         self._fatal = on_fatal
         self._reading = Reading() if reading is None else reading
+        self._port = port
 
     async def listen(
         self,
@@ -351,7 +358,7 @@ class AsyncioNetwork:
         def refused() -> None:
             limits.traffic.refused += 1
 
-        bound = Port(
+        bound = self._port(
             lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading),
             connections=connections,
             connections_max=limits.connections_max,

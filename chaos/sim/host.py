@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from chaos.sim.disk import SimDisk
 from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop
 from chaos.sim.network import WINDOW_BYTES, SimNetwork
+from chaos.sim.port import SimPort
 from chaos.sim.state_file import StateFiles
 from logboom.settings import Member, Settings
 from server.net_os import AsyncioNetwork, Reading
@@ -140,7 +141,7 @@ class Host:
             clock=self.clock,
             rng=rng,
             disk=self.disk,
-            network=AsyncioNetwork(clock=self.clock, on_fatal=fatal, reading=READING),
+            network=AsyncioNetwork(clock=self.clock, on_fatal=fatal, reading=READING, port=SimPort),
             sync_offload=self.sync_offload,
             apply_offload=apply_offload,
             save_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
