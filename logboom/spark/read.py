@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from logboom.client import Client
-from logboom.client.reads import LogBatch
+from logboom.client.reads import LogBatch, close_now
 from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, NoSuchPartition, Voided
 from logboom.records import RecordBlock
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
@@ -128,6 +128,10 @@ def _rows(batches: Sequence[LogBatch], bounds: Bounds, schema: pa.Schema) -> Ite
         yield from pieces(log_columns(batches, schema).filter(fits))
 
 
+class _BeginsLater(Exception):
+    """Of the logs of a merged scan, one begins behind the index that was asked for."""
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far a merged scan has come."""
@@ -136,6 +140,8 @@ class _Progress:
     fail_on_data_loss: bool
     after_global: int
     seen: dict[int, int] = field(default_factory=dict)
+    from_first: bool = False
+    """What comes now comes from where each log begins, not from a global index."""
     _done: bool = False
 
     def done(self) -> bool:
@@ -143,15 +149,21 @@ class _Progress:
         return self._done
 
     def take(self, batch: LogBatch) -> bool:
-        """False: it lies behind the range. Raises IndexCompacted and CorruptData if something in front is missing."""
+        """False: it lies outside of what is to be read yet.
+
+        Raises IndexCompacted and CorruptData if something in front of it is missing.
+        """
         span, partition = self.merged.span, batch.partition_id
         self._done = self._done or batch.global_index >= span.high
         if batch.global_index > span.high:
             return False
         before = self.seen.get(partition)
+        if batch.global_index <= self.after_global:
+            self.seen[partition] = max(before or 0, int(batch.last_index))
+            return False
         if before is not None and batch.first_index != before + 1:
             self._gap(batch, before)
-        if before is None and span.low == 1:
+        if before is None and self.from_first:
             self._begin(batch)
         self.after_global = batch.global_index
         self.seen[partition] = int(batch.last_index)
@@ -183,23 +195,30 @@ def read_merged(
     """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, CorruptData.
 
     A node tells no more than it had when it was asked, and it may be behind: it is asked again from there on until
-    something at the end of the range, or behind it, has been seen.
+    something at the end of the range, or behind it, has been seen. Where one log begins behind the range's start, all
+    are read from where they begin: each has removed what it has, and from a common index on others would lack more.
     """
     node = _address(options, session)
     parts = {s.partition_id: s for s in merged.parts}
     progress = _Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
     patience = options.target.request_timeout_ms / 1000
     failures, deadline = 0, time.monotonic() + patience
+    begins_later = False
     while not progress.done():
         before = progress.after_global
+        progress.from_first, begins_later = begins_later or not before, False
         try:
-            for batches in _scan(list(parts), before + 1, node, options, session):
+            for batches in _scan(list(parts), 0 if progress.from_first else before + 1, node, options, session):
                 taken = [b for b in batches if progress.take(b)]
                 cuts = [_cut(b, parts[b.partition_id], bounds) for b in taken]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from _rows(ready, bounds, schema)
                 if progress.done():
                     return
+        except _BeginsLater:
+            begins_later = True
+        except TimeoutError:
+            raise _late(options, "in global order", progress.after_global, merged.span.high) from None
         except LogboomError as error:
             failures += 1
             if not error.retryable or failures > options.retries:
@@ -215,9 +234,15 @@ def read_merged(
 def _scan(
     partitions: list[int], start_global: int, node: str | None, options: ReadOptions, session: Session
 ) -> Iterator[list[LogBatch]]:
-    def scan(client: Client) -> AsyncIterator[LogBatch]:
-        # What is gone of the beginning that was planned is noticed when the first batch comes.
-        return client.scan_log(partitions, start_global=start_global, on_compacted="first", node=node)
+    async def scan(client: Client) -> AsyncIterator[LogBatch]:
+        batches = client.scan_log(partitions, start_global=start_global, on_compacted="error", node=node)
+        try:
+            async for batch in batches:
+                yield batch
+        except IndexCompacted as error:
+            raise _BeginsLater from error
+        finally:
+            await close_now(batches)
 
     return session.prefetch(
         scan, size=_size, bytes_max=options.fetch_bytes, timeout=options.target.request_timeout_ms / 1000

@@ -38,7 +38,7 @@ class Client:
         return self._stream(self.answers.pop(0))
 
     def scan_log(self, partitions, *, start_global, on_compacted, node):
-        assert on_compacted == "first", "where a log begins now is nothing against what was planned"
+        assert on_compacted == "error", "from a common index on, logs that begin earlier would lack more"
         self.asked.append(start_global)
         return self._stream(self.answers.pop(0))
 
@@ -215,7 +215,7 @@ A, B, C = batch(1, 2, global_index=4), batch(1, 2, partition=1, global_index=6),
 def test_a_node_that_is_behind_is_asked_again_from_there(session):
     found = session([A], [], [B, C])
     assert [c.num_rows for c in merged(found, BOTH, 1, 9)] == [2, 3]
-    assert found.client.asked == [1, 5, 5]
+    assert found.client.asked == [0, 5, 5]
 
 
 def test_a_range_ends_with_the_first_batch_behind_it(session):
@@ -237,6 +237,26 @@ def test_a_beginning_that_is_gone_is_noticed(session, caplog):
         list(merged(session([B, C]), BOTH, 1, 9))
     assert offsets(merged(session([B, C]), BOTH, 1, 9, failOnDataLoss="false")) == [1, 2, 3]
     assert "2 records from offset 1 on are gone" in caplog.text
+
+
+def test_logs_that_begin_at_different_places_are_read_from_there(session, caplog):
+    """Of one everything in front of 9 was removed before the query, of the other nothing."""
+    parts, later = (Share(0, 3, 3), Share(1, 1, 2)), IndexCompacted("9 is the first", first=9)
+    assert offsets(merged(session([B, C]), parts, 1, 9)) == [1, 2, 3]
+    found = session([later], [A, B, C])
+    assert offsets(merged(found, BOTH, 5, 9)) == [1, 2, 3], "behind 5: not the first of the partitions"
+    assert found.client.asked == [5, 0]
+    found = session([A, later], [A, B, C])
+    assert offsets(merged(found, BOTH, 2, 9)) == [1, 2, 1, 2, 3], "nothing twice"
+    assert found.client.asked == [2, 0]
+    with pytest.raises(IndexCompacted, match="partition 0: offset 1 is gone"):
+        list(merged(session([later], [B, C]), BOTH, 5, 9))
+    assert not caplog.text
+
+
+def test_a_scan_that_is_silent_is_an_error_that_says_so(session):
+    with pytest.raises(DeadlineExceeded, match="in global order: no record after offset 4"):
+        list(merged(session([A, None]), BOTH, 1, 9, requestTimeoutMs="100"))
 
 
 def test_a_node_that_stays_behind_is_an_error(session):
