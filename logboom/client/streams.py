@@ -18,6 +18,7 @@ from logboom.errors import (
     InvalidRequest,
     LogboomError,
     ProtocolError,
+    Unavailable,
     Voided,
 )
 from logboom.types import MIB
@@ -88,6 +89,39 @@ class _Failures:
         await asyncio.sleep(pause)
 
 
+class _Nodes:
+    """Which node is asked. Each removes records for itself: what one has removed, another may have."""
+
+    def __init__(self, cluster: Cluster, connect: Callable[[], Awaitable[NodeConnection]], *, named: bool) -> None:
+        self._cluster, self._connect, self._named = cluster, connect, named
+        self._refusals: dict[str, IndexCompacted] = {}
+        self._chosen: NodeConnection | None = None
+
+    async def connection(self) -> NodeConnection:
+        """The one to ask now."""
+        chosen, self._chosen = self._chosen, None
+        return await self._connect() if chosen is None or chosen.closed else chosen
+
+    def answered(self) -> None:
+        """Something came."""
+        self._refusals.clear()
+
+    async def refused(self, address: str, error: IndexCompacted) -> IndexCompacted | None:
+        """None: another node is to be asked. Else what all that can be reached have removed."""
+        if self._named:
+            return error
+        self._refusals[address] = error
+        for other in self._cluster.addresses():
+            if other not in self._refusals:
+                try:
+                    self._chosen = await self._cluster.connection(other)
+                except Unavailable:
+                    continue
+                return None
+        refusals, self._refusals = self._refusals.values(), {}
+        return min(refusals, key=lambda each: each.first)
+
+
 class LogStreams:
     """A part of ``Reader``."""
 
@@ -154,14 +188,16 @@ class LogStreams:
         decode: Callable[[Frame], Any],
     ) -> AsyncIterator[Any]:
         failures = _Failures(self._cluster, patience)
+        nodes = _Nodes(self._cluster, self.at(node), named=node is not None)
         while True:
             try:
-                connection = await self.at(node)()
+                connection = await nodes.connection()
                 header = {"partition": partition_id, "credit": credit, **start.fields(), **fields}
                 frames = connection.stream(Kind.TAIL, header, credit=credit)
                 try:
                     async for frame in frames:
                         failures.none()
+                        nodes.answered()
                         if frame.kind is Kind.END:
                             return
                         if frame.kind is Kind.SKIPPED:
@@ -179,9 +215,12 @@ class LogStreams:
                 if on_void is not None:
                     on_void(gap)
             except IndexCompacted as error:
-                if on_compacted == "error" or start.index == error.first:
-                    raise
-                start = Start(error.first)
+                gone = await nodes.refused(connection.address, error)
+                if gone is None:
+                    continue
+                if on_compacted == "error" or start.index == gone.first:
+                    raise gone from None
+                start = Start(gone.first)
             except LogboomError as error:
                 await failures.another(error)
 
@@ -203,9 +242,10 @@ class LogStreams:
         """
         header = {"partitions": list(partitions), "credit": credit, **fields}
         through, failures = 0, _Failures(self._cluster, patience)
+        nodes = _Nodes(self._cluster, self.at(node), named=node is not None)
         while True:
             try:
-                connection = await self.at(node)()
+                connection = await nodes.connection()
                 if "log_scan" not in connection.welcome.get("features", ()):
                     raise IncompatibleVersion(f"{connection.address} is of an older release and cannot scan the log")
                 asked = {**header, **start.fields(), "through_global": through}
@@ -214,6 +254,7 @@ class LogStreams:
                 try:
                     async for frame in frames:
                         failures.none()
+                        nodes.answered()
                         if frame.kind is Kind.END:
                             _expect(frame.header["batches"], count)
                             return
@@ -232,9 +273,12 @@ class LogStreams:
                     await close(frames)
                 raise ProtocolError("LOG_SCAN ended without END")
             except IndexCompacted as error:
-                if on_compacted == "error" or start.global_index == error.first:
-                    raise
-                start = Start(global_index=error.first)
+                gone = await nodes.refused(connection.address, error)
+                if gone is None:
+                    continue
+                if on_compacted == "error" or start.global_index == gone.first:
+                    raise gone from None
+                start = Start(global_index=gone.first)
             except LogboomError as error:
                 await failures.another(error)
 

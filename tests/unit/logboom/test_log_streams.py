@@ -136,6 +136,46 @@ async def test_where_records_were_removed_it_is_said_or_gone_on_from_the_first()
         ]
 
 
+def removed_before(first: int, kind: Kind, body: Any) -> Any:
+    def answer(session: Session, frame: Frame) -> None:
+        asked = frame.header["start"] or frame.header.get("start_global", 0)
+        if asked < first:
+            session.fail(frame, IndexCompacted("gone", first=first))
+        elif kind is Kind.TAIL:
+            session.send(frame, Kind.BATCHES, *body, more=True)
+            session.send(frame, Kind.END, {"next_index": 8})
+        else:
+            session.send(frame, Kind.END, {"next_global": 10, "batches": 0})
+
+    return answer
+
+
+async def test_what_one_node_has_removed_another_is_asked_for() -> None:
+    """Each removes for itself; one that was given a snapshot has nothing in front of it."""
+    async with cluster(3) as nodes:
+        for node, first in zip(nodes, (7, 5, 6), strict=True):
+            scanning(node)
+            for kind in (Kind.TAIL, Kind.LOG_SCAN):
+                node.answers[kind] = removed_before(first, kind, whole([(9, raw(0, 5, [b"a", b"b", b"c"]))]))
+        for node in nodes:
+            async with Client(node.address) as boom:
+                assert [b.first_index async for b in boom.tail(0, start=5)] == [5]
+                assert [b.first_index async for b in boom.tail(0, start=3, on_compacted="first")] == [5]
+                assert await scan(boom, start_global=5) == []
+                for reading in (boom.tail(0, start=4), boom.scan_log([0, 1], start_global=4)):
+                    with pytest.raises(IndexCompacted) as refused:
+                        _ = [b async for b in reading]
+                    assert refused.value.first == 5
+        async with Client(nodes[1].address) as boom:
+            with pytest.raises(IndexCompacted):
+                _ = [b async for b in boom.tail(0, start=5, node="n1")]
+        await nodes[1].stop()
+        async with Client(nodes[0].address) as boom:
+            with pytest.raises(IndexCompacted) as refused:
+                _ = [b async for b in boom.tail(0, start=5)]
+            assert refused.value.first == 6, "of those that can be reached"
+
+
 def test_one_position_at_most() -> None:
     boom = Client("127.0.0.1:1")
     with pytest.raises(InvalidRequest, match="one of"):
