@@ -246,7 +246,13 @@ class SyncClient:
         """See Client."""
         return self._start().client.last_seen
 
+    @property
+    def part_bytes(self) -> int:
+        """See Client."""
+        return self._start().client.part_bytes
+
     partitions = _blocking(Client.partitions)
+    refresh_partitions = _blocking(Client.refresh_partitions)
     key_partitions = _blocking(Client.key_partitions)
     state_machines = _blocking(Client.state_machines)
     members = _blocking(Client.members)

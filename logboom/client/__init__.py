@@ -99,6 +99,11 @@ class Client(Operations, LogReading, Cursors, Waits):
         """The session token: highest global index in any receipt or read so far."""
         return self._reader.last_seen
 
+    @property
+    def part_bytes(self) -> int:
+        """How much a request should carry for one partition: what this cluster takes, as far as a node has said it."""
+        return self._submitter.part_bytes
+
     async def token(self) -> Token:
         """``last_seen`` and whose it is, to be handed to another client."""
         await self.partitions()
@@ -121,11 +126,6 @@ class Client(Operations, LogReading, Cursors, Waits):
         """Ids of all partitions, and the state machine of each."""
         await self.partitions()
         return {row[0]: row[1] for row in self._cluster.partitions if CURSORS not in row[3:]}
-
-    async def members(self) -> dict[str, str]:
-        """Node ids and their client addresses."""
-        await self.partitions()
-        return dict(self._cluster.members)
 
     # -- writing
 
@@ -399,7 +399,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         A request over several partitions is in there as a whole or not at all. One partition after the other.
         """
         if partitions is None:
-            await self._reader.refresh_partitions(at_least, node, deadline=self._deadline(timeout))
+            await self.refresh_partitions(at_least=at_least, node=node, timeout=timeout)
             partitions = [p for p, machine in (await self.state_machines()).items() if machine != "log"]
         entries = self._reader.scan_view(
             partitions,

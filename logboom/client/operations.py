@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
-from logboom.client.reads import Reader, watermark_of
-from logboom.errors import LogboomError, ProtocolError
+from logboom.client.reads import AtLeast, Reader, watermark_of
+from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, ProtocolError
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
 from logboom.wire import Frame, Kind
 
@@ -51,6 +51,11 @@ class Operations:
     _reader: Reader
     timeout: float
 
+    async def members(self) -> dict[str, str]:
+        """Node ids and their client addresses."""
+        await self._cluster.know_partitions(deadline=self._deadline(None))
+        return dict(self._cluster.members)
+
     async def status(
         self, *, node: str | None = None, digests: bool = False, timeout: float | None = None
     ) -> dict[str, Any]:
@@ -84,10 +89,35 @@ class Operations:
         answers = await asyncio.gather(*map(ask, members))
         return dict(sorted(zip(members, answers, strict=True)))
 
+    async def refresh_partitions(
+        self, *, at_least: AtLeast = None, node: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Learn anew which partitions there are, for ``partitions`` and whatever else is of all of them.
+
+        Those that there were before this call, as the leader knows it; or as some node knows it that may be behind
+        (``at_least``, ``node``). A client that does not ask knows what it was told when it connected.
+        """
+        await self._reader.refresh_partitions(at_least, node, deadline=self._deadline(timeout))
+
     async def watermarks(
-        self, partitions: Sequence[int] | None = None, *, node: str | None = None, timeout: float | None = None
+        self,
+        partitions: Sequence[int] | None = None,
+        *,
+        node: str | None = None,
+        linearizable: bool = False,
+        timeout: float | None = None,
     ) -> list[Watermark]:
-        """Watermarks of the partitions (None: all) on a node."""
+        """Watermarks of the partitions (None: all) on a node.
+
+        ``linearizable``: on whoever leads, with all that was committed, and all partitions that were, before this call.
+        """
+        if linearizable:
+            if node is not None:
+                raise InvalidRequest("node= does not go with linearizable")
+            marks, _ = await self._reader.watermarks(deadline=self._deadline(timeout), linearizable=True)
+            if missing := [p for p in partitions or () if p not in marks]:
+                raise NoSuchPartition(f"partition {missing[0]} does not exist", partition_id=missing[0])
+            return [marks[p] for p in sorted(marks if partitions is None else partitions)]
         frame = await self._reader.ask_node(
             Kind.WATERMARKS,
             {"partitions": list(partitions) if partitions is not None else None},

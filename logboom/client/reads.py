@@ -252,10 +252,14 @@ class Reader(LogStreams):
         except TimeoutError:
             raise DeadlineExceeded(f"no more came within {patience:.3g} s", outcome="not_applied") from None
 
-    async def watermarks(self, *, deadline: float) -> tuple[dict[int, Watermark], GlobalLogIndex]:
-        """Of all partitions, at whoever leads, and its commit index."""
+    async def watermarks(
+        self, *, deadline: float, linearizable: bool = False
+    ) -> tuple[dict[int, Watermark], GlobalLogIndex]:
+        """Of all partitions, at whoever leads, or (``linearizable``) proves that it does, and its commit index."""
 
         async def ask(node: NodeConnection) -> Frame:
+            if linearizable:
+                await self._cluster.refresh_partitions(node, linearizable=True)
             return await node.request(Kind.WATERMARKS, {"partitions": None})
 
         frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)

@@ -28,7 +28,7 @@ class Session:
     @property
     def block_bytes(self) -> int:
         """How much for one partition a request to this cluster carries; known when a node has answered."""
-        return self._background.client._submitter.part_bytes  # noqa: SLF001 - nobody else asks a client for it
+        return self._background.client.part_bytes
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future."""
@@ -43,12 +43,7 @@ class Session:
 
         A session outlasts what it was told when it connected: others create and destroy partitions.
         """
-
-        async def ask(client: Client) -> None:
-            deadline = client._deadline(None)  # noqa: SLF001 - the client asks of itself, but for some reads
-            await client._reader.refresh_partitions(at_least, node, deadline=deadline)  # noqa: SLF001
-
-        self.run(ask)
+        self.run(lambda client: client.refresh_partitions(at_least=at_least, node=node))
 
     def prefetch(
         self,

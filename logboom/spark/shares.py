@@ -92,14 +92,20 @@ def _last_held(
 
 
 def marks(options: ReadOptions, session: Session) -> list[Watermark]:
-    """Of all partitions there are now: the leader's, which has every committed record, or the node's asked for."""
+    """Of all partitions there are now and users see: the leader's, with every committed record, or the node's asked."""
     _check_node(options, session)
-    node = options.node or session.run(lambda client: client.status())["leader"]
-    return session.run(lambda client: client.watermarks(None, node=node))
+    if options.node is None:
+        # Whoever believes that somebody leads may be wrong, and not know yet what was created or committed since.
+        found = session.run(lambda client: client.watermarks(linearizable=True))
+    else:
+        session.refresh(node=options.node)
+        found = session.run(lambda client: client.watermarks(node=options.node))
+    shown = frozenset(session.run(lambda client: client.partitions()))
+    return [mark for mark in found if mark.partition_id in shown]
 
 
 def first_held(session: Session, partitions: Iterable[int], *, node: str | None) -> dict[int, int]:
-    """Per partition the first offset that is still there; of a log without records, none."""
+    """Per partition the first offset that is still there, on any node that can be reached or the one asked for."""
     found = first_batches(session, dict.fromkeys(partitions, 0), node=node, follow=False)
     return {p: int(batch.first_index) for p, batch in found.items()}
 

@@ -7,17 +7,18 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from logboom.client.submits import PART_OVERHEAD
-from logboom.errors import NoSuchPartition
+from logboom.errors import NoSuchPartition, NotLeader
 from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
 from logboom.spark.options import read_options, write_options
 from logboom.spark.pushdown import Bounds
-from logboom.spark.shares import state_shares
+from logboom.spark.shares import marks, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, write_task
-from logboom.types import KIB, MIB
+from logboom.types import CURSORS, KIB, MIB
 from logboom.wire import Kind
 from tests.unit.logboom.conftest import node
+from tests.unit.logboom.fake_server import fails
 
 __all__ = ["node"]
 
@@ -72,6 +73,28 @@ def test_a_state_is_read_of_all_partitions_there_are(node, options):
     shares = state_shares(asked, Bounds.of(asked), connection.session(target))
     assert [share.partition_id for share in shares] == [0, 1, 2, 3, 4]
     assert node.of(Kind.ADMIN)[-1].header["linearizable"]
+
+
+def test_the_ends_of_logs_are_those_of_whoever_leads_now_and_of_logs_that_users_see(node, options):
+    """The node was deposed and does not know it: it has not heard of what was committed and created since."""
+    kinds = [[0, "log", "write_ahead"], [4, "log", "write_ahead"], [5, "kv", "write_ahead", CURSORS]]
+    held = {0: 7}
+
+    def now(session, frame):
+        held.update({0: 9, 4: 3, 5: 2})
+        session.send(frame, Kind.ADMIN_REPLY, {"partitions": kinds, "key_partitions": 4})
+
+    def watermarks(session, frame):
+        rows = [[p, n, n, n, 0, n, "running"] for p, n in held.items()]
+        session.send(frame, Kind.WATERMARKS_REPLY, {"commit_index": 9, "node": "n1", "watermarks": rows})
+
+    node.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {"leader": "n1"})
+    node.answers[Kind.WATERMARKS] = watermarks
+    node.answers[Kind.ADMIN] = now
+    node.once(Kind.ADMIN, fails(NotLeader("deposed")))
+    asked = read_options({"endpoints": node.address})
+    found = marks(asked, connection.session(options().target))
+    assert [(mark.partition_id, mark.log_index) for mark in found] == [(0, 9), (4, 3)]
 
 
 @pytest.mark.parametrize("frame_bytes", [64 * KIB, 1 * MIB, 8 * MIB])

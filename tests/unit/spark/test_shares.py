@@ -15,21 +15,23 @@ E = {"endpoints": "a:1"}
 
 
 class Client:
-    """Of partition 0 offsets 50 to 99, of 1 offsets 1 to 9, of 2 nothing; global offsets are ten times those."""
+    """Of partition 0 offsets 50 to 99, of 1 offsets 1 to 9, of 2 nothing; global offsets are ten times those.
+
+    Partition 3 is that of the cursors, which nobody sees.
+    """
 
     timeout = 2.0
 
     def __init__(self):
-        self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0)}
+        self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0), 3: (1, 4)}
 
     async def close(self):
         pass
 
-    async def status(self, **_):
-        return {"leader": "n1"}
+    async def partitions(self):
+        return [0, 1, 2]
 
-    async def watermarks(self, partitions, *, node):
-        assert (partitions, node) == (None, "n1"), "of all there are, as the leader has them"
+    async def watermarks(self, *, linearizable):
         return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items()]
 
     async def tail(self, partition, *, start, **_):
