@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from logboom.client import Client
 from logboom.client.reads import LogBatch
-from logboom.errors import DeadlineExceeded, InvalidRequest, NoSuchPartition, Voided
+from logboom.errors import DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.spark.connection import Session
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
 from logboom.spark.pushdown import Bounds, Span
@@ -33,6 +33,14 @@ class Share:
     def rows(self) -> int:
         """None, if it ends before it starts."""
         return max(0, self.end - self.start + 1)
+
+
+class Place(NamedTuple):
+    """Where a batch is. Not the batch: of a thousand partitions they would be gigabytes."""
+
+    first_index: int
+    global_index: int
+    """0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ def merged_shares(options: ReadOptions, bounds: Bounds, session: Session) -> lis
 
 def _last_held(
     parts: tuple[Share, ...], options: ReadOptions, session: Session
-) -> tuple[tuple[Share, ...], dict[int, LogBatch]]:
+) -> tuple[tuple[Share, ...], dict[int, Place]]:
     """The shares, and the batch at the end of each. Raises Voided if what is there was declared void."""
     while True:
         try:
@@ -105,30 +113,37 @@ def marks(options: ReadOptions, session: Session) -> list[Watermark]:
 
 
 def first_held(session: Session, partitions: Iterable[int], *, node: str | None) -> dict[int, int]:
-    """Per partition the first offset that is still there, on any node that can be reached or the one asked for."""
-    found = first_batches(session, dict.fromkeys(partitions, 0), node=node, follow=False)
-    return {p: int(batch.first_index) for p, batch in found.items()}
+    """Per partition the first offset that is still there, on any node that can be reached or the one asked for.
+
+    Not of a log without records, if nothing was removed of it.
+    """
+    # From 1 on: of a node that has removed it, the client goes on to the others before it says what there is.
+    found = first_batches(session, dict.fromkeys(partitions, 1), node=node, follow=False)
+    return {p: int(place.first_index) for p, place in found.items()}
 
 
-def first_batches(
-    session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool
-) -> dict[int, LogBatch]:
+def first_batches(session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool) -> dict[int, Place]:
     """Per partition the first batch from an offset on; with ``follow``, when it is there, and Voided if it is void."""
 
     def refuse(gap: Voided) -> None:
         raise gap
 
-    async def all_of(client: Client) -> dict[int, LogBatch]:
-        gate, found = asyncio.Semaphore(PROBES_MAX), dict[int, LogBatch]()
+    async def all_of(client: Client) -> dict[int, Place]:
+        gate, found = asyncio.Semaphore(PROBES_MAX), dict[int, Place]()
 
         async def ask(partition: int, start: int) -> None:
             # A credit of one byte: one batch.
             void = refuse if follow else None
             batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=void)
             async with gate, aclosing(cast("AsyncGenerator[LogBatch]", batches)):
-                async for batch in batches:
-                    found[partition] = batch
-                    return
+                try:
+                    async for batch in batches:
+                        found[partition] = Place(batch.first_index, batch.global_index)
+                        return
+                except IndexCompacted as gone:
+                    if follow:
+                        raise
+                    found[partition] = Place(gone.first, 0)
 
         async with asyncio.timeout(client.timeout):
             await asyncio.gather(*(ask(p, start) for p, start in starts.items()))

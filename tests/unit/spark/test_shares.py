@@ -3,7 +3,7 @@
 import pytest
 
 from logboom.client.reads import LogBatch
-from logboom.errors import NoSuchPartition
+from logboom.errors import IndexCompacted, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
@@ -36,6 +36,8 @@ class Client:
 
     async def tail(self, partition, *, start, **_):
         first, last = self.held[partition]
+        if 0 < start < first:
+            raise IndexCompacted("gone from all nodes", first=first)
         at = max(start, first)
         if at <= last:
             block = RecordBlock.from_columns(keys=None, payloads=[b"v"])
@@ -57,6 +59,11 @@ def plan(session, bounds=None, **options):
 
 def test_the_earliest_record_is_the_first_that_is_held(session):
     assert plan(session) == [Share(0, 50, 99), Share(1, 1, 9)]
+
+
+def test_a_log_of_which_all_was_removed_has_nothing_to_read(session):
+    session.client.held[0] = (100, 99)
+    assert plan(session) == [Share(1, 1, 9)]
 
 
 def test_offsets_that_are_named_are_taken_at_their_word(session):
