@@ -4,13 +4,14 @@
 
     {"version": 1, "next": {"0": 121, "3": 7}}
 
-``next`` is the offset that follows the last one read. All that decides what a batch reads and by how many tasks is in
-the offset at its end: a batch that is run again, by another driver with other options, is the same one.
+``next`` is the offset that follows the last one read, also of partitions that the query does not ask for now. All that
+decides what a batch reads and by how many tasks is in the offset at its end: a batch that is run again, by another
+driver with other options, is the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -77,14 +78,25 @@ class Step:
     """Partitions that were read before and do not exist any more."""
 
 
-def advance(start: StreamOffset, ends: Mapping[int, int], *, rows_max: int | None, tasks_min: int) -> Step:
-    """From ``start`` towards ``ends`` (exclusive), at most ``rows_max`` rows."""
-    gone = tuple(sorted(p for p in start.next if p not in ends))
+def advance(
+    start: StreamOffset,
+    ends: Mapping[int, int],
+    *,
+    rows_max: int | None,
+    tasks_min: int,
+    chosen: Collection[int] | None = None,
+) -> Step:
+    """From ``start`` towards ``ends`` (exclusive), at most ``rows_max`` rows.
+
+    A partition that is none of the ``chosen`` stays where it is: it may be asked for again.
+    """
+    resting = [p for p in start.next if p not in ends and chosen is not None and p not in chosen]
+    gone = tuple(sorted(p for p in start.next if p not in ends and p not in resting))
     lag = {p: end - start.next.get(p, 1) for p, end in sorted(ends.items()) if end > start.next.get(p, 1)}
     if not lag and not gone:
         return Step(start)
     taken = fair(lag, rows_max, turn=sum(start.next.values()))
-    following = {p: n for p, n in start.next.items() if p in ends}
+    following = {p: n for p, n in start.next.items() if p in ends or p in resting}
     following |= {p: start.next.get(p, 1) + count for p, count in taken.items() if count}
     begin = start.next if start.initial else None
     return Step(replace(start, next=following, begin=begin, initial=False, tasks_min=tasks_min), gone)

@@ -61,10 +61,10 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             until = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
             ends = {p: min(end, until[p]) for p, end in ends.items()}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        step = advance(known, ends, rows_max=rows_max, tasks_min=self._options.tasks_min)
-        chosen = self._options.partitions
-        gone = [p for p in step.gone if chosen is None or p in chosen]  # else it is not asked for any more
-        if gone and self._options.fail_on_data_loss:
+        options = self._options
+        step = advance(known, ends, rows_max=rows_max, tasks_min=options.tasks_min, chosen=options.partitions)
+        gone = step.gone
+        if gone and options.fail_on_data_loss:
             raise PartitionDestroyed(
                 f"partition {gone[0]} was read up to offset {known.next[gone[0]] - 1} and does not exist any more; "
                 "failOnDataLoss=false goes on without it",

@@ -101,9 +101,17 @@ def test_a_destroyed_partition_is_an_error_or_left_out(ends, caplog):
     assert reader(failOnDataLoss="false").latestOffset(following, ReadAllAvailable()) == following
 
 
-def test_a_partition_that_is_not_asked_for_any_more_is_left_out(ends):
+def test_a_partition_that_is_not_asked_for_is_left_out_and_goes_on_where_it_was_when_it_is_again(ends):
     end = reader().latestOffset(reader().initialOffset(), ReadAllAvailable())
-    assert reader(partitions="0").latestOffset(end, ReadAllAvailable())["next"] == {"0": 101}
+    ends.update({0: 150, 3: 250})
+    later = reader(partitions="0").latestOffset(end, ReadAllAvailable())
+    assert [p.share for p in reader().partitions(end, later)] == [Share(0, 101, 150)]
+    again = reader().latestOffset(later, ReadAllAvailable())
+    assert [p.share for p in reader().partitions(later, again)] == [Share(3, 201, 250)]
+    del ends[3]
+    assert reader(partitions="0").latestOffset(later, ReadAllAvailable()) == later
+    with pytest.raises(PartitionDestroyed):
+        reader().latestOffset(later, ReadAllAvailable())
 
 
 def test_a_global_offset_to_begin_at_stays_that_of_the_query(ends):
