@@ -10,7 +10,7 @@ better things to do. It cannot know how long a request lay in the buffers on the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from logboom.client.parts import Budget
@@ -105,3 +105,47 @@ class Pace:
         window = self._windows.get(error.fields.get("partition_id"))
         if window is not None:
             window.refused(error, now)
+
+
+class Room:
+    """One request's, within what this client may have under way, and what a node takes of it.
+
+    As a context: taken, and given back when the request has its outcome. It may be lent in between.
+    """
+
+    def __init__(
+        self, pace: Pace, budget: Budget, clock: Callable[[], float], *, partitions: Iterable[int], size: int
+    ) -> None:
+        self._pace, self._budget, self._clock = pace, budget, clock
+        self._partitions, self._size = list(partitions), size
+        self._windows: list[Window] | None = None
+        self._taken_at = 0.0
+
+    @property
+    def held(self) -> bool:
+        """There is room for the request."""
+        return self._windows is not None
+
+    async def take(self, *, until: float) -> None:
+        """Wait for it. Raises Overloaded or DeadlineExceeded, ``not_applied``."""
+        windows = await self._pace.enter(self._partitions, self._size, until=until)
+        try:
+            await self._budget.take(self._size, deadline=until)
+        except BaseException:
+            self._pace.leave(windows, self._size)
+            raise
+        self._windows, self._taken_at = windows, self._clock()
+
+    def give(self) -> None:
+        """Back, for a request that was not answered; without any, nothing."""
+        windows, self._windows = self._windows, None
+        if windows is not None:
+            self._pace.leave(windows, self._size)
+            self._budget.give(self._size)
+
+    def answered(self, *, deadline: float) -> None:
+        """Back, for one that was, or that ended at its deadline."""
+        windows, self._windows = self._windows, None
+        if windows is not None:
+            self._pace.answered(windows, self._size, sent=self._taken_at, now=self._clock(), deadline=deadline)
+            self._budget.give(self._size)

@@ -17,7 +17,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.connection import Answered, NodeConnection
 from logboom.client.dense import Lines, Turn
 from logboom.client.lanes import Lane, Single
-from logboom.client.pacing import PATIENCE, Pace
+from logboom.client.pacing import PATIENCE, Pace, Room
 from logboom.client.parts import Budget, Part, Sequences, check_partition, receipts_of, record_bytes
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, QuotaExceeded, RecordTooLarge
 from logboom.records import RecordBlock
@@ -115,7 +115,7 @@ class Submitter:
         stream = (producer_id, part.partition_id)
         line = self._lines.turn(stream, part.first_sequence) if dense else nullcontext()
         with line as turn:
-            async with self._room([part.partition_id], size, deadline):
+            async with self._room([part.partition_id], size, deadline, turn):
                 receipts = await self.deliver(
                     [part],
                     wait=wait,
@@ -129,29 +129,25 @@ class Submitter:
         return receipts.parts[0]
 
     @asynccontextmanager
-    async def _room(self, partitions: Iterable[int], size: int, deadline: float) -> AsyncIterator[None]:
-        """For a request of its own: within what this client may have under way, and what a node takes of it."""
-        now = self._cluster.now
+    async def _room(
+        self, partitions: Iterable[int], size: int, deadline: float, turn: Turn | None = None
+    ) -> AsyncIterator[None]:
+        """For a request of its own."""
+        cluster = self._cluster
+        now = cluster.now
+        room = Room(self._pace, self.budget, lambda: cluster.now, partitions=partitions, size=size)
         until = now + (deadline - now) * PATIENCE
-        windows = await self._pace.enter(partitions, size, until=until)
         try:
-            await self.budget.take(size, deadline=until)
-        except BaseException:
-            self._pace.leave(windows, size)
-            raise
-        sent = self._cluster.now
-        try:
+            await (room.take(until=until) if turn is None else turn.enter(room, until=until, deadline=deadline))
             yield
-        except BaseException as error:
-            if isinstance(error, DeadlineExceeded):
-                self._pace.answered(windows, size, sent=sent, now=self._cluster.now, deadline=deadline)
-            else:
-                self._pace.leave(windows, size)
+        except DeadlineExceeded:
+            room.answered(deadline=deadline)
+            raise
+        except BaseException:
+            room.give()
             raise
         else:
-            self._pace.answered(windows, size, sent=sent, now=self._cluster.now, deadline=deadline)
-        finally:
-            self.budget.give(size)
+            room.answered(deadline=deadline)
 
     def sequences(self, partition_id: int) -> Sequences:
         """Numbers for one partition."""

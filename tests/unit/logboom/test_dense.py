@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from logboom import Client, Put
+from logboom import Client, Put, Receipt
 from logboom.client import connection
 from logboom.client.dense import Lines, Turn
 from logboom.errors import NotLeader, OutOfSequence
@@ -123,6 +123,38 @@ async def test_a_congested_node_gets_them_in_order_and_a_failed_one_first(monkey
         )
         assert node.log[0] == [payload for n in range(20) for payload in [_payload(n)] * 2]
     assert max(seen.values()) == 2, "again after the failure, and then it was their turn"
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["at once", "refused before"])
+async def test_called_in_the_wrong_order_with_room_for_one_they_do_not_wait_for_each_other(*, seen: bool) -> None:
+    expected = 0
+    refused = asyncio.Event()
+
+    def submit(session: Session, frame: Frame) -> None:
+        nonlocal expected
+        [[_, first, _, count, *_]] = frame.header["parts"]
+        if first != expected:
+            session.fail(frame, OutOfSequence(f"{first} before {expected}", expected=expected, got=first))
+            refused.set()
+            return
+        expected += count
+        session.usual(frame)
+
+    async with cluster() as [node], Client(node.address, max_in_flight_bytes=50) as boom:
+        node.answers[Kind.SUBMIT] = submit
+
+        def ask(n: int) -> asyncio.Task[Receipt]:
+            rows = [Put(b"k", b"%d" % n)] * 2
+            return asyncio.create_task(boom.submit(0, rows, producer_id=PRODUCER, sequence=2 * n, dense=True))
+
+        tasks = [ask(9)]
+        if seen:
+            await refused.wait()
+        tasks += [ask(n) for n in reversed(range(9))]
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks)
+        assert node.log[0] == [payload for n in range(10) for payload in [_payload(n)] * 2]
+        assert boom._submitter.budget.used == 0
 
 
 def _payload(number: int) -> bytes:
