@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from logboom.certs import renewed_client
@@ -116,11 +116,6 @@ class Client(Operations, LogReading, Cursors, Waits):
         """
         await self._cluster.know_partitions(deadline=self._deadline(None))
         return [row[0] for row in self._cluster.partitions if CURSORS not in row[3:]]
-
-    async def key_partitions(self) -> int:
-        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
-        await self.partitions()
-        return self._cluster.key_partitions
 
     async def state_machines(self) -> dict[int, str]:
         """Ids of all partitions, and the state machine of each."""
@@ -266,9 +261,13 @@ class Client(Operations, LogReading, Cursors, Waits):
         epoch: int = 0,
         sequence: int | None = None,
         dense: bool = False,
+        line: Hashable = None,
         traceparent: str | None = None,
     ) -> Receipt:
-        """Columnar form of ``submit``; with ``producer_id`` and ``sequence``, under the caller's own numbering."""
+        """Columnar form of ``submit``; with ``producer_id`` and ``sequence``, under the caller's own numbering.
+
+        ``dense`` requests wait for those before them, of the same ``line``: two that number the same do not.
+        """
         check_partition(partition_id)
         if (producer_id is None) != (sequence is None):
             raise InvalidRequest("give producer_id and sequence together, or neither")
@@ -288,6 +287,7 @@ class Client(Operations, LogReading, Cursors, Waits):
             producer_id=_producer(producer_id),
             epoch=epoch,
             dense=dense,
+            line=line,
             admission_wait=patience,
             traceparent=tracing.parent(traceparent),
         )

@@ -94,7 +94,7 @@ class Turn:
 
 
 class Lines:
-    """All dense requests of a client, by producer and partition."""
+    """All dense requests of a client, by producer, partition, and who makes them."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, list[Turn]] = {}

@@ -51,6 +51,11 @@ class Operations:
     _reader: Reader
     timeout: float
 
+    async def key_partitions(self) -> int:
+        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
+        await self._cluster.know_partitions(deadline=self._deadline(None))
+        return self._cluster.key_partitions
+
     async def members(self) -> dict[str, str]:
         """Node ids and their client addresses."""
         await self._cluster.know_partitions(deadline=self._deadline(None))

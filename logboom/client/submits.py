@@ -7,7 +7,7 @@ at once gets a frame of his own: one atomic request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -106,15 +106,15 @@ class Submitter:
         producer_id: bytes,
         epoch: int,
         dense: bool,
+        line: Hashable = None,
         admission_wait: float = 0.0,
         traceparent: str | None = None,
     ) -> Receipt:
         """One request under the caller's own producer id and sequence."""
         size = part.records.nbytes
         await self._check_size(size, deadline)
-        stream = (producer_id, part.partition_id)
-        line = self._lines.turn(stream, part.first_sequence) if dense else nullcontext()
-        with line as turn:
+        stream = (producer_id, part.partition_id, line)
+        with self._lines.turn(stream, part.first_sequence) if dense else nullcontext() as turn:
             async with self._room([part.partition_id], size, deadline, turn):
                 receipts = await self.deliver(
                     [part],

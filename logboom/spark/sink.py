@@ -229,6 +229,7 @@ class _Run:
                 epoch=self._plan.epoch,
                 sequence=first,
                 dense=True,
+                line=self,  # an attempt waits for none of another's
             )
         )
 

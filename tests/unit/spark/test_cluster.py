@@ -1,24 +1,26 @@
 """Planning and writing with a real client, against a node that does what a test tells it to."""
 
 import os
+import threading
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from logboom.client.submits import PART_OVERHEAD
-from logboom.errors import NoSuchPartition, NotLeader
+from logboom.errors import NoSuchPartition, NotLeader, Unavailable
 from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
+from logboom.spark.encode import columns_of
 from logboom.spark.options import read_options, write_options
 from logboom.spark.pushdown import Bounds
 from logboom.spark.shares import marks, state_shares
-from logboom.spark.sink import BLOCK_BYTES_MAX, write_task
+from logboom.spark.sink import BLOCK_BYTES_MAX, _Run, write_task
 from logboom.types import CURSORS, KIB, MIB
 from logboom.wire import Kind
 from tests.unit.logboom.conftest import node
-from tests.unit.logboom.fake_server import fails
+from tests.unit.logboom.fake_server import fails, until
 
 __all__ = ["node"]
 
@@ -95,6 +97,28 @@ def test_the_ends_of_logs_are_those_of_whoever_leads_now_and_of_logs_that_users_
     asked = read_options({"endpoints": node.address})
     found = marks(asked, connection.session(options().target))
     assert [(mark.partition_id, mark.log_index) for mark in found] == [(0, 9), (4, 3)]
+
+
+def test_a_second_attempt_of_a_task_does_not_wait_for_what_the_first_is_to_send_again(node, options):
+    plan = plan_write(PAIRS, options(partitions="0"))
+    rows = pa.RecordBatch.from_pydict({"key": ["k"], "value": ["v"]})
+    refused = threading.Event()
+
+    def refuse(session, frame):
+        session.fail(frame, Unavailable("later", retry_after=20.0))
+        refused.set()
+
+    node.once(Kind.SUBMIT, refuse)
+    first = _Run(plan, 0, connection.session(plan.target))
+    first.send(columns_of(rows, plan.layout))
+    assert refused.wait(10)
+    session = connection.session(plan.target)
+    ((turn,),) = session._background.client._submitter._lines._lines.values()
+    session.run(lambda _: until(lambda: not turn._sent))
+    first._window[0][0].add_done_callback(lambda _: refused.clear())
+    assert write_task(plan, [rows], task=0, attempt=1, sender=connection.session(plan.target)).rows == 1
+    assert refused.is_set(), "the first attempt still waits"
+    first.give_up()
 
 
 @pytest.mark.parametrize("frame_bytes", [64 * KIB, 1 * MIB, 8 * MIB])
