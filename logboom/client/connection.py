@@ -83,6 +83,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self.address = address
         self.welcome: dict[str, Any] = {}
         self.closed = False
+        self._heard = self._secured = False
         self._frame_bytes_max = FRAME_BYTES_MAX
         """Of what we send: what the node says in WELCOME."""
         self._decoder = FrameDecoder(frame_bytes_max=REPLY_BYTES_MAX, header_bytes_max=REPLY_BYTES_MAX)
@@ -137,7 +138,9 @@ class NodeConnection(asyncio.BufferedProtocol):
             if not _refusal(error):
                 raise Unavailable(f"{address} cannot be reached: {error}", address=address) from error
             raise Unauthenticated(f"TLS with {address}: {error}", address=address) from error
-        except (OSError, UnicodeError, TimeoutError, UnknownOutcome) as error:  # a name that cannot be one, too
+        except UnknownOutcome as error:
+            raise Unavailable(f"{address} cannot be reached: {error}{connection._hint()}", address=address) from error  # noqa: SLF001
+        except (OSError, UnicodeError, TimeoutError) as error:  # a name that cannot be one, too
             why = str(error) or f"no answer within {timeout} s"
             raise Unavailable(f"{address} cannot be reached: {why}", address=address) from error
         return connection
@@ -146,6 +149,14 @@ class NodeConnection(asyncio.BufferedProtocol):
         """Raises WrongNode."""
         self._check_identity()
         self._frame_bytes_max = self.welcome.get("frame_bytes", FRAME_BYTES_MAX)
+
+    def _hint(self) -> str:
+        """Why a node may have ended the connection without a word. TLS has words for it; asyncio does not send them."""
+        if self._heard:
+            return ""
+        return " before it said anything; " + (
+            "it may refuse our certificate, or miss one" if self._secured else "it may want TLS"
+        )
 
     def _check_identity(self) -> None:
         """With TLS, the certificate must name the node that answered."""
@@ -164,6 +175,7 @@ class NodeConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
+        self._secured = transport.get_extra_info("ssl_object") is not None
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -179,6 +191,7 @@ class NodeConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio.BufferedProtocol."""
         self._alive_at = self._loop.time()
+        self._heard = True
         try:
             frames = self._decoder.received(nbytes)
         except LogboomError as error:
