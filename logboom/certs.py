@@ -139,11 +139,12 @@ def renewed_node(
 
 
 def make_test_authority(
-    directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365
+    directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365, *, keep_key: bool = False
 ) -> None:
     """Two fresh authorities, a certificate per node, one for clients.
 
-    Raises ConfigError if files are in the way, or for a name that cannot be in a certificate.
+    ``keep_key``: the key that signs nodes is left there, too (``ca.key``), for ``issue_to_node``. Raises ConfigError
+    if files are in the way, or for a name that cannot be in a certificate.
     """
     if not nodes:
         raise ConfigError("certificates of which nodes? name at least one", path="nodes")
@@ -161,20 +162,44 @@ def make_test_authority(
     for node in nodes:
         peers.issue(root, node, [node, *hosts, "localhost", "127.0.0.1"])
     clients.issue(root, "client", ["client"])
+    if keep_key:
+        _write(root / "ca.key", _key_pem(peers.key))
     _write(root / "client-ca.pem", clients.pem())
     # Last: its presence says that the set is whole.
     _write(root / "ca.pem", peers.pem())
 
 
+def issue_to_node(directory: str | Path, node: str, hosts: Sequence[str] = (), days: int = 365) -> None:
+    """A certificate for one more node, of an authority that was made with ``keep_key``. Raises ConfigError."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    root = Path(directory)
+    try:
+        key = load_pem_private_key((root / "ca.key").read_bytes(), password=None)
+        name = x509.load_pem_x509_certificate((root / "ca.pem").read_bytes()).subject
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the authority in {root} gives no other node a certificate: {error}", path="dir") from error
+    _Authority(name, days, key).issue(root, node, [node, *hosts, "localhost", "127.0.0.1"])
+
+
+def _key_pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    form = serialization.PrivateFormat.PKCS8
+    return bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+
+
 class _Authority:
-    def __init__(self, name: str, days: int) -> None:
+    def __init__(self, name: Any, days: int, key: Any = None) -> None:
+        """``name``: as text, or that of an authority there is, with its key."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
         self._days = days
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        self._certificate = self._sign(self._name, self._key.public_key(), [], authority=True)
+        self.key = ec.generate_private_key(ec.SECP256R1()) if key is None else key
+        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) if isinstance(name, str) else name
+        self._certificate = self._sign(self._name, self.key.public_key(), [], authority=True)
 
     def pem(self) -> bytes:
         from cryptography.hazmat.primitives.serialization import Encoding
@@ -190,12 +215,7 @@ class _Authority:
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         certificate = self._sign(subject, key.public_key(), [_general(n) for n in dict.fromkeys(names)])
         _write(root / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        _write(
-            root / f"{name}.key",
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            ),
-        )
+        _write(root / f"{name}.key", _key_pem(key))
 
     def _sign(self, subject: Any, public_key: Any, names: Sequence[Any], *, authority: bool = False) -> Any:
         from cryptography import x509
@@ -212,7 +232,7 @@ class _Authority:
             .not_valid_after(now + datetime.timedelta(days=self._days))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         if authority:
             usage = x509.KeyUsage(
@@ -229,7 +249,7 @@ class _Authority:
             builder = builder.add_extension(usage, critical=True)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self._key, hashes.SHA256())
+        return builder.sign(self.key, hashes.SHA256())
 
 
 def _general(name: str) -> Any:

@@ -21,12 +21,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from logboom import certs
 from logboom.config import load, to_toml
 from logboom.errors import ConfigError, InvalidRequest, LogboomError, Unavailable
 from logboom.sync_client import SyncClient
 
 START_S = 30.0
+GROWN = "grown.json"
 
 
 def free_ports(count: int) -> list[int]:
@@ -50,6 +53,29 @@ def _leash(pid: int, stdin: int) -> None:
         fcntl.fcntl(stdin, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(stdin, fcntl.F_SETOWN, pid)
         fcntl.fcntl(stdin, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
+
+
+class _Grown(msgspec.Struct):
+    """What has become of a cluster since it began. Kept in its directory, for whoever starts it again."""
+
+    added: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Every node that ever was, and its ports, for clients and for other nodes."""
+    forgotten: list[str] = msgspec.field(default_factory=list)
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """What is kept there. Raises ConfigError."""
+        path = directory / GROWN
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else cls()
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{path}: {error}", path="directory") from error
+
+    def keep(self, directory: Path) -> None:
+        """In its place, or not at all."""
+        whole = directory / f"{GROWN}.part"
+        whole.write_bytes(msgspec.json.encode(self))
+        whole.replace(directory / GROWN)
 
 
 class LocalCluster:
@@ -87,34 +113,47 @@ class LocalCluster:
         self._environment = dict(environment or {})
         self.sources: dict[str, Path] = {}
         """Nodes that run the code of another checkout, and where that is."""
-        self._first, self._added = nodes, 0
         ports = self._ports(nodes)
         self.addresses = {n: f"127.0.0.1:{ports[2 * k]}" for k, n in enumerate(self.nodes)}
         self.peer_addresses = {n: f"127.0.0.1:{ports[2 * k + 1]}" for k, n in enumerate(self.nodes)}
         self.http_addresses = dict(zip(self.nodes, self._http_addresses(nodes), strict=True)) if http else {}
         self.tls_directory = self.directory / "tls" if tls else None
         if self.tls_directory is not None and not (self.tls_directory / "ca.pem").exists():
-            certs.make_test_authority(self.tls_directory, self.nodes)
+            certs.make_test_authority(self.tls_directory, self.nodes, keep_key=True)
         self.data_dirs = {n: Path((data_dirs or {}).get(n, self.directory / n / "data")) for n in self.nodes}
         self._flags = {"cluster.partitions": partitions, "cluster.state_machine": state_machine, **(settings or {})}
         for node in self.nodes:
             self._write_config(node, self._flags)
+        self._began, self._http = tuple(self.nodes), http
+        self._grown = _Grown.of(self.directory)
+        for node, (client, peer) in self._grown.added.items():
+            if node not in self._grown.forgotten:
+                self._added(node, client, peer)
+        for node in set(self._grown.forgotten) & set(self._began):
+            self.nodes.remove(node)
 
     def add_node(self) -> str:
-        """One more, started; it waits until the cluster takes it in (``add_member``). Not with TLS. Returns its id."""
+        """One more, started; it waits until the cluster takes it in (``add_member``). Returns its id.
+
+        With TLS, raises ConfigError in a directory of a release that kept no key for that.
+        """
         self._check_there()
+        node, (client, peer) = f"n{len(self._began) + len(self._grown.added) + 1}", free_ports(2)
         if self.tls_directory is not None:
-            raise InvalidRequest("there is no certificate for another node")
-        self._added += 1
-        node, (client, peer) = f"n{self._first + self._added}", free_ports(2)
+            certs.issue_to_node(self.tls_directory, node)
+        self._grown.added[node] = (client, peer)
+        self._grown.keep(self.directory)
+        self._added(node, client, peer)
+        self.start_node(node)
+        return node
+
+    def _added(self, node: str, client: int, peer: int) -> None:
         self.nodes.append(node)
         self.addresses[node], self.peer_addresses[node] = f"127.0.0.1:{client}", f"127.0.0.1:{peer}"
         self.data_dirs[node] = self.directory / node / "data"
-        if self.http_addresses:
+        if self._http:
             self.http_addresses[node] = self._http_addresses(1)[0]
         self._write_config(node, {**self._flags, "node.join": True})
-        self.start_node(node)
-        return node
 
     def take_in(self, node: str, client: SyncClient, *, learner: bool = False) -> dict[str, Any]:
         """Have the cluster take in an added node; what ``add_member`` returns."""
@@ -126,8 +165,10 @@ class LocalCluster:
         if self.alive(node):
             self.kill(node)
         self.nodes.remove(node)
-        del self._processes[node]
+        self._processes.pop(node, None)
         self._unleash(node)
+        self._grown.forgotten.append(node)
+        self._grown.keep(self.directory)
 
     def _ports(self, nodes: int) -> list[int]:
         # A directory that is used again keeps its addresses: they are part of what the nodes agree on.
@@ -247,14 +288,15 @@ class LocalCluster:
             os.close(leash)
 
     def wait_serving(self, timeout: float = START_S) -> None:
-        """Until every running node has recovered and one of them admits."""
+        """Until every running node has recovered, but for those that wait to be taken in, and one of them admits."""
         deadline = time.monotonic() + timeout
         with self.client(timeout=2.0) as client:
             while True:
                 running = [n for n in self.nodes if self.alive(n)]
                 try:
                     states = [client.status(node=self.addresses[n]) for n in running]
-                    if states and all(s["recovered"] for s in states) and any(s["admits"] for s in states):
+                    ready = all(s["recovered"] or s["role"] == "waiting" for s in states)
+                    if ready and any(s["admits"] for s in states):
                         return
                 except LogboomError:
                     states = []

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from logboom import Add, Client, Put, Status
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.errors import ConfigError, InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -144,6 +144,36 @@ def test_stop_and_start_again(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="has removed the temporary directory"):
         cluster.add_node()
     assert not cluster.directory.exists()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_cluster_that_has_grown_starts_again(tmp_path: Path, *, tls: bool) -> None:
+    """From one node to two, which only have a majority together; a third is not taken in; another goes."""
+    with LocalCluster(nodes=1, partitions=1, directory=tmp_path, tls=tls) as cluster, cluster.client() as boom:
+        boom.submit(0, Put(b"k", b"v"))
+        added = cluster.add_node()
+        cluster.take_in(added, boom)
+        boom.barrier(boom.last_seen, scope="all")
+        assert (added, cluster.add_node()) == ("n2", "n3")
+    with LocalCluster(nodes=1, partitions=1, directory=tmp_path, tls=tls) as cluster, cluster.client() as boom:
+        assert cluster.nodes == ["n1", "n2", "n3"]
+        assert boom.get(0, b"k") == b"v"
+        assert boom.members().keys() == {"n1", "n2"}
+        cluster.take_in("n3", boom)
+        voters = lambda: [row["id"] for row in boom.member_list()["members"] if row["role"] == "voter"]  # noqa: E731
+        while len(voters()) < 3:
+            boom.barrier(boom.last_seen, scope="all")
+        boom.remove_member("n1")
+        cluster.forget("n1")
+    with LocalCluster(nodes=1, partitions=1, directory=tmp_path, tls=tls) as cluster, cluster.client() as boom:
+        assert cluster.nodes == ["n2", "n3"]
+        assert boom.get(0, b"k") == b"v"
+        if tls:
+            (tmp_path / "tls" / "ca.key").unlink()
+            with pytest.raises(ConfigError, match="gives no other node a certificate"):
+                cluster.add_node()
+        else:
+            assert cluster.add_node() == "n4"
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
