@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from logboom.client.attempts import TIMEOUT_S_MAX
 from logboom.client.cluster import parse_endpoints
 from logboom.errors import InvalidRequest
 from logboom.types import MIB, Level, Scope
@@ -60,6 +61,7 @@ LATEST: Final = -1
 ID_RANGE: Final = re.compile(r"^\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?$")
 WHOLE: Final = re.compile(r"^\s*0*([0-9]{1,19})\s*$")
 WHOLE_MAX: Final = 2**63 - 1
+TIMEOUT_MS_MAX: Final = TIMEOUT_S_MAX * 1000
 PARTITIONS_MAX: Final = 1 << 20
 
 
@@ -142,7 +144,7 @@ def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOpt
         partitions=_partitions(rows),
         write_id=write_id,
         wait=_choice(rows, "wait", ("committed", "durable", "applied"), default.wait),
-        barrier_timeout_ms=_whole(rows, "barrierTimeoutMs", default.barrier_timeout_ms, low=1),
+        barrier_timeout_ms=_whole(rows, "barrierTimeoutMs", default.barrier_timeout_ms, low=1, high=TIMEOUT_MS_MAX),
         barrier_scope=Scope(_choice(rows, "barrierScope", tuple(map(str, Scope)), str(default.barrier_scope))),
         barrier_level=_level(rows),
         in_flight_bytes_max=_whole(rows, "maxInFlightBytes", default.in_flight_bytes_max, low=1),
@@ -227,7 +229,7 @@ def _target(rows: Mapping[str, str]) -> Target:
         endpoints=",".join(parse_endpoints(rows["endpoints"])),
         token=rows.get("token"),
         tls_dir=rows.get("tlsdir") or None,
-        request_timeout_ms=_whole(rows, "requestTimeoutMs", 60_000, low=1),
+        request_timeout_ms=_whole(rows, "requestTimeoutMs", 60_000, low=1, high=TIMEOUT_MS_MAX),
     )
 
 
@@ -267,13 +269,14 @@ def _offsets(rows: Mapping[str, str], name: str, default: int) -> int | dict[int
     return offsets
 
 
-def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int) -> int:
+def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int, high: int = WHOLE_MAX) -> int:
     text = rows.get(name.lower())
     if text is None:
         return default
     match = WHOLE.match(text)
-    if match is None or not low <= int(match[1]) <= WHOLE_MAX:
-        raise InvalidRequest(f"option {name} takes a whole number from {low} on, below 2^63, not {text!r}")
+    if match is None or not low <= int(match[1]) <= high:
+        end = "on, below 2^63" if high == WHOLE_MAX else f"to {high}"
+        raise InvalidRequest(f"option {name} takes a whole number from {low} {end}, not {text!r}")
     return int(match[1])
 
 

@@ -28,7 +28,7 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest(wrong, right):
         ({"endpoints": "nonsense"}, "not host:port"),
         ({**E, "wait": "soon"}, "wait takes committed, durable, applied"),
         ({**E, "maxInFlightBytes": "8MB"}, "maxInFlightBytes takes a whole number"),
-        ({**E, "barrierTimeoutMs": "0"}, "from 1 on"),
+        ({**E, "barrierTimeoutMs": "0"}, "from 1 to"),
         ({**E, "barrierScope": "galaxy"}, "quorum"),
         ({**E, "barrierLevel": "cooked"}, "snapshotted"),
         ({**E, "partitions": "3-1"}, "ids and ranges"),
@@ -58,6 +58,7 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "endingOffsets": '{"0": -3}'}, "endingOffsets takes"),
         ({**E, "endingOffsets": '{"0": 9223372036854775808}'}, "endingOffsets takes .* below 2\\^63"),
         ({**E, "view": "state", "atGlobalOffset": "9" * 23}, "atGlobalOffset takes a whole number .* below 2\\^63"),
+        ({**E, "requestTimeoutMs": "31622400001"}, "requestTimeoutMs takes a whole number from 1 to 31622400000"),
         ({**E, "startingGlobalOffset": "9" * 5_000}, "startingGlobalOffset takes a whole number"),
         ({**E, "partitions": "9" * 5_000}, "ids and ranges"),
         ({**E, "startingOffsets": "[1]"}, "startingOffsets takes"),
@@ -73,6 +74,11 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
 def test_wrong_values_for_reading_say_what_is_taken(options, message):
     with pytest.raises(InvalidRequest, match=message):
         read_options(options)
+
+
+def test_a_barrier_that_no_client_would_wait_for_is_refused_before_anything_is_written():
+    with pytest.raises(InvalidRequest, match="barrierTimeoutMs takes a whole number from 1 to 31622400000"):
+        write_options({**E, "barrierTimeoutMs": str(2**62)})
 
 
 @pytest.mark.parametrize(
