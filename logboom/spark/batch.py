@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,10 @@ def columns_of_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
 
 def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     """Check everything that can be checked before a job runs; asks the cluster for its partitions."""
+    if options.report_file is not None and not Path(options.report_file).absolute().parent.is_dir():
+        raise InvalidRequest(
+            f"option reportFile: the directory of {options.report_file} does not exist on this machine"
+        )
     found = reached(options.target)
     machines = found.run(lambda client: client.state_machines())
     by_name = options.partitions is None and "partition" in schema.names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from logboom.errors import (
     BarrierBlocked,
     BarrierTimeout,
     CommandsRejected,
+    InvalidRequest,
     LogboomError,
     NonDeterministicReplay,
     from_wire,
@@ -26,6 +28,7 @@ from logboom.spark.options import Target
 from logboom.spark.sink import TaskReport, WritePlan
 
 Check = Callable[[WritePlan, "Report"], None]
+log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
 FORM: Final = "crc-"
@@ -120,11 +123,21 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
     except LogboomError as error:
         # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.
         if plan.report_file is not None and (check is None or not isinstance(error, NonDeterministicReplay)):
-            _leave(plan.report_file, {"error": error.to_wire(), **kept})
+            try:
+                _leave(plan.report_file, {"error": error.to_wire(), **kept})
+            except OSError as full:  # what went wrong before says more
+                log.warning("no report can be left at %s: %s", plan.report_file, full)
         raise
     report = replace(report, seconds=time.time() - began)
     if plan.report_file is not None:
-        _leave(plan.report_file, {"report": _portable(report)})
+        try:
+            _leave(plan.report_file, {"report": _portable(report)})
+        except OSError as error:
+            raise InvalidRequest(
+                f"write {report.write_id}: all {report.rows} rows are in, and no report can be left at "
+                f"{plan.report_file}: {error}",
+                outcome="applied",
+            ) from error
     return report
 
 
@@ -136,7 +149,10 @@ def same_as_before(plan: WritePlan, report: Report) -> None:
     raw = b""
     if plan.report_file is not None and Path(plan.report_file).exists():
         raw = Path(plan.report_file).read_bytes()
-    before: dict[str, Any] = msgspec.json.decode(raw).get("report", {}) if raw else {}
+    try:
+        before: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, dict[str, Any]]).get("report", {})
+    except msgspec.MsgspecError:
+        return  # what lies there is nothing that a run has left whole
     known = str(before.get("fingerprint", ""))
     if not known.startswith(FORM):
         return  # none, or of a release that made others

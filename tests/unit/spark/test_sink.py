@@ -21,6 +21,7 @@ from logboom.errors import (
     Unavailable,
 )
 from logboom.routing import partition_of
+from logboom.spark.batch import plan_write
 from logboom.spark.driver import _typed
 from logboom.spark.layout import layout_of
 from logboom.spark.options import write_options
@@ -334,6 +335,30 @@ def test_a_report_of_another_release_says_nothing_of_rows(tmp_path, monkeypatch)
     kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))
     old = {"report": {"write_id": "q/7", "rows": 10, "fingerprint": "00" * 16}}
     Path(kept.report_file).write_bytes(msgspec.json.encode(old))
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
+    tasks = [write(Cluster(), [rows(10)], write_id="q/7")]
+    assert finish(kept, tasks, began=0, check=same_as_before).rows == 10
+
+
+def test_a_report_that_cannot_be_left_takes_no_row_back_and_hides_no_error(tmp_path, monkeypatch):
+    kept = replace(plan(), report_file=str(tmp_path / "gone" / "report"))
+    tasks = [write(Cluster(), [rows(10)])]
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
+    with pytest.raises(
+        InvalidRequest, match=r"all 10 rows are in, and no report can be left at .*gone/report"
+    ) as caught:
+        finish(kept, tasks, began=0)
+    assert caught.value.outcome == "applied"
+    with pytest.raises(NonDeterministicReplay, match="left no report"):
+        finish(kept, [None], began=0)
+    with pytest.raises(InvalidRequest, match=r"reportFile: the directory of .*gone/report does not exist"):
+        plan_write(None, write_options({"endpoints": "a:1", "reportFile": kept.report_file}))
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"repo', b"[1]", b'{"report": 7}', b"\0\0\0"])
+def test_a_report_that_was_left_in_part_says_nothing(tmp_path, monkeypatch, torn):
+    kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))
+    Path(kept.report_file).write_bytes(torn)
     monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
     tasks = [write(Cluster(), [rows(10)], write_id="q/7")]
     assert finish(kept, tasks, began=0, check=same_as_before).rows == 10
