@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
 from logboom.spark.batch import plan_write
@@ -36,7 +36,7 @@ def submit(
     df: DataFrame,
     *,
     endpoints: str,
-    partitions: str | Sequence[int] | None = None,
+    partitions: str | int | Iterable[int] | None = None,
     key: str | None = None,
     wait: str = "applied",
     writeId: str | None = None,  # noqa: N803 - the option's own name
@@ -54,7 +54,8 @@ def submit(
     if writeId is not None:
         named["writeId"] = writeId
     if partitions is not None:
-        named["partitions"] = partitions if isinstance(partitions, str) else ",".join(map(str, partitions))
+        one = isinstance(partitions, str) or not isinstance(partitions, Iterable)
+        named["partitions"] = str(partitions) if one else ",".join(map(str, cast("Iterable[int]", partitions)))
     if key is not None and key != "key":
         if key not in df.columns:
             raise InvalidRequest(f"there is no column {key!r} to take as the key: {', '.join(df.columns)}")

@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +23,7 @@ from logboom.errors import (
 )
 from logboom.routing import partition_of
 from logboom.spark.batch import plan_write
-from logboom.spark.driver import _typed
+from logboom.spark.driver import _typed, submit
 from logboom.spark.layout import layout_of
 from logboom.spark.options import write_options
 from logboom.spark.report import combine, finish, load, same_as_before
@@ -362,3 +363,22 @@ def test_a_report_that_was_left_in_part_says_nothing(tmp_path, monkeypatch, torn
     monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
     tasks = [write(Cluster(), [rows(10)], write_id="q/7")]
     assert finish(kept, tasks, began=0, check=same_as_before).rows == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(3, (3,)), ([3, 1], (1, 3)), (range(2), (0, 1)), ({5}, (5,)), ("3-4", (3, 4)), (None, None)]
+)
+def test_partitions_of_submit_are_one_or_several(monkeypatch, given, meant):
+    class Planned(Exception):
+        pass
+
+    def plans(_, options):
+        assert options.partitions == meant
+        raise Planned
+
+    monkeypatch.setattr("logboom.spark.driver.plan_write", plans)
+    with pytest.raises(Planned):
+        submit(SimpleNamespace(schema=None, columns=["key"]), endpoints="a:1", partitions=given)
+    for strange in (3.5, -1, ["x"], True):
+        with pytest.raises(InvalidRequest, match="option partitions takes"):
+            submit(SimpleNamespace(schema=None, columns=["key"]), endpoints="a:1", partitions=strange)
