@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, Inpu
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from logboom.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from logboom.errors import DeadlineExceeded, InvalidRequest, PartitionDestroyed, Unavailable
 from logboom.spark.columns import STATE, log_schema
 from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
@@ -79,7 +79,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     found = reached(options.target)
     machines = found.run(lambda client: client.state_machines())
     by_name = options.partitions is None and "partition" in schema.names
-    if by_name or not machines.keys() >= set(options.partitions or ()):
+    if options.partitions is None or not machines.keys() >= set(options.partitions):
         found.refresh()
         machines = found.run(lambda client: client.state_machines())
     if options.partitions is None:
@@ -88,6 +88,13 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         # Rows that name their partition may name a later one, of the same kind.
         kinds = {machines[p] for p in first if p in machines}
         alike = tuple(p for p, machine in machines.items() if machine in kinds)
+        gone = [p for p in first if p not in machines]
+        if gone and not by_name:
+            raise PartitionDestroyed(
+                f"partition {gone[0]} was destroyed, and keys are routed over all that the cluster began with: name "
+                "those that are left (option partitions); most keys then go to another than before",
+                partition_id=gone[0],
+            )
         options = replace(options, partitions=alike if by_name and alike else tuple(first))
     return WritePlan(
         target=options.target,

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from logboom.client.submits import PART_OVERHEAD
-from logboom.errors import NoSuchPartition, NotLeader, Unavailable
+from logboom.errors import NoSuchPartition, NotLeader, PartitionDestroyed, Unavailable
 from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
@@ -65,6 +65,17 @@ def test_a_partition_that_came_since_is_found(node, options):
     assert plan_write(NAMED, options()).layout.partitions == (0, 1, 2, 3, 5), "rows may name any of the same kind"
     with pytest.raises(NoSuchPartition, match="names 6; this cluster has 6"):
         plan_write(PAIRS, options(partitions="6"))
+
+
+def test_a_partition_of_keys_that_was_destroyed_is_told_before_anything_is_written(node, options):
+    rows = [[p, "kv", "write_ahead"] for p in (0, 1, 3)]
+    header = {"partitions": rows, "key_partitions": 4}
+    connection.session(options().target).run(lambda client: client.partitions())
+    node.answers[Kind.ADMIN] = lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, header)
+    with pytest.raises(PartitionDestroyed, match="partition 2 was destroyed, and keys are routed"):
+        plan_write(PAIRS, options())
+    assert plan_write(PAIRS, options(partitions="0,1,3")).layout.partitions == (0, 1, 3)
+    assert plan_write(NAMED, options()).layout.partitions == (0, 1, 3)
 
 
 def test_a_state_is_read_of_all_partitions_there_are(node, options):
