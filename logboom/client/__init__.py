@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from logboom.certs import renewed_client
 from logboom.client import tracing
+from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
 from logboom.client.cursors import Cursors
 from logboom.client.log_reading import LogReading
@@ -302,7 +303,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         if level is None and wait is not None:
             raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
         patience = self.admission_wait if admission_wait is None else admission_wait
-        if not 0 <= patience <= PATIENCE_S_MAX:
+        if seconds(patience, "admission_wait") > PATIENCE_S_MAX:
             raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
         return level, self._deadline(timeout), patience
 

@@ -226,7 +226,10 @@ class Cursors:
 
 def key_of(name: str, partition_id: int | None) -> bytes:
     """Raises InvalidRequest."""
-    raw = name.encode()
+    try:
+        raw = name.encode()
+    except (AttributeError, UnicodeEncodeError):  # no text, or text that is none
+        raw = b""
     if not 1 <= len(raw) <= NAME_BYTES_MAX or b"\0" in raw:
         raise InvalidRequest(f"the name of a cursor is a text of 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
     if partition_id is not None and (type(partition_id) is not int or partition_id < 0):

@@ -117,6 +117,8 @@ class Reader(LogStreams):
 
         if not keys:
             return []
+        if not all(isinstance(key, bytes) for key in keys):
+            raise InvalidRequest("keys are bytes")
         large = sum(map(len, keys)) + 3 * len(keys) > KEYS_BYTES
 
         async def ask(connection: NodeConnection) -> Frame:

@@ -105,7 +105,7 @@ class Waits:
         The last one is ``done``. Who leaves the loop waits no longer.
         """
         asked = await self._asked(target, partitions, scope, level, mode, timeout, wait_blocked=wait_blocked, node=node)
-        asked.header["progress_ms"] = max(1, int(every * 1000))
+        asked.header["progress_ms"] = max(1, int(seconds(every, "every") * 1000))
         frontiers: dict[PartitionId, GlobalLogIndex] = {}
         frames = self._frames(
             Kind.BARRIER, lambda: self._header(asked), asked.where, deadline=asked.deadline, grace=BARRIER_GRACE_S
@@ -138,7 +138,7 @@ class Waits:
         it may take to find one.
         """
         wanted = list(partitions) if partitions is not None else None
-        header = {"partitions": wanted, "every_ms": max(1, int(every * 1000))}
+        header = {"partitions": wanted, "every_ms": max(1, int(seconds(every, "every") * 1000))}
         marks: dict[int, Watermark] = {}
         said_by = ""
         patience = seconds(self.timeout if timeout is None else timeout)

@@ -249,3 +249,25 @@ async def test_a_single_command_that_a_node_would_cut_the_connection_for_was_nev
         assert refused.value.outcome == "not_applied"
         await boom.submit(0, Put(b"k", b""))
         assert boom._submitter.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda boom: boom.get(0, 5), "keys are bytes"),
+        (lambda boom: boom.get(0, "k"), "keys are bytes"),
+        (lambda boom: boom.submit(0, Put(b"k", b""), admission_wait="x"), "admission_wait"),
+        (lambda boom: boom.submit(0, Put(b"k", b""), admission_wait=math.nan), "admission_wait"),
+        (lambda boom: boom.cursor_position(b"mine"), "name of a cursor"),
+        (lambda boom: boom.cursor_position("\ud800"), "name of a cursor"),
+        *(
+            (lambda boom, feed=feed, every=every: anext(getattr(boom, feed[0])(*feed[1:], every=every)), "every")
+            for feed in (("watermarks_stream",), ("barrier_watch", 1))
+            for every in (math.inf, math.nan, -1.0, "x")
+        ),
+    ],
+)
+async def test_what_a_call_is_given_and_cannot_be_is_refused_with_a_typed_error(call: Any, says: str) -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        with pytest.raises(InvalidRequest, match=says):
+            await call(boom)
