@@ -146,13 +146,13 @@ def same_as_before(plan: WritePlan, report: Report) -> None:
 
     It is compared with the report that its last run left, if it left one.
     """
-    raw = b""
-    if plan.report_file is not None and Path(plan.report_file).exists():
-        raw = Path(plan.report_file).read_bytes()
+    if plan.report_file is None:
+        return
     try:
+        raw = Path(plan.report_file).read_bytes()
         before: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, dict[str, Any]]).get("report", {})
-    except msgspec.MsgspecError:
-        return  # what lies there is nothing that a run has left whole
+    except (OSError, msgspec.MsgspecError):
+        return  # there is nothing that a run has left whole
     known = str(before.get("fingerprint", ""))
     if not known.startswith(FORM):
         return  # none, or of a release that made others

@@ -134,12 +134,13 @@ def test_a_sink_applies_every_batch_once(spark, cluster, client, adds, tmp_path)
 
 
 def test_a_crash_in_commit_and_a_restart_change_nothing(spark, cluster, client, adds, tmp_path):
-    report = tmp_path / "not-there" / "report.json"
+    report = tmp_path / "report.json"
+    report.mkdir()
     stream = adds("commit-", files=1)
-    with pytest.raises(StreamingQueryException, match="not-there"):
+    with pytest.raises(StreamingQueryException, match="all 600 rows are in, and no report can be left"):
         write(stream, cluster, tmp_path, reportFile=str(report))
     assert state(client, "commit-") == expected("commit-"), "the tasks had written before the commit"
-    report.parent.mkdir()
+    report.rmdir()
     write(stream, cluster, tmp_path, reportFile=str(report))
     found = json.loads(report.read_text())["report"]
     assert sum(r["duplicate"] for r in found["receipts"]) == found["rows"] == 600
