@@ -194,6 +194,7 @@ class Reader(LogStreams):
         async def begin(shared: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
             connection = shared
             if not 0 < limit <= SMALL_SCAN:
+                _close(own)  # of an attempt before
                 connection = await self._cluster.dedicated(shared.address)
                 own.append(connection)
             stream = connection.stream(Kind.SCAN, {**header, "timeout_ms": self._left_ms(deadline)})
@@ -208,8 +209,7 @@ class Reader(LogStreams):
                     yield GlobalLogIndex(frame.header["global_index"]), block_of(frame, frame.header["count"])
                 frame = await self._next(rest, patience)
         finally:
-            for connection in own:
-                connection.close()
+            _close(own)
 
     async def scan_view(
         self,
@@ -228,6 +228,7 @@ class Reader(LogStreams):
         own: list[NodeConnection] = []
 
         async def begin(shared: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
+            _close(own)
             own.append(await self._cluster.dedicated(shared.address))
             stream = own[-1].stream(Kind.VIEW_SCAN, {**header, "timeout_ms": self._left_ms(deadline)})
             return await anext(stream, None), stream
@@ -244,8 +245,7 @@ class Reader(LogStreams):
                         yield ViewEntry(where, key, decode_value(raw), at)
                 frame = await self._next(rest, patience)
         finally:
-            for connection in own:
-                connection.close()
+            _close(own)
 
     async def _next(self, frames: AsyncIterator[Frame], patience: float) -> Frame | None:
         try:
@@ -303,3 +303,8 @@ class Reader(LogStreams):
 
     def _left_ms(self, deadline: float) -> int:
         return max(1, int((deadline - self._cluster.now) * 1000))
+
+
+def _close(connections: list[NodeConnection]) -> None:
+    while connections:
+        connections.pop().close()

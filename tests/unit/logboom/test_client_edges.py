@@ -271,3 +271,22 @@ async def test_what_a_call_is_given_and_cannot_be_is_refused_with_a_typed_error(
     async with cluster() as [node], Client(node.address) as boom:
         with pytest.raises(InvalidRequest, match=says):
             await call(boom)
+
+
+@pytest.mark.parametrize("kind", [Kind.SCAN, Kind.VIEW_SCAN])
+async def test_a_scan_that_is_refused_again_and_again_has_one_connection_of_its_own(kind: Kind) -> None:
+    most = 0
+
+    def refuse(session: Session, frame: Frame) -> None:
+        nonlocal most
+        most = max(most, len(session.node.sessions))
+        session.fail(frame, Unavailable("not recovered"))
+
+    async with cluster() as [node], Client(node.address) as boom:
+        node.answers[kind] = refuse
+        feed: Any = boom.scan(0) if kind is Kind.SCAN else boom.scan_view([0])
+        asked = asyncio.ensure_future(anext(feed))
+        await until(lambda: len(node.of(kind)) >= 5)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert most <= 3, "the shared one, that of this attempt, and perhaps the one that is just being closed"
