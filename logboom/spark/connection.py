@@ -127,6 +127,15 @@ _sessions: dict[tuple[int, Target], Session] = {}
 _lock = threading.Lock()
 
 
+def _forked() -> None:
+    # Another thread of the parent may have held it just then.
+    global _lock  # noqa: PLW0603 - of the process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def session(target: Target) -> Session:
     """The process's session for a cluster; made on first use, and again after a fork."""
     key = (os.getpid(), target)

@@ -1,6 +1,7 @@
 """Planning and writing with a real client, against a node that does what a test tells it to."""
 
 import os
+import signal
 import threading
 
 import pyarrow as pa
@@ -76,6 +77,18 @@ def test_a_partition_of_keys_that_was_destroyed_is_told_before_anything_is_writt
         plan_write(PAIRS, options())
     assert plan_write(PAIRS, options(partitions="0,1,3")).layout.partitions == (0, 1, 3)
     assert plan_write(NAMED, options()).layout.partitions == (0, 1, 3)
+
+
+def test_a_process_that_was_forked_while_another_thread_made_a_session_makes_its_own(node, options):
+    target = options().target
+    connection.session(target)
+    with connection._lock:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            os._exit(connection.session(target).run(lambda client: client.key_partitions()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
 def test_a_state_is_read_of_all_partitions_there_are(node, options):
