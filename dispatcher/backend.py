@@ -381,6 +381,11 @@ class Backend(Pipeline):
                 horizon = min(horizon, self.watermarks.of(partition_id).applied_global_index)
         return horizon
 
+    @property
+    def lineage(self) -> str | None:
+        """Which history of the cluster this node is of; None: it joins, and has met nobody yet."""
+        return self.raft.links.identity.lineage
+
     def role(self) -> str:
         """``leader``, ``candidate``, ``follower``, or what this node is instead of a voter."""
         engine, standing = self.raft.engine, self.raft.members.roster.standing
@@ -395,6 +400,7 @@ class Backend(Pipeline):
         return {
             "node": self.node_id,
             "cluster": self.cluster.id,
+            "lineage": self.lineage,
             "role": self.role(),
             "term": engine.term,
             "leader": leader,

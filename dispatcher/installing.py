@@ -80,6 +80,7 @@ class Installing:
         *,
         settings: SnapshotSettings,
         cluster: ClusterSettings,
+        lineage: Callable[[], str],
         peers: Callable[[], Iterable[NodeId]],
         store: SnapshotStore,
         log_of: Callable[[PartitionId, PartitionKind], Awaitable[PartitionLog]],
@@ -104,6 +105,7 @@ class Installing:
         """
         self._settings = settings
         self._cluster = cluster
+        self._lineage = lineage
         self._peers = peers
         self._store = store
         self._log_of = log_of
@@ -220,7 +222,8 @@ class Installing:
             if len(raw) >= total:
                 break
         meta = decode(bytes(raw), path=f"snapshot {global_index} of {self._from}")
-        if meta.cluster != self._cluster.id or meta.global_index != global_index:
+        theirs, ours = (meta.cluster, meta.lineage), (self._cluster.id, self._lineage())
+        if theirs != ours or meta.global_index != global_index:
             raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
         await self._fetch_states(meta)
         await self._offload.run(lambda: self._adopt(bytes(raw), global_index))

@@ -247,6 +247,7 @@ class Session:
             {
                 "version": PROTOCOL_VERSION,
                 "cluster": cluster.id,
+                "lineage": backend.lineage,
                 "node": backend.node_id,
                 "leader": backend.leader_address(),
                 "members": backend.client_addresses(),

@@ -91,6 +91,7 @@ class Snapshotting:
         *,
         settings: SnapshotSettings,
         cluster: ClusterSettings,
+        lineage: Callable[[], str],
         store: SnapshotStore,
         compaction: Compaction,
         workers: Mapping[PartitionId, ApplyWorker],
@@ -110,6 +111,7 @@ class Snapshotting:
         """
         self._settings = settings
         self._cluster = cluster
+        self._lineage = lineage
         self._store = store
         self._compaction = compaction
         self._workers = workers
@@ -291,6 +293,7 @@ class Snapshotting:
                 states_bytes=written.states_bytes,
                 states_digest=written.states_digest,
                 created_ms=self._clock.wall_ms(),
+                lineage=self._lineage(),
             )
             self._store.complete(writer, meta)
         except InvariantViolated:

@@ -13,7 +13,7 @@ from dispatcher.tracing import Trace
 from dispatcher.watching import Later, Watch
 from dispatcher.watermarks import to_row
 from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
-from logboom.types import GlobalLogIndex, Level, PartitionId, Scope
+from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
 from logboom.wire import FLAG_MORE, Frame, Kind, shown
 
 TARGETS_MAX: Final = 4_096
@@ -145,6 +145,14 @@ class Waits:
                 f"an index of cluster {shown(cluster)} says nothing about {self._backend.cluster.id!r}",
                 cluster=shown(cluster),
                 expected=self._backend.cluster.id,
+            )
+        lineage, ours = header.get("lineage"), self._backend.lineage
+        if lineage is not None and ours is not None and lineage != ours:
+            raise LineageMismatch(
+                f"an index of another history of this cluster ({shown(lineage)}) says nothing about this one "
+                f"({lineage_shown(ours)}): it was restored",
+                cluster=shown(lineage),
+                expected=ours,
             )
         scope = _choice(header, "scope", Scope, Scope.NODE)
         level = _choice(header, "level", Level, Level.APPLIED)

@@ -5,6 +5,7 @@ Names are the specification's. Indices start at 1; 0 means "nothing yet".
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, NewType
@@ -189,10 +190,12 @@ class WatermarkUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An index and the cluster whose it is: proves nothing elsewhere."""
+    """An index, the cluster whose it is, and which of its histories: proves nothing elsewhere."""
 
     cluster: str
     global_index: GlobalLogIndex
+    lineage: str = ""
+    """Empty: a cluster's first history. Each restore begins another."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -201,6 +204,19 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+LINEAGE_BYTES: Final = 16
+
+
+def is_lineage(text: object) -> bool:
+    """Nothing (a cluster's first history), or 32 hexadecimal digits (one that a restore began)."""
+    return text == "" or (isinstance(text, str) and re.fullmatch(r"(?!0+$)[0-9a-f]{32}", text) is not None)
+
+
+def lineage_shown(lineage: str | None) -> str:
+    """For people."""
+    return lineage or ("none yet" if lineage is None else "of its first history")
 
 
 ID_LENGTH_MAX: Final = 64

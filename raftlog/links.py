@@ -1,7 +1,7 @@
 """Connections between nodes: one per pair, payload and Raft messages in one FIFO.
 
 The node with the smaller id dials. Both sides introduce themselves; a peer of another
-cluster, with other settings, or whose certificate does not name it is turned away.
+cluster, of another history of it, with other settings, or whose certificate does not name it is turned away.
 A link that stays silent is cut and made anew.
 """
 
@@ -11,13 +11,13 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 import structlog
 
 from logboom.certs import Tls
-from logboom.errors import IncompatibleVersion, LogboomError, ProtocolError, WrongNode
+from logboom.errors import IncompatibleVersion, LineageMismatch, LogboomError, ProtocolError, WrongNode
 from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
@@ -26,6 +26,7 @@ from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
 from ports.timers import wait
 from raftlog.configuration import Configuration
+from raftlog.hello import Claim, Identity, check_lineage
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ REDIAL_MAX_S = 0.2
 """Short: a node that comes back waits for whoever has to dial it."""
 CALL_BACK_S = 2.0
 """Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
+STRANGER_S = 5.0
+"""Before a node of another history is dialled again: somebody has to remove its data first, or this one's."""
 
 
 class LinkEvents(Protocol):
@@ -66,36 +69,6 @@ FEATURES: Final = ("frontiers",)
 """Frames that nodes of an earlier release would cut the link for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What both ends must agree on, and who we are."""
-
-    node_id: NodeId
-    cluster_id: str
-    settings_digest: bytes
-
-
-class Claim(NamedTuple):
-    """Whom a node believes to be the members, and since which entry of the parent log."""
-
-    term: int
-    index: int  # type: ignore[assignment]  # a tuple's method, which nobody wants here
-    ids: tuple[NodeId, ...]
-
-    @classmethod
-    def of(cls, header: Mapping[str, Any]) -> Claim | None:
-        """As PEER_HELLO says it, if it does. Raises ProtocolError."""
-        said = header.get("members")
-        if said is None:
-            return None
-        if isinstance(said, list) and len(said) == 3:
-            term, index, ids = said
-            numbers = type(term) is int and type(index) is int
-            if numbers and isinstance(ids, list) and all(isinstance(each, str) for each in ids):
-                return cls(term, index, tuple(map(NodeId, ids)))
-        raise ProtocolError("PEER_HELLO: bad field members")
-
-
 class Links:
     """All links of one node."""
 
@@ -111,8 +84,12 @@ class Links:
         tls: tuple[Tls, Tls] | None,
         events: LinkEvents,
         drop: Callable[[NodeId, Kind], bool] | None = None,
+        adopt: Callable[[str], None] | None = None,
     ) -> None:
-        """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame."""
+        """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame.
+
+        ``adopt`` makes a lineage this node's, durable on return; called once, if it has none. May raise Unavailable.
+        """
         self.identity = identity
         self.addresses = {node: each.peer_address for node, each in members.items() if node != identity.node_id}
         """Of those to have a link with."""
@@ -128,6 +105,9 @@ class Links:
         self.tls = tls
         self.events = events
         self.drop = drop
+        self.adopt = adopt
+        self.strangers: set[NodeId] = set()
+        """Members that were refused for their history."""
         self.links: dict[NodeId, _Link] = {}
         self.ups: Counter[NodeId] = Counter()
         """Links that came up, per peer, since the start: all but the first are reconnects.
@@ -236,6 +216,7 @@ class Links:
             "version": PROTOCOL_VERSION,
             "node": self.identity.node_id,
             "cluster": self.identity.cluster_id,
+            "lineage": self.identity.lineage,
             "settings": self.identity.settings_digest,
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
             "rejoining": self.rejoining,
@@ -255,6 +236,7 @@ class Links:
             raise WrongNode(f"{link.connection.remote} belongs to cluster {shown(header.get('cluster'))}")
         if not isinstance(peer, str) or peer == mine.node_id:
             raise WrongNode(f"{link.connection.remote} says it is {shown(peer)}: not another member of this cluster")
+        self._check_lineage(NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         if self.rejoining and "rejoining" not in header:
@@ -268,6 +250,24 @@ class Links:
         if link.expected is not None and peer != link.expected:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
         return NodeId(str(peer))
+
+    def _check_lineage(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        try:
+            check_lineage(self.identity, peer, header)
+        except LineageMismatch:
+            if peer in self.addresses:
+                self.strangers.add(peer)
+            raise
+        self.strangers.discard(peer)
+
+    def take_lineage(self, header: Mapping[str, Any]) -> None:
+        """Of a peer that was found to be right. Raises what ``adopt`` does."""
+        theirs = header.get("lineage", "")
+        if self.identity.lineage is None and theirs is not None:
+            if self.adopt is not None:
+                self.adopt(theirs)
+            self.identity = replace(self.identity, lineage=theirs)
+            log.info("lineage_taken", lineage=theirs)
 
     def _check_claim(self, peer: NodeId, theirs: Claim | None, *, rejoining: bool) -> None:
         """A node that is no member here may know better: a newer configuration that has both."""
@@ -320,8 +320,9 @@ class Links:
                 if link.peer is None:
                     link.abort()
                 raise
-            if mine:
-                await wait(pause * (0.5 + self.rng.random()))
+            if mine or peer in self.strangers:
+                long = STRANGER_S if peer in self.strangers else pause
+                await wait(long * (0.5 + self.rng.random()))
             pause = min(pause * 2, REDIAL_MAX_S)
 
     async def _keep_alive(self) -> None:
@@ -385,9 +386,10 @@ class _Link:
             if frame.kind is not Kind.PEER_HELLO:
                 raise ProtocolError(f"{self.connection.remote} began with {frame.kind.name}, not PEER_HELLO")
             peer = self.links.check_hello(frame.header, self)
+            self.links.take_lineage(frame.header)
         except LogboomError as error:
             log.warning("peer_refused", error=str(error), code=error.code)
-            if error.fields.get("gone"):
+            if error.fields.get("gone") or isinstance(error, LineageMismatch):
                 self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
                 self.connection.close()
             else:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from logboom.settings import ClusterSettings, PartitionSettings
+from logboom.errors import ConfigError
+from logboom.settings import ClusterSettings, Member, PartitionSettings, Settings
 
 
 def settings_digest(cluster: ClusterSettings) -> bytes:
@@ -18,6 +19,15 @@ def settings_digest(cluster: ClusterSettings) -> bytes:
     shared = msgspec.structs.asdict(msgspec.structs.replace(cluster, members=()))
     shared["overrides"] = {key: _older(msgspec.structs.asdict(kind)) for key, kind in sorted(cluster.overrides.items())}
     return hashlib.blake2b(msgspec.json.encode(_older(shared)), digest_size=16).digest()
+
+
+def member_of(settings: Settings) -> Member:
+    """The node that these settings are of, as the cluster's settings name it. Raises ConfigError."""
+    for member in settings.cluster.members:
+        if member.id == settings.node.id:
+            return member
+    known = ", ".join(m.id for m in settings.cluster.members) or "none"
+    raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
 
 
 def _older(fields: dict[str, Any]) -> dict[str, Any]:

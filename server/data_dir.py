@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from logboom.errors import ConfigError, IncompatibleVersion, WrongNode
+import msgspec
+
+from logboom.errors import ConfigError, IncompatibleVersion, Unavailable, WrongNode
 from ports.disk import Disk, Lock
 from server.manifest import FORMAT_VERSION, Manifest, decode, encode
 
@@ -50,6 +53,21 @@ class DataDir:
         """From now on this is what the directory holds. As a whole or not at all."""
         self._disk.replace_file(self.path / MANIFEST, encode(manifest))
         self.manifest = manifest
+
+    def lineage(self) -> str:
+        """Which history of the cluster the data are of."""
+        return self.manifest.lineage or ""
+
+    def take_lineage(self, lineage: str, *, fatal: Callable[[BaseException], None]) -> None:
+        """A node that joins is of this history from now on. Durable on return; raises Unavailable when it cannot be.
+
+        Called on the loop: once in a node's life, before it has anything else to do.
+        """
+        try:
+            self.adopt(msgspec.structs.replace(self.manifest, lineage=lineage))
+        except OSError as error:
+            fatal(error)
+            raise Unavailable(f"{self.path}: {error.strerror or error}") from error
 
     @property
     def journal(self) -> Path:

@@ -16,13 +16,15 @@ import msgspec
 from logboom.config import PARTITIONS_MAX
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ClusterSettings
-from logboom.types import DurabilityMode, NodeId
+from logboom.types import DurabilityMode, NodeId, is_lineage
 from raftlog.voids import Void
 
-FORMAT_VERSION: Final = 3
-"""1 was a file called identity.json, with neither a checksum nor the rest."""
+FORMAT_VERSION: Final = 4
+"""Of another history than the first. 1 was a file called identity.json, with neither a checksum nor the rest."""
+BEFORE_LINEAGE: Final = 3
+"""Written in a cluster's first history, once something was declared void."""
 BEFORE_VOIDS: Final = 2
-"""Written as long as nothing was declared void."""
+"""Written as long as nothing was."""
 
 
 class VoidBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From partition 0 on."""
     voids: tuple[VoidBatch, ...] = ()
     """The last ones."""
+    lineage: str | None = ""
+    """Of the history that the data are of; empty: the cluster's first. None: a node that joins, and has met nobody."""
 
     @staticmethod
     def of(node: NodeId, cluster: ClusterSettings, *, joins: bool = False) -> Manifest:
@@ -66,7 +70,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cluster=cluster.id,
             members=() if joins else tuple(sorted(member.id for member in cluster.members)),
             partitions=tuple(Kind(sum(1 for _ in same), *kind) for kind, same in kinds),
+            lineage=None if joins else "",
         )
+
+    @property
+    def version(self) -> int:
+        """The oldest format that can say this."""
+        if self.lineage != "":
+            return FORMAT_VERSION
+        return BEFORE_LINEAGE if self.voids else BEFORE_VOIDS
 
     def with_voids(self, voids: Iterable[Void]) -> Manifest:
         """That says what was declared void."""
@@ -134,9 +146,10 @@ def _check(partition: int, had: Kind | None, wanted: Kind | None, partitions: in
 def encode(manifest: Manifest) -> bytes:
     """The file."""
     fields = msgspec.to_builtins(manifest)
-    if not manifest.voids:
-        del fields["voids"]
-    return sealed(fields | {"format": FORMAT_VERSION if manifest.voids else BEFORE_VOIDS})
+    for name, without in (("voids", ()), ("lineage", "")):
+        if fields[name] == without:
+            del fields[name]
+    return sealed(fields | {"format": manifest.version})
 
 
 def decode(raw: bytes, *, path: str) -> Manifest:
@@ -150,7 +163,7 @@ def decode(raw: bytes, *, path: str) -> Manifest:
         raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
     if not whole:
         raise CorruptData(f"{path} does not match its checksum: restore it, or the node from a peer", path=path)
-    if version not in (FORMAT_VERSION, BEFORE_VOIDS):
+    if version not in (FORMAT_VERSION, BEFORE_LINEAGE, BEFORE_VOIDS):
         raise IncompatibleVersion(
             f"{path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",
             found=version,
@@ -161,7 +174,7 @@ def decode(raw: bytes, *, path: str) -> Manifest:
         found = msgspec.convert(fields, Manifest)
     except msgspec.ValidationError as error:
         raise CorruptData(f"{path} is no manifest: {error}", path=path) from error
-    if bool(found.voids) != (version == FORMAT_VERSION):
+    if not (found.lineage is None or is_lineage(found.lineage)) or encode(found) != raw:
         raise CorruptData(f"{path} is no manifest of format {version}", path=path)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,20 +28,21 @@ from dispatcher.snapshots import Snapshots
 from dispatcher.snapshotting import Snapshotting
 from dispatcher.watermarks import Watermarks
 from logboom import certs
-from logboom.errors import ConfigError, IndexCompacted, LogboomError
-from logboom.settings import Member, Settings
+from logboom.errors import IndexCompacted, LogboomError
+from logboom.settings import Settings
 from logboom.types import GlobalLogIndex, NodeId
 from ports.net import ConnectionLimits, Listener
 from ports.timers import wait
 from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
+from raftlog.hello import Identity
 from raftlog.journal import Journal
-from raftlog.links import Identity, Links
+from raftlog.links import Links
 from raftlog.membership import Membership, Rejoining
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import ParentState
 from raftlog.voids import Voids
-from server.agreement import settings_digest
+from server.agreement import member_of, settings_digest
 from server.data_dir import DataDir
 from server.faults import drop_hook
 from server.install import Intent, install_logs
@@ -67,7 +69,7 @@ class Node:
         """Open and recover everything on disk (blocking). Raises typed errors; the process has to end then."""
         self.settings = settings
         self.fatal = fatal
-        self.member = _member(settings)
+        self.member = member_of(settings)
         self.node_id = NodeId(self.member.id)
         self.world = (
             world if world is not None else real_world(page_cache_bytes=settings.log.page_cache_bytes, fatal=fatal)
@@ -103,7 +105,7 @@ class Node:
         self.parent = ParentState.decode(self.journal.base.state)
         self.membership = self._membership(manifest)
         begun = self.data_dir.manifest
-        manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids)
+        manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids, lineage=begun.lineage)
         self._check_begin()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
@@ -315,6 +317,7 @@ class Node:
         taking = Snapshotting(
             settings=settings,
             cluster=cluster,
+            lineage=self.data_dir.lineage,
             store=self.sets,
             compaction=compaction,
             workers=pipeline.workers,
@@ -331,6 +334,7 @@ class Node:
         installing = Installing(
             settings=settings,
             cluster=cluster,
+            lineage=self.data_dir.lineage,
             peers=lambda: raft.engine.peers,
             store=self.sets,
             log_of=pipeline.partitioning.log_of,
@@ -401,7 +405,9 @@ class Node:
             journal=self.journal,
             payloads=pipeline.payloads,
             links_of=lambda events: Links(
-                identity=Identity(self.node_id, settings.cluster.id, settings_digest(settings.cluster)),
+                identity=Identity(
+                    self.node_id, settings.cluster.id, settings_digest(settings.cluster), self.data_dir.manifest.lineage
+                ),
                 members={},
                 network=self.network,
                 clock=self.clock,
@@ -418,6 +424,7 @@ class Node:
                 tls=self.tls[1] if self.tls else None,
                 events=events,
                 drop=drop_hook(),
+                adopt=partial(self.data_dir.take_lineage, fatal=self.fatal),
             ),
             group=lambda synced: GroupSync(
                 journal=self.journal,
@@ -438,14 +445,6 @@ class Node:
             events=pipeline,
             fatal=self.fatal,
         )
-
-
-def _member(settings: Settings) -> Member:
-    for member in settings.cluster.members:
-        if member.id == settings.node.id:
-            return member
-    known = ", ".join(m.id for m in settings.cluster.members) or "none"
-    raise ConfigError(f"node.id {settings.node.id!r} is not a member; members: {known}", path="node.id")
 
 
 def _tls_trouble(error: str) -> None:

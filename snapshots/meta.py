@@ -5,6 +5,7 @@ A ``.set`` file, little-endian (docs/disk-format.md)::
     head    magic "LBSNAP", version u16, partitions u32, machine names u16, cluster bytes u16, parent bytes u32,
             global index, Raft index, Raft term, bytes of the states file, created ms u64 each, states digest 16
     cluster id, utf-8
+    lineage 16, in version 2 alone: of a cluster that was restored
     names   of state machines, ascending: length u8, utf-8
     rows    one per partition, ascending: partition id u32, name u16, applied index, applied global index,
             offset, length u64 each, digest 16
@@ -25,11 +26,22 @@ import msgspec
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.state_machine import Position
-from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex, RaftIndex, Term
+from logboom.types import (
+    DIGEST_BYTES,
+    LINEAGE_BYTES,
+    GlobalLogIndex,
+    PartitionId,
+    PartitionLogIndex,
+    RaftIndex,
+    Term,
+    is_lineage,
+)
 from ports.invariant import invariant
 
 MAGIC: Final = b"LBSNAP"
-VERSION: Final = 1
+VERSION: Final = 2
+FIRST_LINEAGE: Final = 1
+"""Written as long as the cluster has not been restored; has no lineage in it."""
 HEAD: Final = struct.Struct("<6sHIHHIQQQQQ16s")
 ROW: Final = struct.Struct("<IHQQQQ16s")
 CRC: Final = struct.Struct("<I")
@@ -82,6 +94,8 @@ class SetMeta(msgspec.Struct, frozen=True):
     """BLAKE3-128 of the states file."""
     created_ms: int
     """Wall clock of the node that wrote it, ms since the epoch: a label and no more."""
+    lineage: str = ""
+    """Of the history that it belongs to (docs/decisions/0030-lineage.md)."""
 
 
 def encode(meta: SetMeta) -> bytes:
@@ -92,7 +106,8 @@ def encode(meta: SetMeta) -> bytes:
     numbers = {name: number for number, name in enumerate(names)}
     cluster = meta.cluster.encode()
     head = HEAD.pack(
-        MAGIC, VERSION, len(meta.partitions), len(names), len(cluster), len(meta.parent),
+        MAGIC, VERSION if meta.lineage else FIRST_LINEAGE, len(meta.partitions), len(names), len(cluster),
+        len(meta.parent),
         meta.global_index, meta.raft_index, meta.raft_term, meta.states_bytes, meta.created_ms, meta.states_digest,
     )  # fmt: skip
     rows = [
@@ -103,7 +118,7 @@ def encode(meta: SetMeta) -> bytes:
         for each in meta.partitions
     ]  # fmt: skip
     listed = [bytes([len(raw)]) + raw for raw in map(str.encode, names)]
-    body = b"".join([head, cluster, *listed, *rows, meta.parent])
+    body = b"".join([head, cluster, bytes.fromhex(meta.lineage), *listed, *rows, meta.parent])
     return body + CRC.pack(google_crc32c.value(body))
 
 
@@ -112,7 +127,7 @@ def decode(raw: bytes, *, path: str) -> SetMeta:
     if raw[: len(MAGIC)] != MAGIC or len(raw) < HEAD.size + CRC.size:
         raise CorruptData(f"{path}: not a snapshot set", path=path, offset=0)
     version = HEAD.unpack_from(raw)[1]
-    if version != VERSION:
+    if version not in (VERSION, FIRST_LINEAGE):
         raise IncompatibleVersion(
             f"{path}: snapshot set of format {version}; this release reads {VERSION}. Nothing was changed",
             found=version,
@@ -133,9 +148,11 @@ def decode(raw: bytes, *, path: str) -> SetMeta:
 
 def _parsed(body: bytes) -> SetMeta:
     """Raises IndexError or ValueError."""
-    _, _, count, kinds, cluster_bytes, parent_bytes, *numbers, states_digest = HEAD.unpack_from(body)
+    _, version, count, kinds, cluster_bytes, parent_bytes, *numbers, states_digest = HEAD.unpack_from(body)
     global_index, raft_index, raft_term, states_bytes, created_ms = numbers
-    names, rows = _names(body, HEAD.size + cluster_bytes, kinds)
+    lineage_at = HEAD.size + cluster_bytes
+    names_at = lineage_at + (LINEAGE_BYTES if version == VERSION else 0)
+    names, rows = _names(body, names_at, kinds)
     end = rows + count * ROW.size
     if end + parent_bytes != len(body):
         raise ValueError(f"{len(body)} bytes, {end + parent_bytes} expected")
@@ -143,7 +160,8 @@ def _parsed(body: bytes) -> SetMeta:
     if len({each.state_machine for each in partitions}) != len(names):
         raise ValueError("names of state machines that no partition has")
     return SetMeta(
-        cluster=body[HEAD.size : HEAD.size + cluster_bytes].decode(),
+        cluster=body[HEAD.size : lineage_at].decode(),
+        lineage=body[lineage_at:names_at].hex(),
         global_index=global_index,
         raft_index=raft_index,
         raft_term=raft_term,
@@ -180,6 +198,8 @@ def _wrong(meta: SetMeta) -> str | None:
         return "numbers out of range"
     if not 1 <= len(meta.cluster.encode()) < 1 << 16 or len(meta.parent) >= 1 << 32:
         return "a cluster id or parent state of impossible length"
+    if not is_lineage(meta.lineage):
+        return "a lineage that cannot be"
     if len(meta.states_digest) != DIGEST_BYTES:
         return "a digest of another length"
     before, end = -1, STATES_HEADER_BYTES

@@ -37,8 +37,9 @@ from partitions.log import PartitionLog
 from ports.net import ConnectionLimits
 from raftlog import messages
 from raftlog.entry import ROUTE, pack_routes
+from raftlog.hello import Identity
 from raftlog.journal import Journal
-from raftlog.links import Identity, Links, _Link
+from raftlog.links import Links, _Link
 from raftlog.repair import Repair
 
 KINDS: Final = list(Kind)

@@ -50,6 +50,11 @@ def backup(target: Target, directory: Path, node: str | None, resume: bool, byte
 @click.option("--data-dir", help="Where the node keeps its data: empty, or not there yet.")
 @click.option("-g", "--global-index", type=click.IntRange(0), help="Which set; else the newest.")
 @click.option("--as-cluster", is_flag=True, help="Into a cluster with another id.")
+@click.option(
+    "--lineage",
+    default="",
+    help="A word of your own, the same on all nodes: tells this restore from an earlier one of the same set.",
+)
 @output_option
 def restore(
     directory: Path,
@@ -58,10 +63,12 @@ def restore(
     data_dir: str | None,
     global_index: int | None,
     as_cluster: bool,
+    lineage: str,
     output: str,
 ) -> None:
     """Make a node's data directory from a backup, on its machine, before it is started.
 
+    It begins another history of the cluster: nodes, backups and clients' tokens of before are refused by it.
     Every node of the cluster is restored from the same set, then all are started. Their number, ids and addresses may
     be others than before; the partitions may not.
     """
@@ -69,6 +76,6 @@ def restore(
     config.check_node(settings)
     with progress_bar("restore") as progress:
         done = server_module("server.offline.restore").restore(
-            directory, settings, global_index=global_index, as_cluster=as_cluster, progress=progress
+            directory, settings, global_index=global_index, as_cluster=as_cluster, token=lineage, progress=progress
         )
     print_one({"directory": str(directory), **done._asdict()}, output)

@@ -23,6 +23,7 @@ from logboom.cli.cursors import cursor_row
 from logboom.client.reads import watermark_of
 from logboom.errors import InvalidRequest, LogboomError, Unavailable
 from logboom.sync_client import SyncClient
+from logboom.types import lineage_shown
 
 EXIT_UNHEALTHY = 5
 CURSORS_S = 2.0
@@ -96,6 +97,7 @@ def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any
         "scrub": _scrub(answer.get("scrub")),
         "uptime_s": round(answer["uptime_s"], 1),
         "version": answer["version"],
+        "lineage": lineage_shown(answer.get("lineage", "")),
     }
 
 

@@ -15,6 +15,7 @@ from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
 from logboom.errors import (
     InvalidRequest,
+    LineageMismatch,
     LogboomError,
     NoSuchPartition,
     NotLeader,
@@ -22,7 +23,7 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import is_address
+from logboom.types import Token, is_address, lineage_shown
 from logboom.wire import Kind
 
 T = TypeVar("T")
@@ -63,6 +64,10 @@ class Cluster:
     ) -> None:
         self.endpoints = parse_endpoints(endpoints)
         self.id: str | None = None
+        self.lineage: str | None = None
+        """Which history of the cluster; None: no node has said it."""
+        self.settled = False
+        """It is that one for good: a node that has a leader has said so, or something was seen of it."""
         self.members: dict[str, str] = {}
         self._members_at = [0, 0]
         """Term and Raft index of the entry that says so."""
@@ -135,7 +140,7 @@ class Cluster:
             if self.closed:
                 raise InvalidRequest(CLOSED) from None  # by ``close``: whoever waits for this was not cancelled
             raise
-        except Unavailable:
+        except (Unavailable, LineageMismatch):
             pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
             pause = min(pause, DOWN_MAX_S)
             self._down[address] = (self.now + pause * (0.5 + self._rng.random()), pause)
@@ -152,10 +157,15 @@ class Cluster:
             address, tls=current(self._tls), timeout=CONNECT_S, token=self._token, cluster=self.id
         )
         self._made[next(self._serial)] = opened
-        self._learn(opened.welcome)
+        try:
+            self._learn(opened.welcome)
+        except LineageMismatch:
+            opened.close()
+            raise
         return opened
 
     def _learn(self, welcome: dict[str, Any]) -> None:
+        self._learn_lineage(welcome)
         self.id = welcome.get("cluster", self.id)
         self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
         if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
@@ -163,6 +173,30 @@ class Cluster:
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
+
+    def _learn_lineage(self, welcome: dict[str, Any]) -> None:
+        """Raises LineageMismatch for a node of another history: what was seen of one says nothing about the other.
+
+        A node that follows nobody may be one from before a restore: what it says holds until one that does speaks.
+        """
+        lineage = welcome.get("lineage", "")  # an older release knows of none: it is in the first
+        if lineage is None:
+            return
+        followed = welcome.get("leader") is not None
+        if self.lineage not in (None, lineage):
+            if self.settled or not followed:
+                raise LineageMismatch(
+                    f"{welcome.get('node')} is of another history of the cluster ({lineage_shown(lineage)}) than what "
+                    f"this client has seen ({lineage_shown(self.lineage)}): it was restored. Make a new client; stop "
+                    "nodes from before the restore",
+                    cluster=self.lineage,
+                    expected=lineage,
+                )
+            for each in self._live():
+                each.close()
+            self.members, self._members_at, self.partitions, self._leader = {}, [0, 0], [], None
+        self.lineage = lineage
+        self.settled |= followed
 
     def _learn_members(self, members: dict[str, str], at: list[int] | None) -> None:
         if at is None:
@@ -358,6 +392,22 @@ class Cluster:
 
         if self.id is None:
             await self.retry(self.any, said, deadline=deadline)
+
+    async def check_token(self, token: Token, *, deadline: float) -> None:
+        """Raises LineageMismatch for one of another cluster, or of another history of this one."""
+        if self.id not in (None, token.cluster):
+            raise LineageMismatch(
+                f"an index of cluster {token.cluster!r} says nothing about {self.id!r}",
+                cluster=token.cluster,
+                expected=self.id,
+            )
+        if self.lineage not in (None, token.lineage):
+            raise LineageMismatch(
+                f"an index of another history of this cluster ({lineage_shown(token.lineage)}) says nothing about this "
+                f"one ({lineage_shown(self.lineage)}): it was restored",
+                cluster=token.lineage,
+                expected=self.lineage,
+            )
 
     async def _unknown(self, error: NoSuchPartition, *, refreshed: bool) -> LogboomError:
         """What to make of it: a node may not have heard yet of a partition that was just created."""

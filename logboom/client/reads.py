@@ -14,7 +14,7 @@ from logboom.client.log_batches import LogBatch
 from logboom.client.streams import LogStreams
 from logboom.client.streams import close as close_now
 from logboom.commands import Value, unpack_numbers
-from logboom.errors import DeadlineExceeded, InvalidRequest, LineageMismatch
+from logboom.errors import DeadlineExceeded, InvalidRequest
 from logboom.records import RecordBlock
 from logboom.types import (
     GlobalLogIndex,
@@ -79,21 +79,19 @@ class Reader(LogStreams):
 
     def seen(self, global_index: int) -> None:
         """Remember what has been seen."""
+        self._cluster.settled = True
         if global_index > self.last_seen:
             self.last_seen = GlobalLogIndex(global_index)
 
-    def _mode(self, *, at_least: AtLeast, stale: bool, max_staleness: float | None) -> dict[str, Any]:
+    async def _mode(
+        self, *, at_least: AtLeast, stale: bool, max_staleness: float | None, deadline: float
+    ) -> dict[str, Any]:
         if stale:
             if at_least is not None or max_staleness is not None:
                 raise InvalidRequest("a read is stale, or as new as an index or a time, not both")
             return {"read": "stale", "at_least": 0}
         if isinstance(at_least, Token):
-            if self._cluster.id not in (None, at_least.cluster):
-                raise LineageMismatch(
-                    f"an index of cluster {at_least.cluster!r} says nothing about {self._cluster.id!r}",
-                    cluster=at_least.cluster,
-                    expected=self._cluster.id,
-                )
+            await self._cluster.check_token(at_least, deadline=deadline)
             at_least = at_least.global_index
         index = self.last_seen if at_least == "session" else at_least or 0
         if max_staleness is not None:
@@ -113,7 +111,7 @@ class Reader(LogStreams):
         deadline: float,
     ) -> list[Value | None]:
         """Values in the order of ``keys``; None where there is none. Raises RecordTooLarge: a node would take fewer."""
-        mode = self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness)
+        mode = await self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness, deadline=deadline)
 
         if not keys:
             return []
@@ -179,7 +177,7 @@ class Reader(LogStreams):
         deadline: float,
     ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
         """The same in columns: the global index of the view, and keys with encoded values."""
-        mode = self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness)
+        mode = await self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness, deadline=deadline)
         header = {
             "partition": partition_id,
             "prefix": prefix,
@@ -223,7 +221,7 @@ class Reader(LogStreams):
         deadline: float,
     ) -> AsyncIterator[ViewEntry]:
         """See Client.scan_view."""
-        mode = self._mode(at_least=at_least, stale=False, max_staleness=None)
+        mode = await self._mode(at_least=at_least, stale=False, max_staleness=None, deadline=deadline)
         header = {"partitions": list(partitions), "prefix": prefix, "start": start, "end": end, "limit": 0, **mode}
         own: list[NodeConnection] = []
 

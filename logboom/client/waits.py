@@ -204,7 +204,9 @@ class Waits:
         if isinstance(target, datetime):
             target = await self._index_at(target, deadline)
         elif isinstance(target, Token):
-            header["cluster"], target = target.cluster, target.global_index
+            await self._cluster.check_token(target, deadline=deadline)  # a node may be of a release that does not
+            header |= {"cluster": target.cluster, "lineage": target.lineage}
+            target = target.global_index
         vector = _vector(target)
         highest = target if isinstance(target, int) else max(vector.values(), default=0)
         if isinstance(target, int) or partitions is not None:

@@ -81,7 +81,9 @@ def backup(
     disk.make_directory(directory)
     with locked(disk, directory):
         target = BackupDir(disk, directory)
-        target.claim(str(client.status(timeout=timeout)["cluster"]))
+        about = client.status(timeout=timeout)
+        cluster, lineage = str(about["cluster"]), str(about.get("lineage") or "")
+        target.check(cluster, lineage)
         source = _Source(client, node, timeout, bytes_per_s)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
         global_index = source.find(begun)
@@ -97,6 +99,7 @@ def backup(
                 )
             if source.find([global_index], patience=timeout) is None:
                 raise Unavailable(f"no node that may be asked has the snapshot at {global_index}")
+        target.claim(cluster, lineage)
         target.remove_unfinished(but=global_index)
         return _Copy(target, source, global_index, progress, before).run()
 
@@ -249,6 +252,7 @@ class _Copy:
         contents = self._target.contents
         if contents is None or meta.cluster != contents.cluster or meta.global_index != self._global_index:
             raise ProtocolError(f"asked for the snapshot at {self._global_index}, got another")
+        self._target.check(meta.cluster, meta.lineage)
         self._check_partitions({each.partition_id for each in meta.partitions})
         for known in store.sets():
             if known.global_index == self._global_index:

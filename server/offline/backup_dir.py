@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, is_lineage, lineage_shown
 from partitions.batch import Batch
 from ports.disk import Disk
 from raftlog.journal import cluster_hash
@@ -31,7 +31,9 @@ from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, enc
 from snapshots.meta import SetMeta
 from snapshots.store import NAME, SnapshotStore
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Of another history than the cluster's first; 1 has no lineage in it."""
+FIRST_LINEAGE: Final = 1
 INDEX: Final = "backup.json"
 LOGS: Final = "logs"
 LOCK: Final = "lock"
@@ -65,12 +67,15 @@ class Contents(NamedTuple):
     cluster: str
     sets: tuple[Kept, ...]
     """Ascending by global index."""
+    lineage: str = ""
+    """Of the one history of the cluster that all of it is of."""
 
 
 def encode_contents(contents: Contents) -> bytes:
     """The file."""
     rows = [msgspec.to_builtins(each) for each in contents.sets]
-    return sealed({"format": FORMAT, "cluster": contents.cluster, "sets": rows})
+    fields: dict[str, Any] = {"format": FIRST_LINEAGE, "cluster": contents.cluster, "sets": rows}
+    return sealed(fields | ({"format": FORMAT, "lineage": contents.lineage} if contents.lineage else {}))
 
 
 def decode_contents(raw: bytes, *, path: str) -> Contents:
@@ -84,7 +89,7 @@ def decode_contents(raw: bytes, *, path: str) -> Contents:
         raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
     if not whole:
         raise CorruptData(f"{path} does not match its checksum", path=path)
-    if version != FORMAT:
+    if version not in (FORMAT, FIRST_LINEAGE):
         raise IncompatibleVersion(
             f"{path} has format {version}; this release reads {FORMAT}. Nothing was changed",
             found=version,
@@ -93,11 +98,14 @@ def decode_contents(raw: bytes, *, path: str) -> Contents:
     try:
         cluster = msgspec.convert(fields.get("cluster"), str)
         sets = msgspec.convert(fields.get("sets"), tuple[Kept, ...])
+        lineage = msgspec.convert(fields.get("lineage", ""), str)
     except msgspec.ValidationError as error:
         raise CorruptData(f"{path} is no list of a backup: {error}", path=path) from error
     if sorted({each.global_index for each in sets}) != [each.global_index for each in sets]:
         raise CorruptData(f"{path}: its sets are not in order", path=path)
-    return Contents(cluster, sets)
+    if not is_lineage(lineage) or bool(lineage) != (version == FORMAT):
+        raise CorruptData(f"{path} is no list of a backup of format {version}", path=path)
+    return Contents(cluster, sets, lineage)
 
 
 class BackupDir:
@@ -118,12 +126,23 @@ class BackupDir:
                 raise WrongNode(f"{path} is not empty and has no {INDEX}: not a backup directory")
         self.store = SnapshotStore(disk, path)
 
-    def claim(self, cluster: str) -> None:
-        """It is of this cluster from now on. Raises WrongNode if it is another's."""
+    def claim(self, cluster: str, lineage: str = "") -> None:
+        """It is of this history of this cluster from now on. Raises WrongNode if it is another's."""
+        self.check(cluster, lineage)
         if self.contents is None:
-            self._write(Contents(cluster, ()))
-        elif self.contents.cluster != cluster:
+            self._write(Contents(cluster, (), lineage))
+
+    def check(self, cluster: str, lineage: str) -> None:
+        """Raises WrongNode if it is of another cluster, or of another history of it."""
+        if self.contents is None:
+            return
+        if self.contents.cluster != cluster:
             raise WrongNode(f"{self.path} is a backup of cluster {self.contents.cluster!r}, not of {cluster!r}")
+        if self.contents.lineage != lineage:
+            raise WrongNode(
+                f"{self.path} is of another history of {cluster!r} ({lineage_shown(self.contents.lineage)}) than the "
+                f"cluster is now ({lineage_shown(lineage)}): a cluster that was restored needs a new directory"
+            )
 
     def complete(self, meta: SetMeta) -> None:
         """All of a set, and of the logs up to it, is here. What was removed by hand is listed no more."""
@@ -132,7 +151,7 @@ class BackupDir:
         there = {each.global_index for each in self.store.sets()} | {each.global_index for each in self.store.damaged}
         listed = [each for each in self.contents.sets if each.global_index in there]
         sets = {each.global_index: each for each in (*listed, Kept.of(meta))}
-        self._write(Contents(self.contents.cluster, tuple(sets[index] for index in sorted(sets))))
+        self._write(self.contents._replace(sets=tuple(sets[index] for index in sorted(sets))))
 
     def remove_unfinished(self, *, but: GlobalLogIndex) -> None:
         """Sets of backups that came to nothing: not listed, and the logs up to them are not here.

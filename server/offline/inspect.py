@@ -165,9 +165,9 @@ def _snapshot(path: Path, raw: bytes) -> Inspected:
     parent = ParentState.decode(meta.parent)
     tails = parent.tails
     about = {
-        "path": str(path), "cluster": meta.cluster, "global_index": meta.global_index, "raft_index": meta.raft_index,
-        "raft_term": meta.raft_term, "created_ms": meta.created_ms, "states_bytes": meta.states_bytes,
-        "states_digest": meta.states_digest.hex(),
+        "path": str(path), "cluster": meta.cluster, "lineage": meta.lineage, "global_index": meta.global_index,
+        "raft_index": meta.raft_index, "raft_term": meta.raft_term, "created_ms": meta.created_ms,
+        "states_bytes": meta.states_bytes, "states_digest": meta.states_digest.hex(),
         "voids": [[v.partition_id, v.first_index, v.last_index, v.digest.hex(), v.applied] for v in parent.voids.kept],
     }  # fmt: skip
     rows = [
@@ -201,7 +201,8 @@ def _places(path: Path, raw: bytes) -> Inspected:
 
 def _backup(path: Path, raw: bytes) -> Inspected:
     contents = decode_contents(raw, path=str(path))
-    return {"path": str(path), "cluster": contents.cluster}, [msgspec.to_builtins(each) for each in contents.sets]
+    about = {"path": str(path), "cluster": contents.cluster, "lineage": contents.lineage}
+    return about, [msgspec.to_builtins(each) for each in contents.sets]
 
 
 def _batches(path: Path, raw: bytes) -> Inspected:

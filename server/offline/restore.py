@@ -6,6 +6,7 @@ node that has nothing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,7 +16,15 @@ import msgspec
 from dispatcher.partitioning import kind_of
 from logboom.errors import ConfigError, CorruptData, IndexCompacted, WrongNode
 from logboom.settings import ClusterSettings, LogSettings, Settings
-from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import (
+    LINEAGE_BYTES,
+    NO_DIGEST,
+    DurabilityMode,
+    GlobalLogIndex,
+    NodeId,
+    PartitionId,
+    PartitionLogIndex,
+)
 from partitions.log import PartitionLog
 from ports.disk import Disk
 from raftlog.parent_state import ParentState, Tail
@@ -46,6 +55,8 @@ class Restored(NamedTuple):
     """Of states."""
     batches: int
     """Of logs."""
+    lineage: str
+    """Of the history that begins here: the same for whoever restores this set."""
 
 
 def restore(
@@ -54,9 +65,12 @@ def restore(
     *,
     global_index: int | None = None,
     as_cluster: bool = False,
+    token: str = "",
     progress: Progress = silent,
 ) -> Restored:
     """Of the node that ``settings`` describe, from a backup's set (None: the newest).
+
+    ``token`` tells one restore of a set from another; the same on all nodes.
 
     Raises WrongNode for the backup of another cluster, unless ``as_cluster``, or a directory that is not empty;
     ConfigError for partitions that are not the backup's; IndexCompacted if there is no such set; CorruptData.
@@ -76,12 +90,21 @@ def restore(
         _check_empty(disk, target)
         disk.make_directory(target)
         with locked(disk, target):
-            work = _Restore(disk, source, target, settings, meta, progress)
+            lineage = lineage_of(meta, settings.cluster.id, token)
+            work = _Restore(disk, source, target, settings, meta, lineage, progress)
             work.states()
             for partition, run in runs.items():
                 work.log(partition, run)
             work.claim()
-    return Restored(settings.node.id, str(target), meta.global_index, meta.states_bytes, work.batches)
+    return Restored(settings.node.id, str(target), meta.global_index, meta.states_bytes, work.batches, lineage)
+
+
+def lineage_of(meta: SetMeta, cluster: str, token: str) -> str:
+    """Of the history that begins with this set: whoever restores it finds the same, and no other restore does."""
+    # Not created_ms: the set of another node's is the same.
+    said = (cluster, token, meta.cluster, meta.lineage, meta.global_index, meta.raft_index, meta.raft_term)
+    raw = msgspec.json.encode([*said, meta.states_digest.hex()])
+    return hashlib.blake2b(raw, digest_size=LINEAGE_BYTES, person=b"logboom lineage").hexdigest()
 
 
 def _chosen(source: BackupDir, global_index: int | None) -> SetMeta:
@@ -132,20 +155,30 @@ class _Restore:
     """Into one directory, which is empty."""
 
     def __init__(
-        self, disk: Disk, source: BackupDir, target: Path, settings: Settings, meta: SetMeta, progress: Progress
+        self,
+        disk: Disk,
+        source: BackupDir,
+        target: Path,
+        settings: Settings,
+        meta: SetMeta,
+        lineage: str,
+        progress: Progress,
     ) -> None:
         self._disk = disk
         self._source = source
         self._target = target
         self._settings = settings
         self._meta = meta
+        self._lineage = lineage
         self._progress = progress
         self.batches = 0
 
     def states(self) -> None:
         """The set: copied, then read again and compared as a whole."""
         global_index = GlobalLogIndex(self._meta.global_index)
-        meta = msgspec.structs.replace(self._meta, cluster=self._settings.cluster.id, parent=_parent(self._meta))
+        meta = msgspec.structs.replace(
+            self._meta, cluster=self._settings.cluster.id, lineage=self._lineage, parent=_parent(self._meta)
+        )
         store = SnapshotStore(self._disk, self._target / "snapshots")
         source, copy = self._source.store.open_states(global_index), store.receive(global_index)
         try:
@@ -217,6 +250,7 @@ class _Restore:
         """The directory is a node's from now on: what its first start does is written down before."""
         Intent(self._disk, self._target).write(GlobalLogIndex(self._meta.global_index))
         manifest = Manifest.of(NodeId(self._settings.node.id), self._settings.cluster)
+        manifest = msgspec.structs.replace(manifest, lineage=self._lineage)
         self._disk.replace_file(self._target / MANIFEST, encode_manifest(manifest))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import lineage_shown
 from ports.disk import Disk
 from raftlog.parent_state import EMPTY, ParentState
 from server.offline.findings import Report
@@ -12,9 +13,12 @@ from snapshots.meta import SetMeta
 from snapshots.states import verify_states
 from snapshots.store import SnapshotStore
 
+Owner = tuple[str, str | None]
+"""Cluster, and which history of it."""
 
-def check_sets(disk: Disk, directory: Path, *, cluster: str | None, advice: str, report: Report) -> list[SetMeta]:
-    """Read all of every set; returns those that are sound. ``disk`` must take no changes; ``cluster`` None: any."""
+
+def check_sets(disk: Disk, directory: Path, *, owner: Owner | None, advice: str, report: Report) -> list[SetMeta]:
+    """Read all of every set; returns those that are sound. ``disk`` must take no changes; ``owner`` None: any."""
     try:
         store = SnapshotStore(disk, directory)
     except IncompatibleVersion as error:
@@ -22,11 +26,11 @@ def check_sets(disk: Disk, directory: Path, *, cluster: str | None, advice: str,
         return []
     for damaged in store.damaged:
         report.error(directory, damaged.error, advice)
-    return [meta for meta in store.sets() if _is_sound(directory, store, meta, cluster, advice, report)]
+    return [meta for meta in store.sets() if _is_sound(directory, store, meta, owner, advice, report)]
 
 
 def _is_sound(
-    directory: Path, store: SnapshotStore, meta: SetMeta, cluster: str | None, advice: str, report: Report
+    directory: Path, store: SnapshotStore, meta: SetMeta, owner: Owner | None, advice: str, report: Report
 ) -> bool:
     path = directory / f"{meta.global_index:020d}.set"
     report.count("sets")
@@ -42,8 +46,10 @@ def _is_sound(
         report.error(path, error, advice)
         return False
     wrong = None
-    if cluster is not None and meta.cluster != cluster:
-        wrong = f"it is of cluster {meta.cluster!r}, not {cluster!r}"
+    if owner is not None and meta.cluster != owner[0]:
+        wrong = f"it is of cluster {meta.cluster!r}, not {owner[0]!r}"
+    elif owner is not None and meta.lineage != owner[1]:
+        wrong = f"it is of another history ({lineage_shown(meta.lineage)}), not {lineage_shown(owner[1])}"
     elif (parent.global_index, parent.raft_index) != (meta.global_index, meta.raft_index):
         wrong = f"its parent state is of {parent.global_index}, it of {meta.global_index}"
     else:

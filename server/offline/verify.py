@@ -109,9 +109,8 @@ class _Node:
         if not self._disk.exists(directory):
             return []
         advice = "start the node: the next snapshot takes its place; until then this node cannot give it to others"
-        return check_sets(
-            self._disk, directory, cluster=manifest.cluster if manifest else None, advice=advice, report=self._report
-        )
+        owner = (manifest.cluster, manifest.lineage) if manifest else None
+        return check_sets(self._disk, directory, owner=owner, advice=advice, report=self._report)
 
     def _intent(self, sets: Collection[SetMeta]) -> SetMeta | None:
         """The set that the next start makes the node from."""

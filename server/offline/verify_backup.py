@@ -44,7 +44,8 @@ def verify_backup(path: Path, progress: Progress = silent) -> Report:
 def _check(disk: LookingDisk, path: Path, report: Report) -> None:
     contents = _contents(disk, path, report)
     cluster = None if contents is None else contents.cluster
-    sets = {int(m.global_index): m for m in check_sets(disk, path, cluster=cluster, advice=AGAIN, report=report)}
+    owner = None if contents is None else (contents.cluster, contents.lineage)
+    sets = {int(m.global_index): m for m in check_sets(disk, path, owner=owner, advice=AGAIN, report=report)}
     needed: dict[PartitionId, dict[End, int]] = {}
     voids: dict[PartitionId, list[Void]] = {}
     for kept in () if contents is None else contents.sets:

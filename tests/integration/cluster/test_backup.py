@@ -36,6 +36,8 @@ class World(NamedTuple):
     directory: Path
     first: Taken
     second: Taken
+    endpoints: str
+    """Of the cluster, which runs on."""
 
 
 def run(*args: object) -> Result:
@@ -82,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         assert not once(boom, 1)
         second = taken(cluster, boom, directory, "--node", "n2")
         assert done("backup", directory, "--endpoints", cluster.endpoints)["batches"] == 0  # nothing is new
-        yield World(directory, first, second)
+        yield World(directory, first, second, cluster.endpoints)
 
 
 def restored(cluster: LocalCluster, directory: Path, *options: object) -> None:
@@ -127,11 +129,7 @@ def test_a_set_that_was_removed_is_listed_no_more_by_the_next(world: World, tmp_
     for path in copy.glob(f"{world.first.global_index:020d}.*"):
         path.unlink()
     assert run("verify", copy).exit_code == 5
-    cluster = unstarted(tmp_path, 1)
-    restored(cluster, copy)
-    with cluster, cluster.client(timeout=20) as boom:
-        wait_for(lambda: states(cluster, boom, "n1") is not None)
-        done("backup", copy, "--endpoints", cluster.endpoints)
+    done("backup", copy, "--endpoints", world.endpoints)
     assert [each["global_index"] for each in json.loads((copy / "backup.json").read_text())["sets"]] == [
         world.second.global_index
     ]
@@ -194,12 +192,8 @@ def test_what_an_interrupted_backup_has_copied_counts(world: World, tmp_path: Pa
     logs = sorted((copy / "logs" / str(LOG)).glob("*.batches"))
     for each in (*logs[1:], *copy.glob(f"{listed[-1]['global_index']:020d}.*")):
         each.unlink()
-    cluster = unstarted(tmp_path, 1)
-    restored(cluster, world.directory)
-    with cluster, cluster.client(timeout=20) as boom:
-        wait_for(lambda: states(cluster, boom, "n1") is not None)
-        found = done("backup", copy, "--endpoints", cluster.endpoints)
-        assert found["batches"] == len(world.second.history) - len(world.first.history)
+    found = done("backup", copy, "--endpoints", world.endpoints)
+    assert found["batches"] == len(world.second.history) - len(world.first.history)
     assert json.loads(run("verify", copy, "-o", "json").stdout)["findings"] == []
 
 

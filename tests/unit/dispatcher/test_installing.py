@@ -139,6 +139,7 @@ class Target:
         self.installing = Installing(
             settings=SnapshotSettings(bytes_per_s=1 << 40),
             cluster=ClusterSettings(id="c", partitions=2),
+            lineage=str,
             peers=lambda: [NodeId("a"), NodeId("b")],
             store=self.store,
             log_of=self._log_of,

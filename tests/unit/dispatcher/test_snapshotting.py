@@ -100,6 +100,7 @@ class Bench:
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
+        self.lineage = ""
         self.slept = list[float]()
         self.counts = ApplyCounts()
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
@@ -109,6 +110,7 @@ class Bench:
         self.taking = Snapshotting(
             settings=SnapshotSettings(**{**NEVER, **settings}),
             cluster=ClusterSettings(id="c", partitions=partitions),
+            lineage=lambda: self.lineage,
             store=self.store,
             compaction=SimpleNamespace(start=lambda: self.compactions.append(1), close=close),  # type: ignore[arg-type]
             workers=self.workers,  # type: ignore[arg-type]

@@ -39,6 +39,7 @@ class World(Desk):
         self.failed: list[tuple[int, LogboomError]] = []
         self.raft = SimpleNamespace(admits=False)
         self.cluster = SimpleNamespace(id="here")
+        self.lineage: str | None = "ab" * 16
         self.clock = SimpleNamespace(monotonic=lambda: 0.0)
         self.node_id = "n1"
         self.waits = Waits(cast("Any", self), self, later=self._later)
@@ -142,6 +143,9 @@ class TestBarriers:
             ({"targets": 3}, InvalidRequest),
             ({"global_index": 1, "cluster": "elsewhere"}, LineageMismatch),
             ({"global_index": 1, "cluster": 3}, LineageMismatch),
+            ({"global_index": 1, "cluster": "here", "lineage": ""}, LineageMismatch),
+            ({"global_index": 1, "lineage": "cd" * 16}, LineageMismatch),
+            ({"global_index": 1, "lineage": 3}, LineageMismatch),
             ({"global_index": 1, "scope": "leader"}, NotLeader),
         ],
     )

@@ -26,6 +26,8 @@ class FakeNode:
         self.members: dict[str, str] = {}
         self.features: list[str] | None = None
         """None: of the first release."""
+        self.lineage: str | None = None
+        """None: of a release that knows of none."""
         self.leader: str | None = None
         self.address = ""
         self.frames: list[Frame] = []
@@ -134,6 +136,8 @@ class Session(asyncio.Protocol):
                 "partitions": [[p, "kv", "write_ahead"] for p in range(node.partitions)],
                 "frame_bytes": node.frame_bytes,
             }
+            if node.lineage is not None:
+                welcome["lineage"] = node.lineage
             if node.features is not None:
                 welcome["features"] = node.features
             self.send(frame, Kind.WELCOME, welcome)

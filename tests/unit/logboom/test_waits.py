@@ -64,6 +64,34 @@ async def test_a_token_names_its_cluster() -> None:
             await boom.get(0, b"a", at_least=Token("another", 1))
 
 
+async def test_nodes_of_two_histories_are_not_taken_for_one_cluster() -> None:
+    async with cluster(3) as nodes:
+        nodes[2].lineage = "ab" * 16
+        async with Client(nodes[0].address) as boom:
+            for _ in range(12):  # whichever is asked first
+                await boom.barrier(1)
+            with pytest.raises(LineageMismatch, match="new client"):
+                await boom.barrier(1, node="n3")
+            assert not nodes[2].of(Kind.BARRIER)
+            assert len(nodes[2].of(Kind.HELLO)) <= 3
+
+
+async def test_a_node_that_follows_nobody_does_not_say_which_history_counts() -> None:
+    """It may be one from before a restore, which the others have no link with, and be met first."""
+    async with cluster(3) as nodes:
+        for node in nodes[1:]:
+            node.lineage, node.leader = "ab" * 16, nodes[1].address
+            node.members = {each.name: each.address for each in nodes[1:]}
+        nodes[0].leader = None
+        nodes[0].answers[Kind.SUBMIT] = fails(NotLeader("there is none"))
+        async with Client(nodes[0].address, timeout=5.0) as boom:
+            assert await boom.token() == Token("test", 0, "")
+            await boom.submit(0, Put(b"a", b""))
+            assert (await boom.token()).lineage == "ab" * 16
+            with pytest.raises(LineageMismatch, match="of its first history"):
+                await boom.barrier(1, node=nodes[0].address)
+
+
 async def test_a_barrier_timeout_is_the_answer_and_not_retried() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.BARRIER] = fails(BY_CODE["barrier_timeout"]("not yet", behind=[3]))

@@ -17,10 +17,11 @@ from ports.sync import Redo
 from raftlog.configuration import Configuration
 from raftlog.core import RaftLog
 from raftlog.entry import Route
+from raftlog.hello import Identity
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.lacks import Lack
-from raftlog.links import Identity, Links
+from raftlog.links import Links
 from raftlog.membership import Membership, Rejoining
 from raftlog.outbox import GroupLimits, GroupSync
 from raftlog.parent_state import EMPTY, ParentState, Tail

@@ -158,10 +158,10 @@ class TestRefused:
         ours_is(members="").check_members(OURS, "here")
 
     def test_a_newer_format(self, ours: Path) -> None:
-        (ours / FILE).write_bytes(sealed({"format": 4, "node_id": "n1", "cluster_id": "c1"}))
+        (ours / FILE).write_bytes(sealed({"format": 5, "node_id": "n1", "cluster_id": "c1"}))
         before = tree(ours)
-        error = refused(ours, IncompatibleVersion, "format 4")
-        assert (error.found, error.supported) == (4, 3)
+        error = refused(ours, IncompatibleVersion, "format 5")
+        assert (error.found, error.supported) == (5, 4)
         assert tree(ours) == before
 
     def test_the_format_before(self, ours: Path) -> None:
@@ -169,7 +169,7 @@ class TestRefused:
         (ours / "identity.json").write_bytes(b'{"format": 1, "node": "n1", "cluster": "c1"}')
         before = tree(ours)
         error = refused(ours, IncompatibleVersion, "format 1")
-        assert (error.found, error.supported) == (1, 3)
+        assert (error.found, error.supported) == (1, 4)
         assert tree(ours) == before
 
     @pytest.mark.parametrize(

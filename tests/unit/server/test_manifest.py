@@ -58,6 +58,41 @@ def test_voids_make_it_a_newer_format_and_come_back() -> None:
         decode(sealed({**fields, "format": 3}), path="here")
 
 
+@pytest.mark.parametrize("lineage", [None, "ab" * 16])
+def test_another_history_makes_it_a_newer_format_and_comes_back(lineage: str | None) -> None:
+    void = Void(
+        PartitionId(1), PartitionLogIndex(5), PartitionLogIndex(6), b"d" * 16, GlobalLogIndex(9), 7, applied=True
+    )
+    found = msgspec.structs.replace(manifest(), lineage=lineage)
+    for each in (found, found.with_voids([void])):
+        raw = encode(each)
+        assert b'"format":4' in raw
+        assert decode(raw, path="here") == each
+    joins = Manifest.of(NodeId("n1"), ClusterSettings(id="c1", members=MEMBERS), joins=True)
+    assert (joins.lineage, manifest().lineage) == (None, "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lineage": ""},
+        {"lineage": "ab"},
+        {"lineage": "AB" * 16},
+        {"lineage": "00" * 16},
+        {"lineage": 7},
+        {"lineage": "ab" * 16, "format": 2},
+        {"lineage": "ab" * 16, "format": 3},
+        {"lineage": None, "format": 2},
+        {"format": 4},
+    ],
+)
+def test_a_lineage_that_cannot_be(change: dict[str, Any]) -> None:
+    fields = msgspec.json.decode(encode(msgspec.structs.replace(manifest(), lineage=None)), type=dict[str, Any])
+    del fields["checksum"], fields["lineage"]
+    with pytest.raises(CorruptData, match="no manifest"):
+        decode(sealed(fields | change), path="here")
+
+
 @pytest.mark.parametrize("count", [-1, 0, 100_001, 1 << 63])
 def test_a_number_of_partitions_that_cannot_be(count: int) -> None:
     raw = encode(Manifest(node="n1", cluster="c1", members=("n1",), partitions=(Kind(count, "kv", AHEAD),)))

@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,8 @@ from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
-from raftlog.links import Identity, Links
+from raftlog.hello import Identity
+from raftlog.links import Links
 from server.clock_os import OsClock
 from server.net_os import AsyncioNetwork, _names
 from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
@@ -66,9 +67,11 @@ def links_of(
     tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
     network: AsyncioNetwork | None = None,
     peer_address: str = "127.0.0.1:1",
+    lineage: str | None = "",
+    adopt: Callable[[str], None] | None = None,
 ) -> Links:
     return Links(
-        identity=Identity(NodeId(node), "c1", b"digest"),
+        identity=Identity(NodeId(node), "c1", b"digest", lineage),
         members={NodeId(n): Member(id=n, peer_address=peer_address, client_address="") for n in ("n1", "n2", "n9")},
         network=network or AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None),
         clock=OsClock(),
@@ -76,6 +79,7 @@ def links_of(
         limits=ConnectionLimits(**LIMITS),
         tls=tls,
         events=events,
+        adopt=adopt,
     )
 
 
@@ -105,6 +109,9 @@ class TestPeers:
             {"node": ["n1"]},
             {"settings": b"other"},
             {"settings": None},
+            {"lineage": "ab" * 16},
+            {"lineage": "ab"},
+            {"lineage": 7},
         ],
     )
     async def test_a_wrong_one_is_turned_away_and_the_right_one_let_in(self, change: dict[str, Any]) -> None:

@@ -60,12 +60,21 @@ def resealed(raw: bytes) -> bytes:
         meta(0),
         meta(1, ("ünsere",)),
         meta(parent=b""),
+        meta(lineage="ab" * 16),
+        meta(0, lineage="00" * 15 + "01"),
         meta(300, tuple(f"machine {k}" for k in range(300))),
         meta(cluster="ç" * 30_000, global_index=(1 << 63) - 1, raft_index=(1 << 63) - 1),
     ],
 )
 def test_it_comes_back(each: SetMeta) -> None:
     assert decode(encode(each), path="p") == each
+
+
+def test_the_first_history_is_written_as_older_releases_read_it() -> None:
+    first, restored = encode(meta()), encode(meta(lineage="ab" * 16))
+    assert (first[6], restored[6], len(restored) - len(first)) == (1, 2, 16)
+    with pytest.raises(CorruptData, match="lineage"):
+        decode(resealed(restored.replace(b"\xab" * 16, bytes(16))), path="p")
 
 
 def test_a_hundred_thousand_partitions() -> None:
@@ -98,10 +107,10 @@ def test_every_end_is_noticed() -> None:
 
 def test_another_version_says_so() -> None:
     raw = bytearray(encode(meta()))
-    raw[6] = 2
+    raw[6] = 3
     with pytest.raises(IncompatibleVersion) as caught:
         decode(bytes(raw), path="p")
-    assert caught.value.fields == {"found": 2, "supported": 1}
+    assert caught.value.fields == {"found": 3, "supported": 2}
 
 
 BIG = 1 << 63

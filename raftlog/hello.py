@@ -1,0 +1,62 @@
+"""What nodes say of themselves when they meet: who they are, of which history, and whom they take for members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from logboom.errors import LineageMismatch, ProtocolError, WrongNode
+from logboom.types import NodeId, is_lineage, lineage_shown
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What both ends must agree on, and who we are."""
+
+    node_id: NodeId
+    cluster_id: str
+    settings_digest: bytes
+    lineage: str | None = ""
+    """Which history of the cluster; None: this node joins, and takes that of whoever has it for a member."""
+
+
+class Claim(NamedTuple):
+    """Whom a node believes to be the members, and since which entry of the parent log."""
+
+    term: int
+    index: int  # type: ignore[assignment]  # a tuple's method, which nobody wants here
+    ids: tuple[NodeId, ...]
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Claim | None:
+        """As PEER_HELLO says it, if it does. Raises ProtocolError."""
+        said = header.get("members")
+        if said is None:
+            return None
+        if isinstance(said, list) and len(said) == 3:
+            term, index, ids = said
+            numbers = type(term) is int and type(index) is int
+            if numbers and isinstance(ids, list) and all(isinstance(each, str) for each in ids):
+                return cls(term, index, tuple(map(NodeId, ids)))
+        raise ProtocolError("PEER_HELLO: bad field members")
+
+
+def check_lineage(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:
+    """What was ordered, acknowledged or voted for in one history of a cluster counts for nothing in another.
+
+    Raises LineageMismatch, or ProtocolError for what is no lineage.
+    """
+    theirs, ours = header.get("lineage", ""), mine.lineage  # none from an older release: the first
+    if theirs is not None and not is_lineage(theirs):
+        raise ProtocolError("PEER_HELLO: bad field lineage")
+    if theirs is None and ours is None:
+        raise WrongNode(f"{peer} waits to be taken into a cluster, as this node does")
+    if None not in (theirs, ours) and theirs != ours:  # whoever has none takes the other's, if it is to be a member
+        raise LineageMismatch(
+            f"{peer} is of another history of cluster {mine.cluster_id!r} ({lineage_shown(theirs)}) than this node "
+            f"({lineage_shown(ours)}): one of them is from before a restore, was not restored, or from another set. "
+            "Stop it, remove its data, and restore all nodes from one set",
+            cluster=theirs,
+            expected=ours,
+        )
