@@ -395,7 +395,8 @@ class Cluster:
 
     async def check_token(self, token: Token, *, deadline: float) -> None:
         """Raises LineageMismatch for one of another cluster, or of another history of this one."""
-        if self.id not in (None, token.cluster):
+        await self.meet(deadline=deadline)
+        if self.id != token.cluster:
             raise LineageMismatch(
                 f"an index of cluster {token.cluster!r} says nothing about {self.id!r}",
                 cluster=token.cluster,

@@ -64,6 +64,19 @@ async def test_a_token_names_its_cluster() -> None:
             await boom.get(0, b"a", at_least=Token("another", 1))
 
 
+async def test_a_token_is_compared_by_a_client_that_has_met_nobody_yet() -> None:
+    """It is handed from one program to another, whose first call is with it."""
+    async with cluster() as [node]:
+        for token in (Token("another", 1), Token("test", 1, "ab" * 16)):
+            async with Client(node.address) as boom:
+                with pytest.raises(LineageMismatch):
+                    await boom.get(0, b"a", at_least=token)
+            async with Client(node.address) as boom:
+                with pytest.raises(LineageMismatch):
+                    await boom.barrier(token)
+        assert [*node.of(Kind.GET), *node.of(Kind.BARRIER)] == []
+
+
 async def test_nodes_of_two_histories_are_not_taken_for_one_cluster() -> None:
     async with cluster(3) as nodes:
         nodes[2].lineage = "ab" * 16
