@@ -92,6 +92,7 @@ def backup_list(data: bytes) -> None:
 def _list_seeds() -> list[bytes]:
     kept = Kept(global_index=5, raft_index=9, created_ms=1_700_000_000_000, bytes=28, digest="00" * 16)
     whole = [encode_contents(Contents("fuzz", sets)) for sets in ((), (kept,))]
+    whole.append(encode_contents(Contents("fuzz", (kept,), "ab" * 16)))
     plain = [msgspec.json.decode(each) for each in whole]
     twice = {**plain[1], "sets": plain[1]["sets"] * 2}
     newer = {**plain[1], "format": 2}

@@ -145,6 +145,7 @@ class NoNode:
     node_id = ME
     settings = SETTINGS
     cluster = SETTINGS.cluster
+    lineage = "ab" * 16
     members = NOBODY
     raft = SimpleNamespace(admits=True)
     admission = SimpleNamespace(used=lambda *_: (0, 0), admitted=0, refused_by={}, judged=lambda: iter(()))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import google_crc32c
+import msgspec
 from blake3 import blake3
 
 from chaos.fuzz.disk import MemoryDisk, MemoryFile
@@ -25,22 +26,21 @@ from logboom.state_machine import NOWHERE, SPACES, Entry, Machine, Position, Spa
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, RaftIndex, Term
 from partitions.machines.kv import KvMachine
 from partitions.machines.log import LogMachine
-from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta, decode, encode
+from snapshots.meta import FIRST_LINEAGE, STATES_HEADER_BYTES, VERSION, PartitionMeta, SetMeta, decode, encode
 from snapshots.states import FRAME, HEADER, StatesWriter, check_header, header, read_section, verify_states
 
 HERE: Final = Path("/data")
 G: Final = GlobalLogIndex(9)
 AT: Final = Position(PartitionLogIndex(5), GlobalLogIndex(6))
-VERSION: Final = 1
 
 # -- sets
 
 
 def snapshot_set(data: bytes) -> None:
-    """First byte odd: sealed."""
+    """First byte odd: sealed. Its next bit: of another history than the first."""
     given = data[1:]
     if data[:1] and data[0] & 1:
-        given = b"LBSNAP" + struct.pack("<H", VERSION) + given[8:]
+        given = b"LBSNAP" + struct.pack("<H", VERSION if data[0] & 2 else FIRST_LINEAGE) + given[8:]
         given += struct.pack("<I", google_crc32c.value(given))
     try:
         meta = decode(given, path="here")
@@ -70,7 +70,9 @@ def _meta(*sections: tuple[int, str, bytes]) -> SetMeta:
 
 def _set_seeds() -> list[bytes]:
     each = [encode(_meta()), encode(_meta((0, "kv", bytes(8)), (2, "log", bytes(40)), (3, "kv", bytes(9))))]
-    return [b"\0" + each[0], b"\0" + each[1], *(b"\1" + raw[:-4] for raw in each), b"\0" + each[1][:-9]]
+    restored = encode(msgspec.structs.replace(_meta((0, "kv", bytes(8))), lineage="ab" * 16))
+    each_of_both = [b"\0" + restored, b"\3" + restored[:-4]]
+    return [*each_of_both, b"\0" + each[0], b"\0" + each[1], *(b"\1" + raw[:-4] for raw in each), b"\0" + each[1][:-9]]
 
 
 # -- states

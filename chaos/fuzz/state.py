@@ -23,7 +23,7 @@ from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
 from raftlog.configuration import REJOIN_TOKEN_BYTES
 from server.data_dir import MANIFEST, DataDir
-from server.manifest import BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
+from server.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
 from server.rejoin import decode as decode_token
 from server.rejoin import encode as encode_token
 
@@ -51,7 +51,7 @@ def manifest(data: bytes) -> None:
     held.close()
     found = json.loads(raw)
     holds(found["node"] == "n1" and found["cluster"] == "fuzz", "another's directory was taken")
-    holds(found["format"] in (BEFORE_VOIDS, FORMAT_VERSION), "another format was taken")
+    holds(found["format"] in (BEFORE_VOIDS, BEFORE_LINEAGE, FORMAT_VERSION), "another format was taken")
     holds(encode(held.manifest) == raw, "what was read is not what is there")
     with contextlib.suppress(ConfigError, CorruptData):
         held.manifest.check_partitions(MINE, {0, 3, 7})
@@ -87,6 +87,9 @@ def _manifest_seeds() -> list[bytes]:
         mine,
         {**mine, "node": "n2"},
         {**mine, "format": 3},
+        {**mine, "format": 4, "lineage": "ab" * 16},
+        {**mine, "format": 4, "lineage": None},
+        {**mine, "lineage": ""},
         {**mine, "partitions": kinds},
         {**mine, "a": [1.5]},
         {},
