@@ -223,3 +223,6 @@ def test_a_set_that_is_restored_twice_has_two_histories_if_it_is_said(before: Be
         found.append(about["lineage"])
         assert lineage_of(cluster.data_dirs["n1"]) == about["lineage"]
     assert found[0] == found[1] != found[2] == found[3]
+    other = tmp_path / "2" / cluster.data_dirs["n1"].relative_to(tmp_path / "3") / "manifest.json"
+    shutil.copy(tmp_path / "0" / other.relative_to(tmp_path / "2"), other)
+    assert "another history" in run("verify", other.parent, "-o", "json").stdout

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from chaos.fuzz.disk import MemoryDisk
@@ -13,6 +15,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.batch import Batch
 from raftlog.journal import cluster_hash
+from server.manifest import sealed
 from server.offline.backup_dir import BackupDir, Contents, Kept, LogArchive, decode_contents, encode_contents
 from server.offline.batches import decode, encode, name_of
 
@@ -124,6 +127,27 @@ def test_a_directory_is_of_one_cluster() -> None:
     BackupDir(disk, path).claim(CLUSTER)
     with pytest.raises(WrongNode):
         BackupDir(disk, path).claim("other")
+
+
+def test_a_directory_is_of_one_history() -> None:
+    for first, other in (("", "ab" * 16), ("ab" * 16, ""), ("ab" * 16, "cd" * 16)):
+        disk, path = MemoryDisk(), Path("/kept")
+        BackupDir(disk, path).claim(CLUSTER, first)
+        BackupDir(disk, path).claim(CLUSTER, first)
+        with pytest.raises(WrongNode, match="another history"):
+            BackupDir(disk, path).claim(CLUSTER, other)
+
+
+def test_the_list_of_the_first_history_is_as_older_releases_read_it() -> None:
+    first, restored = (encode_contents(Contents(CLUSTER, (kept_set(4),), each)) for each in ("", "ab" * 16))
+    assert (b'"format":1' in first, b"lineage" in first) == (True, False)
+    assert b'"format":2' in restored
+    assert decode_contents(restored, path="x").lineage == "ab" * 16
+    fields = msgspec.json.decode(restored, type=dict[str, Any])
+    del fields["checksum"]
+    for change in ({"format": 1}, {"lineage": ""}, {"lineage": "ab"}, {"lineage": 1}):
+        with pytest.raises(CorruptData):
+            decode_contents(sealed(fields | change), path="x")
 
 
 def test_a_directory_of_something_else_is_refused() -> None:
