@@ -83,7 +83,7 @@ class Node:
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
         tls = settings.tls.directory
-        self.tls = certs.renewed_node(tls, self.node_id, _tls_trouble) if tls else None
+        self.tls = certs.renewed_node(tls, self.node_id, certs_not_renewed) if tls else None
         self.watching = Watching(settings, self.node_id, self.world, self.tls[0] if self.tls else None)
         manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(
@@ -445,7 +445,3 @@ class Node:
             events=pipeline,
             fatal=self.fatal,
         )
-
-
-def _tls_trouble(error: str) -> None:
-    log.warning("certificates_not_renewed", error=error)

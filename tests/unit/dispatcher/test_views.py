@@ -102,6 +102,17 @@ class Backend:
     def partition_ids(self) -> list[int]:
         return sorted(self.workers)
 
+    async def read_index(self, deadline: float, *, lone: bool = False) -> int:
+        """Of the leader. Meanwhile partition 1 is destroyed."""
+        del deadline, self.workers[1], self.machines[1]
+        return 50
+
+    def recovered(self, partitions: list[int]) -> bool:
+        return bool(partitions)
+
+    async def wait_applied(self, *_: object) -> None:
+        """It is."""
+
     def hurry(self, partitions: list[int]) -> None:
         for partition in partitions:
             worker = self.workers[partition]
@@ -260,6 +271,33 @@ async def test_damage_at_the_very_beginning_is_told_of_too() -> None:
         await task
     assert damaged == [0]
     backend.check_nothing_is_left()
+
+
+async def test_a_partition_that_is_destroyed_before_the_view_is_taken_leaves_nothing() -> None:
+    """Whoever was told to stop before that was noticed opened a view that nobody closed."""
+    backend = Backend({0: 3, 1: 5})
+    views = Views(backend, views_max=2)
+    frames = views.scan([PartitionId(0), PartitionId(1)], {"read": "linearizable"}, 5.0)
+    with pytest.raises(PartitionDestroyed):
+        await anext(frames)
+    backend.workers[0].apply(3)
+    backend.check_nothing_is_left()
+    assert views.open == 0
+
+
+async def test_damage_in_a_partition_that_is_destroyed_is_nobodys() -> None:
+    backend = Backend({0: 0, 1: 0})
+    frames = scan(backend, Views(backend, views_max=2), 1)
+    await anext(frames)
+
+    async def run(_: Callable[[], Any]) -> Any:
+        del backend.workers[1], backend.machines[1]
+        raise CorruptData("a page")
+
+    backend.run = run  # type: ignore[method-assign]
+    with pytest.raises(CorruptData):
+        await anext(frames)
+    assert backend.used == 0
 
 
 async def test_bounds() -> None:
