@@ -140,7 +140,8 @@ class Partitioning:
         if self.lifecycle.is_gone(partition_id):
             done(partition_id)
             return
-        if partition_id not in self._proposed:
+        proposed = self._proposed.get(partition_id)
+        if proposed is None or proposed.kind is not None:  # what is only about to be created is not there yet
             if partition_id not in self._pipeline.workers:
                 raise self.missing(partition_id)
             left = [p for p in self.lifecycle.ids(self._begun) if p not in self._proposed]

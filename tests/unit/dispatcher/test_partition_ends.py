@@ -192,6 +192,17 @@ class TestAsking:
         assert [error.outcome for error in stage.told] == ["unknown"]
         stage.partitioning.check_writable(A)
 
+    def test_one_that_is_only_proposed_cannot_be_destroyed_yet(self) -> None:
+        """Whoever asked was told that it is gone as soon as it was there."""
+        stage = Stage()
+        stage.create(1)
+        with pytest.raises(NoSuchPartition):
+            stage.partitioning.destroy(PartitionId(2), stage.told.append)
+        stage.commit()
+        assert stage.work() == [2]
+        stage.partitioning.destroy(PartitionId(2), stage.told.append)
+        assert [fields["do"] for fields in stage.proposed] == ["destroy"]
+
     def test_the_last_one_stays_whatever_is_under_way(self) -> None:
         stage = Stage()
         stage.partitioning.destroy(A, stage.told.append)
