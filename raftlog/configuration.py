@@ -17,6 +17,7 @@ from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import Member
 from logboom.types import ID_LENGTH_MAX, NodeId, is_address
 from ports.invariant import invariant
+from raftlog.entry import CONTROL_BYTES_MAX, control_bytes
 
 MEMBERS: Final = "members"
 """What such a control entry does."""
@@ -97,7 +98,13 @@ class Configuration:
                 raise InvalidRequest(f"{other.node} is at one of these addresses")
         if len(self.seats) >= SEATS_MAX:
             raise InvalidRequest(f"there are {SEATS_MAX} members, and cannot be more")
-        return replace(self, seats=tuple(sorted((*self.seats, seat))))
+        following = replace(self, seats=tuple(sorted((*self.seats, seat))))
+        if _bytes_at_most(following) > CONTROL_BYTES_MAX:
+            raise InvalidRequest(
+                f"there is no room for {seat.node}: ids and addresses of all members, and the ids of those that were "
+                f"removed, take {CONTROL_BYTES_MAX} bytes at most"
+            )
+        return following
 
     def removing(self, node: NodeId) -> Configuration:
         """Without one, for good. One that is gone is no change."""
@@ -185,6 +192,13 @@ class Configuration:
 
 NOBODY: Final = Configuration()
 """Of a node that waits until it is added."""
+
+
+def _bytes_at_most(now: Configuration) -> int:
+    """Of an entry with these members, whatever becomes of them: only adding makes it larger."""
+    rejoined = tuple((node, bytes(REJOIN_TOKEN_BYTES)) for node in now.ids)
+    seats = tuple(seat._replace(role=Role.JOINING) for seat in now.seats)
+    return control_bytes(replace(now, seats=seats, rejoined=rejoined).fields())
 
 
 def _is_id(value: object) -> bool:

@@ -57,6 +57,11 @@ def pack_control(fields: Mapping[str, Any]) -> bytes:
     return command
 
 
+def control_bytes(fields: Mapping[str, Any]) -> int:
+    """How large that command would be."""
+    return len(KIND_CONTROL) + len(msgpack.packb(dict(fields), use_bin_type=True))
+
+
 def unpack_control(command: bytes) -> dict[str, Any] | None:
     """The fields of a control entry; None for any other command. Raises CorruptData for what is malformed."""
     if command[:1] != KIND_CONTROL:

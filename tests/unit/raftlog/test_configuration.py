@@ -70,6 +70,19 @@ class TestRules:
         with pytest.raises(InvalidRequest, match=words):
             change(three())
 
+    def test_whatever_becomes_of_the_members_fits_into_an_entry(self) -> None:
+        """Else the leader that let one rejoin, or made one a voter, ended, and the next one too."""
+        now, most = three(), CONTROL_BYTES_MAX - len(pack_control(three().fields()))
+        fourth = Seat(N4, "h" * most + ":1", "c:1", Role.JOINING)
+        with pytest.raises(InvalidRequest, match="no room"):
+            now.adding(fourth)
+        now = now.adding(fourth._replace(peer_address="h" * (most - 200) + ":1"))
+        for node in now.ids:
+            now = now.rejoining(node, TOKEN).giving(node, Role.VOTER)
+        for node in now.ids[1:]:
+            assert len(pack_control(now.fields())) <= CONTROL_BYTES_MAX
+            now = now.removing(node)
+
     def test_who_has_lost_its_journal_joins_anew_once_for_each_time(self) -> None:
         without = three().rejoining(N2, TOKEN)
         assert without.voters == (N1, N3)
