@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import ssl
+import subprocess
 import threading
 import time
 import urllib.error
@@ -49,6 +51,16 @@ def get(cluster: LocalCluster, node: str, path: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+def container_is_healthy(cluster: LocalCluster, node: str) -> bool:
+    """By the health check of docker-compose.yml."""
+    (check,) = re.findall(r"test: \[CMD-SHELL, (\".*\")\]", Path("docker-compose.yml").read_text())
+    address = cluster.addresses[node]
+    command = json.loads(check).replace("$$", "$").replace("127.0.0.1:7701", address)
+    ended = subprocess.run(["sh", "-c", command], env={**os.environ, "LOGBOOM_ENDPOINTS": address}, check=False)
+    assert ended.returncode in (0, 1)
+    return ended.returncode == 0
 
 
 def metrics(cluster: LocalCluster, node: str) -> dict[tuple[str, ...], float]:
@@ -141,6 +153,8 @@ def test_a_node_that_is_away_shows_on_the_leader_and_is_not_ready_when_it_return
             return False
 
     until(answers, "it lives")
+    assert container_is_healthy(cluster, away)  # nobody should replace it because others are away
+    assert not container_is_healthy(cluster, leader)
     status, why = get(cluster, away, "/readyz")
     assert status == 503
     assert b"recovering: 8 of 8 partitions" in why
