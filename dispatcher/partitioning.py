@@ -58,6 +58,8 @@ class Partitioning:
         self._opening: set[PartitionId] = set()
         self._proposed: dict[PartitionId, Change] = {}
         """By this leader, and not handed up yet: what is created, and what is destroyed."""
+        self._ahead: Lifecycle | None = None
+        """As of behind all of them; None: to be worked out."""
         self._waiting: dict[PartitionId, list[Done]] = {}
         """Until it is open, or gone."""
         self._uses: Counter[PartitionId] = Counter()
@@ -158,18 +160,22 @@ class Partitioning:
             raise Unavailable("many wait for partitions already; try again", retry_after=1.0)
 
     def _propose(self, change: Change) -> None:
-        lifecycle = self.lifecycle
-        for earlier in self._proposed.values():
-            lifecycle = lifecycle.after(earlier)
+        lifecycle = self._ahead
+        if lifecycle is None:
+            lifecycle = self.lifecycle
+            for earlier in self._proposed.values():
+                lifecycle = lifecycle.after(earlier)
         refused = lifecycle.refuses(change)
         if refused:
             raise InvalidRequest(refused)
         self._pipeline.raft.propose_control(change.fields())
         self._proposed[change.partition_id] = change
+        self._ahead = lifecycle.after(change)
 
     def lost_leadership(self) -> None:
         """What was proposed may be handed up, or not."""
         self._proposed.clear()
+        self._ahead = None
         for partition_id in list(self._waiting):
             self._answer(partition_id, UnknownOutcome("leadership was lost before it was committed; ask again"))
 
@@ -183,8 +189,10 @@ class Partitioning:
         """A control entry of ``raftlog.lifecycle``. Raises CorruptData."""
         change = Change.parse(fields)
         partition_id = change.partition_id
-        self._proposed.pop(partition_id, None)
+        proposed = self._proposed.pop(partition_id, None)
         refused = self._pipeline.parent.change(change)
+        if refused or proposed != change:
+            self._ahead = None
         if refused:
             log.warning("partition_change_refused", partition=partition_id, reason=refused)
             self._answer(partition_id, InvalidRequest(refused))

@@ -16,7 +16,7 @@ from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLea
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, Level, NodeId, PartitionId, PartitionLogIndex
 from raftlog.engine import Engine
-from raftlog.lifecycle import Change, Kind
+from raftlog.lifecycle import Change, Kind, Lifecycle
 from raftlog.parent_state import ParentState
 from tests.unit.dispatcher import barrier_desk, test_pending
 from tests.unit.dispatcher.test_watermarks import move
@@ -191,6 +191,39 @@ class TestAsking:
         stage.partitioning.lost_leadership()
         assert [error.outcome for error in stage.told] == ["unknown"]
         stage.partitioning.check_writable(A)
+
+    def test_many_at_once_cost_each_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A thousand that were asked for at once kept the leader from sending anything for seconds."""
+        stage, steps, after = Stage(), list[Change](), Lifecycle.after
+
+        def counted(lifecycle: Lifecycle, change: Change) -> Lifecycle:
+            steps.append(change)
+            return after(lifecycle, change)
+
+        monkeypatch.setattr(Lifecycle, "after", counted)
+        for number in range(100):
+            stage.create(number)
+            if number % 10 == 9:
+                stage.commit(count=5)
+        assert len(steps) <= 2 * 100
+        stage.commit(count=50)
+        assert stage.work() == list(range(2, 102))
+
+    def test_what_comes_next_is_judged_by_what_has_become_of_those_before(self) -> None:
+        stage = Stage()
+        stage.create(1)
+        stage.partitioning.lost_leadership()
+        stage.proposed.clear()
+        stage.create(2)  # the first one never was
+        assert [fields["partition"] for fields in stage.proposed] == [2]
+        stage.partitioning.destroy(A, stage.told.append)
+        with pytest.raises(InvalidRequest, match="last"):
+            stage.partitioning.destroy(B, stage.told.append)
+        stage.commit(count=2)
+        stage.work()
+        stage.partitioning.destroy(B, stage.told.append)
+        stage.commit()
+        assert stage.parent.lifecycle.ids(2) == [2]
 
     def test_one_that_is_only_proposed_cannot_be_destroyed_yet(self) -> None:
         """Whoever asked was told that it is gone as soon as it was there."""
