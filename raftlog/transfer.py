@@ -34,6 +34,8 @@ class Transfer:
         self._until = 0.0
         self._asked = False
         self._done: Done = lambda _: None
+        self._failed: NodeId | None = None
+        """Did not take over the last time: others first."""
 
     @property
     def under_way(self) -> bool:
@@ -61,7 +63,9 @@ class Transfer:
             able = [v for v in able if v == to]
         if not able:
             raise Unavailable(f"{to or 'no other voter'} is connected and has nearly all entries", retry_after=0.2)
-        self._to = max(able, key=lambda voter: (engine.acknowledged_by(voter), voter in engine.quickest))
+        self._to = max(
+            able, key=lambda voter: (voter != self._failed, engine.acknowledged_by(voter), voter in engine.quickest)
+        )
         self._until, self._asked, self._done = self._clock.monotonic() + self._patience_s, False, done
         log.info("transfer_begins", to=self._to)
 
@@ -71,6 +75,7 @@ class Transfer:
             return
         engine, last = self._engine, self._engine.journal.last_index
         if self._clock.monotonic() >= self._until or self._to not in self._membership.current.voters:
+            self._failed = self._to
             self._end(Unavailable(f"{self._to} did not take over in time", retry_after=0.1))
         elif not self._asked and engine.acknowledged_by(self._to) == last == engine.commit_index:
             self._asked = True
@@ -78,6 +83,7 @@ class Transfer:
 
     def lost(self) -> None:
         """This node leads no more."""
+        self._failed = None
         if self._to is not None:
             self._end(None)
 
