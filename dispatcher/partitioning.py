@@ -32,7 +32,9 @@ from logboom.errors import (
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.log import PartitionLog
+from partitions.machines import discard
 from partitions.worker import ApplyWorker
+from ports.invariant import InvariantViolated
 from ports.timers import wait
 from raftlog.entry import unpack_control
 from raftlog.lifecycle import CREATE, Change, Kind, Lifecycle
@@ -264,10 +266,12 @@ class Partitioning:
             await wait(POLL_S)
         del self._uses[partition_id], self._closing[partition_id]
         try:
-            await self._pipeline.offload.run(self._rooms.ending[partition_id].close)
-        except Exception as error:  # noqa: BLE001 - closing saves: as with any other write that failed
+            await self._pipeline.offload.run(partial(discard, self._rooms.ending[partition_id]))
+        except (OSError, InvariantViolated) as error:
             self._pipeline.raft.fatal(error)
             return
+        except Exception as error:  # a user's machine: it would end all nodes, one as the other
+            log.exception("not_closed", partition=partition_id, error=repr(error))
         del self._rooms.ending[partition_id]
 
     # -- logs that others need

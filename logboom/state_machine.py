@@ -189,7 +189,7 @@ class Machine(Protocol):
         ...
 
     def close(self) -> None:
-        """Save and close; idempotent."""
+        """Save and close; idempotent. One that has ``discard()``, too, is closed so when nobody needs its state."""
         ...
 
 

@@ -16,9 +16,10 @@ from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.apply_counts import ApplyCounts
 from partitions.log import PartitionLog
-from partitions.machines import machine_class, open_machine
+from partitions.machines import discard, machine_class, open_machine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
+from ports.invariant import InvariantViolated
 from raftlog.entry import unpack_control, unpack_routes
 from raftlog.journal import Journal
 from raftlog.lifecycle import CHANGES, Change, Kind
@@ -160,8 +161,15 @@ class PartitionRooms:
         for partition_id, fresh in self._fresh.items():
             self.logs[partition_id] = fresh.log
             self.machines[partition_id] = fresh.machine
-        for machine in (*self.machines.values(), *self.ending.values()):
-            machine.close()
+        for machine in self.ending.values():
+            discard(machine)
+        for partition_id, machine in self.machines.items():
+            try:
+                machine.close()
+            except (OSError, InvariantViolated):
+                raise
+            except Exception as error:  # a full map, or a user's machine: the log has all that is not saved
+                log.exception("state_not_saved", partition=partition_id, error=repr(error))
         self._states.close()
         for store in self.logs.values():
             store.close()

@@ -212,8 +212,16 @@ class KvMachine:
         """See Machine."""
         if not self._closed:
             self._closed = True
-            if self.unsaved_bytes:
-                self.checkpoint()
+            try:
+                if self.unsaved_bytes:
+                    self.checkpoint()
+            finally:
+                self._file.close()
+
+    def discard(self) -> None:
+        """Close it, and save nothing: nobody needs what it holds."""
+        if not self._closed:
+            self._closed = True
             self._file.close()
 
 

@@ -166,6 +166,9 @@ class LogMachine:
         """See Machine."""
         self.checkpoint()
 
+    def discard(self) -> None:
+        """Nothing is open, and nobody needs what it holds."""
+
 
 class LogDump:
     """See StateDump; in memory."""
