@@ -28,12 +28,16 @@ class PartitionPayloads:
         appended: Callable[[PartitionLog], None],
         gone: Callable[[PartitionId], bool] = lambda _: False,
         applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
+        untouched: Callable[[PartitionId], bool] = lambda _: False,
     ) -> None:
         """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
+
+        ``untouched``: of one without a log nothing was ever written here. Looks at the disk.
 
         ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet.
         """
         self._applied = applied
+        self._untouched = untouched
         self._sealed: set[bytes] = set()
         self._logs = logs
         self._gone = gone
@@ -52,8 +56,11 @@ class PartitionPayloads:
         """See Payloads."""
         store = self._logs.get(route.partition_id)
         if store is None:
-            # One that is being opened may have it on the disk.
-            return Lack.COMPACTED if self._gone(route.partition_id) else Lack.UNKNOWN
+            if self._gone(route.partition_id):
+                return Lack.COMPACTED
+            # One that will be opened may have it on the disk. Of one that nobody has told this node of it has nothing,
+            # and must say so: else all wait for it, which hears of it only when they go on.
+            return Lack.ABSENT if self._untouched(route.partition_id) else Lack.UNKNOWN
         if route.last_index < store.first_available_index:
             return Lack.COMPACTED
         applied = self._applied(route.partition_id, route.last_index)

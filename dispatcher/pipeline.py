@@ -90,7 +90,9 @@ class Pipeline(Presence):
         self.parent = parent
         self.partitioning = Partitioning(self, rooms)
         self.voiding = Voiding(self)
-        self.payloads = PartitionPayloads(self.logs, self.appended, self.partitioning.is_gone, self._secured)
+        self.payloads = PartitionPayloads(
+            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched
+        )
         self.lagging = Lagging(self)
         self.pending = Pending(held=self.lagging.held)
         self.submitting = Submitting(self, admission)

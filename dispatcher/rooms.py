@@ -47,6 +47,10 @@ class Rooms(Protocol):
         """For a partition in ``logs`` and ``machines``."""
         ...
 
+    def untouched(self, partition_id: PartitionId) -> bool:
+        """Nothing was ever written to a partition of that id, as the disk tells; it is not open."""
+        ...
+
     def remove(self, partition_id: PartitionId) -> None:
         """Its directory; none is fine. Nothing in there is open. Blocking; may be interrupted and done again."""
         ...

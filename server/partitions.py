@@ -148,6 +148,14 @@ class PartitionRooms:
             reclaimable=removes(self._settings.snapshot, self._kinds[partition_id].state_machine),
         )
 
+    def untouched(self, partition_id: PartitionId) -> bool:
+        """See Rooms. A few names are looked at, on the loop: opening it has made no more than directories."""
+        directory = self._data_dir.partition(partition_id)
+        if not self._disk.exists(directory):
+            return True
+        names = self._disk.list(directory)
+        return not names or (names == [STATE] and not self._disk.list(directory / STATE))
+
     def remove(self, partition_id: PartitionId) -> None:
         """See Rooms."""
         directory = self._data_dir.partition(partition_id)

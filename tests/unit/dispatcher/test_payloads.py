@@ -84,6 +84,14 @@ def test_who_asks_for_a_batch_of_a_destroyed_partition_is_told_that_it_is_remove
     assert dict(unpack(header)) == {route(GONE): Lack.COMPACTED, route(NOT_YET): Lack.UNKNOWN}
 
 
+def test_of_a_partition_that_it_has_never_heard_of_it_has_nothing_and_says_so() -> None:
+    """Nobody can tell it: whoever lacks a batch of it waits for this answer before anybody may lead."""
+    touched = PartitionId(8)
+    payloads = PartitionPayloads({}, lambda _: None, untouched=lambda each: each != touched)
+    assert payloads.lack(route(NOT_YET)) is Lack.ABSENT
+    assert payloads.lack(route(touched)) is Lack.UNKNOWN, "it may find it once it opens it"
+
+
 def test_what_it_cannot_read_it_calls_by_its_name(payloads: PartitionPayloads) -> None:
     with pytest.raises(PartitionDestroyed):
         payloads.read(route(GONE))

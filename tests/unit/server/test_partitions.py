@@ -82,6 +82,22 @@ def test_what_a_crash_left_of_a_removal_goes_at_the_next_start(calls: int, power
         assert all(disk.exists(ROOT / name / "state" / "b") for name in ("0", "2", "stranger"))
 
 
+def test_of_a_partition_that_was_opened_and_never_written_nothing_is_there() -> None:
+    disk = SimDisk(random.Random(0))
+    disk.make_directory(ROOT)
+    rooms, partition = made(disk), PartitionId(3)
+    assert rooms.untouched(partition)
+    store = rooms.open_log(partition, Kind("log", DurabilityMode.WRITE_AHEAD))
+    assert rooms.untouched(partition)
+    assert store.append(make(1, NO_DIGEST, [b"x" * 100]))
+    job = store.take()
+    assert job is not None
+    job.run()
+    assert not rooms.untouched(partition)
+    filled(disk, "4")
+    assert not rooms.untouched(PartitionId(4))
+
+
 def test_a_state_machine_that_nobody_has_is_refused_before_it_is_proposed() -> None:
     rooms = made(SimDisk(random.Random(0)))
     rooms.check("kv")
