@@ -80,6 +80,10 @@ class PartitionPayloads:
         store = self._logs.get(route.partition_id)
         return store is not None and store.is_hole(route.last_index, route.digest)
 
+    def ended(self, route: Route) -> bool:
+        """See Payloads."""
+        return self._gone(route.partition_id)
+
     def seal(self, digest: bytes, *, on: bool) -> None:
         """See Payloads."""
         (self._sealed.add if on else self._sealed.discard)(digest)

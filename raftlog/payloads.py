@@ -72,6 +72,10 @@ class Payloads(Protocol):
         """There is a hole in its place here, conceded or voided."""
         ...
 
+    def ended(self, route: Route) -> bool:
+        """Its partition is destroyed, as far as this node has come: nobody waits for it here."""
+        ...
+
     def seal(self, digest: bytes, *, on: bool) -> None:
         """A leader is about to void it: ``receive`` takes it no more, until it is taken off again."""
         ...

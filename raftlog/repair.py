@@ -238,8 +238,11 @@ class Repair:
             self.news = True
 
     def _is_removed(self, wanted: Wanted) -> bool:
-        """Compaction has taken it away here, too."""
-        return wanted.raft_index is None and self._payloads.lack(wanted.route) is Lack.COMPACTED
+        """Compaction has taken it away here, too; or it is a hole in a partition that is destroyed, and stays one."""
+        if wanted.raft_index is not None:
+            return False
+        ended = wanted.route.digest in self.holes and self._payloads.ended(wanted.route)
+        return ended or self._payloads.lack(wanted.route) is Lack.COMPACTED
 
     def _given_up(self, wanted: Wanted) -> bool:
         """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""

@@ -12,5 +12,8 @@ class NoHoles:
     def is_hole(self, route: Route) -> bool:
         return False
 
+    def ended(self, route: Route) -> bool:
+        return False
+
     def seal(self, digest: bytes, *, on: bool) -> None:
         pass

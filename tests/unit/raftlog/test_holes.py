@@ -34,6 +34,7 @@ class Payloads:
         self.holes: set[bytes] = set()
         self.sealed: set[bytes] = set()
         self.why = Lack.ABSENT
+        self.destroyed = False
 
     def holds(self, each: Route) -> bool:
         return each.last_index in self.held
@@ -49,6 +50,9 @@ class Payloads:
 
     def is_hole(self, each: Route) -> bool:
         return each.digest in self.holes
+
+    def ended(self, each: Route) -> bool:
+        return self.destroyed
 
     def seal(self, digest: bytes, *, on: bool) -> None:
         (self.sealed.add if on else self.sealed.discard)(digest)
@@ -234,6 +238,21 @@ def test_a_start_needs_no_proof_for_what_its_journal_declares_void(world: World)
     found = recover(world.journal, world.payloads, SimpleNamespace(flush=lambda: None))  # type: ignore[arg-type]
     assert [wanted.route.last_index for wanted in found.missing] == [6]
     assert world.payloads.holes == {route(5).digest}
+
+
+def test_a_hole_in_a_partition_that_is_destroyed_is_nobodys(world: World) -> None:
+    """It was shown as lost, and could not be declared void, until its log was removed."""
+    world.misses(5, 6, committed=True)
+    world.say(A, Lack.ABSENT)
+    world.say(B, Lack.ABSENT)
+    world.repair.work()
+    assert [route.last_index for route, _ in world.repair.lost()] == [5]
+    world.payloads.destroyed = True
+    assert not world.repair.work()
+    assert not world.repair.lost()
+    assert not world.repair.holes
+    assert world.repair.missing_count == 1, "others may be fed with what is not known to be lost"
+    assert world.payloads.holes == {route(5).digest}, "and are told of what is"
 
 
 def test_a_node_that_is_alone_needs_nobody(world: World) -> None:
