@@ -64,6 +64,8 @@ class Partitioning:
         """As of behind all of them; None: to be worked out."""
         self._waiting: dict[PartitionId, list[Done]] = {}
         """Until it is open, or gone."""
+        self._trials = 0
+        """Under way: each has somebody who waits for it."""
         self._uses: Counter[PartitionId] = Counter()
         self._closing: dict[PartitionId, asyncio.Task[None]] = {}
         self._closed = False
@@ -129,11 +131,27 @@ class Partitioning:
         if known is None:
             created = [p for p, change in self._proposed.items() if change.kind is not None]
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
+            trial = self._rooms.trial(kind.state_machine)
+            if trial is not None:
+                # Where it is handed up nobody can refuse it any more: what cannot be opened would end every node.
+                self._trials += 1
+                self._pipeline.offload.submit(partial(trial, known), partial(self._tried, kind, token, done))
+                return
             self._propose(Change(known, self._begun, kind, token))
         elif known in self._pipeline.workers:
             done(known)
             return
         self._waiting.setdefault(known, []).append(done)
+
+    def _tried(self, kind: Kind, token: bytes, done: Done, _: None, error: BaseException | None) -> None:
+        self._trials -= 1
+        if error is not None:
+            done(error if isinstance(error, LogboomError) else InvalidRequest(f"it cannot be opened: {error!r}"))
+            return
+        try:
+            self.create(kind, token, done)
+        except LogboomError as refused:
+            done(refused)
 
     def destroy(self, partition_id: PartitionId, done: Done) -> None:
         """``done`` gets the id once it is gone. One that is gone already is no error.
@@ -158,7 +176,7 @@ class Partitioning:
     def _check_leads(self) -> None:
         if not self._pipeline.raft.admits:
             raise NotLeader("this node does not lead", leader=None)
-        if sum(map(len, self._waiting.values())) >= WAITERS_MAX:
+        if self._trials + sum(map(len, self._waiting.values())) >= WAITERS_MAX:
             raise Unavailable("many wait for partitions already; try again", retry_after=1.0)
 
     def _propose(self, change: Change) -> None:

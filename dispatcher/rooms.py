@@ -35,6 +35,13 @@ class Rooms(Protocol):
         """Raises InvalidRequest if this node cannot open such a state machine."""
         ...
 
+    def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
+        """A job that opens one for nothing, as that partition would be: raises InvalidRequest if that fails. Blocking.
+
+        None: it has been done, or need not be.
+        """
+        ...
+
     def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
         """Of a partition that the journal's base does not know. Blocking."""
         ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,7 +18,7 @@ from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.apply_counts import ApplyCounts
 from partitions.log import PartitionLog
-from partitions.machines import discard, machine_class, open_machine
+from partitions.machines import BUILT_IN, discard, machine_class, open_machine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.invariant import InvariantViolated
@@ -56,6 +58,9 @@ class PartitionRooms:
         )
         self._kinds: dict[PartitionId, Kind] = {}
         """Of all that were ever open here."""
+        self._kinds_tried: set[str] = set()
+        """State machines of users that could be opened here."""
+        self._trying = threading.Lock()
         self.lacking: dict[PartitionId, str] = {}
         """Partitions whose state is gone, and why nothing here makes it anew; as found at the start."""
         self.logs: dict[PartitionId, PartitionLog] = {}
@@ -106,6 +111,37 @@ class PartitionRooms:
             machine_class(state_machine)
         except ConfigError as error:
             raise InvalidRequest(error.message) from error
+        except Exception as error:  # a user's module
+            raise InvalidRequest(f"state machine {state_machine!r} cannot be loaded: {error!r}") from error
+
+    def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
+        """See Rooms. In a directory of its own, which is removed."""
+        known = state_machine in BUILT_IN or state_machine in self._kinds_tried
+        return None if known else partial(self._try, state_machine)
+
+    def _try(self, state_machine: str, partition_id: PartitionId) -> None:
+        directory = self._data_dir.path / f"trial-{partition_id}"
+        with self._trying:
+            if self._disk.exists(directory):
+                self._disk.remove_directory(directory)
+            apply = later_apply_share(self._settings.apply, len(self.machines) + 1)
+            try:
+                machine = open_machine(
+                    state_machine,
+                    directory,
+                    partition_id,
+                    apply,
+                    disk=self._disk,
+                    open_state_file=self._world.open_state_file,
+                )
+                machine.position()
+                discard(machine)
+            except Exception as error:
+                raise InvalidRequest(f"state machine {state_machine!r} cannot be opened here: {error!r}") from error
+            finally:
+                if self._disk.exists(directory):
+                    self._disk.remove_directory(directory)
+        self._kinds_tried.add(state_machine)
 
     def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
         """See Rooms."""

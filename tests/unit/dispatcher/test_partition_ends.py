@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -120,7 +120,15 @@ class Stage:
         self.workers: dict[PartitionId, Any] = dict.fromkeys(map(PartitionId, range(partitions)))
         self.offload = SimpleNamespace(submit=lambda job, done: self.jobs.append(lambda: done(job(), None)))
         opened = SimpleNamespace(log=None, machine=None)
-        self.rooms = SimpleNamespace(logs={}, machines={}, ending={}, check=lambda _: None, open=lambda *_: opened)
+        self.trial: Any = None
+        self.rooms = SimpleNamespace(
+            logs={},
+            machines={},
+            ending={},
+            check=lambda _: None,
+            trial=lambda _: self.trial,
+            open=lambda *_: opened,
+        )
         self.partitioning = Partitioning(cast(Any, self), cast(Any, self.rooms))
         self.told: list[Any] = []
         self.barred: list[PartitionId] = []
@@ -141,6 +149,13 @@ class Stage:
         while self.jobs:
             self.jobs.pop(0)()
         return self.told
+
+
+def outcome(job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return job(), None
+    except (LogboomError, RuntimeError) as error:
+        return None, error
 
 
 class TestAsking:
@@ -208,6 +223,29 @@ class TestAsking:
         assert len(steps) <= 2 * 100
         stage.commit(count=50)
         assert stage.work() == list(range(2, 102))
+
+    @pytest.mark.parametrize("error", [InvalidRequest("no"), RuntimeError("no")])
+    def test_what_cannot_be_opened_is_not_proposed(self, error: Exception) -> None:
+        stage, tried = Stage(), list[PartitionId]()
+
+        def trial(partition_id: PartitionId) -> None:
+            tried.append(partition_id)
+            raise error
+
+        stage.offload.submit = lambda job, done: stage.jobs.append(lambda: done(*outcome(job)))
+        stage.trial = trial
+        stage.create(1)
+        stage.work()
+        assert (tried, stage.proposed) == ([2], [])
+        assert [type(each) for each in stage.told] == [InvalidRequest]
+        stage.trial = tried.append
+        stage.create(1)
+        stage.create(1)
+        stage.trial = None
+        stage.work()
+        assert [fields["partition"] for fields in stage.proposed] == [2]
+        stage.commit()
+        assert stage.work()[1:] == [2, 2]
 
     def test_what_comes_next_is_judged_by_what_has_become_of_those_before(self) -> None:
         stage = Stage()
