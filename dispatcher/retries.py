@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.requests import SubmitReply, SubmitRequest
-from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionId, Status
+from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
+from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, Status
 from partitions.worker import ApplyWorker
 
 
@@ -34,3 +34,20 @@ def already_applied(
             )
         )
     return SubmitReply(parts=tuple(parts), commit_index=commit_index)
+
+
+def making_room(request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker]) -> SubmitRequest | None:
+    """What has to be ordered in front of a request that would be refused for its producer's many ranges.
+
+    Records that were applied before, under the new floor: every node takes that in, and skips them. None: nothing.
+    """
+    if request.producer == NO_PRODUCER or request.dense:
+        return None
+    parts = []
+    for part in request.parts:
+        own = part.first_sequence, part.first_sequence + part.records.count
+        again = workers[part.partition_id].dedupe.makes_room(request.producer, request.epoch, own, part.floor)
+        if again is not None:
+            parts.append(SubmitPart(part.partition_id, again, part.floor, part.records.take(0, 1)))
+    nbytes = sum(part.records.nbytes for part in parts)
+    return request._replace(wait=Level.COMMITTED, parts=tuple(parts), nbytes=nbytes, trace=None) if parts else None

@@ -13,7 +13,7 @@ from dispatcher.admission import Admission, Ticket
 from dispatcher.budgets import Refusal
 from dispatcher.pending import Done
 from dispatcher.requests import SubmitRequest, check_parts, copied
-from dispatcher.retries import already_applied
+from dispatcher.retries import already_applied, making_room
 from dispatcher.waiting import Waiting, WaitingRoom
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PartitionFrozen, Unavailable, UnknownOutcome
 from logboom.types import PartitionId, Term
@@ -74,7 +74,12 @@ class Submitting:
             pipeline.repeated += 1
             done(applied)
             return None
-        parts = [(p.partition_id, p.records.count, p.records.nbytes) for p in request.parts]
+        first = making_room(request, pipeline.workers)
+        if first is not None:
+            ticket = self._admission.try_admit(_sizes(first), now, request.principal)
+            if isinstance(ticket, Ticket):
+                self._propose(first, ticket, lambda _: None)
+        parts = _sizes(request)
         found = self._proposals() or self.waiting.held_back(parts, request.principal)
         if found is None:
             admitted = self._admission.try_admit(parts, now, request.principal)
@@ -208,6 +213,10 @@ class Submitting:
         if self._scheduled is not None:
             self._scheduled.cancel()
         self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
+
+
+def _sizes(request: SubmitRequest) -> list[tuple[PartitionId, int, int]]:
+    return [(part.partition_id, part.records.count, part.records.nbytes) for part in request.parts]
 
 
 def given_up(why: str) -> LogboomError:

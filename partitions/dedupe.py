@@ -241,6 +241,23 @@ class Dedupe:
         known = self._staged.get(producer)
         return known if known is not None or producer in self._evicted else self._producers.get(producer)
 
+    def makes_room(self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int) -> int | None:
+        """A sequence that has to be sent again first, with that floor, for ``part`` (half-open) not to be refused.
+
+        Too many ranges are known, and the floor has settled most of them; but a batch that is refused raises no floor.
+        One whose sequence is below it never is, and has no effect. None: nothing helps, or nothing needs to.
+        """
+        known, most = self._producers.get(producer), self._settings.producer_ranges_max
+        if known is None or known.epoch != epoch or len(known.ranges) < most or known.covered(*part, floor):
+            return None
+        below = [stop for start, stop in known.ranges if start < floor]
+        if not below or len(_merge([*known.ranges, part])) <= most:
+            return None
+        again = min(below[-1], floor) - 1
+        after = known.copy()
+        after.settle(again, again + 1, floor)
+        return again if len(_merge([*after.ranges, part])) <= most else None
+
     def lookup(self, producer: ProducerId, epoch: int, first_sequence: int, count: int) -> AppliedReceipt | None:
         """The receipt of exactly this part, if it was applied and is remembered."""
         known = self._producers.get(producer)

@@ -1,0 +1,35 @@
+"""A producer with as many separate ranges as are remembered, and a floor that has settled them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from logboom import Add, Client
+from logboom.errors import LogboomError
+from logboom.testing import LocalCluster
+
+pytestmark = pytest.mark.process
+
+
+async def test_it_is_not_refused_for_good(tmp_path: Path) -> None:
+    """What was refused raised no floor: nothing that it wrote took effect any more, committed or not."""
+    settings = {"apply.producer_ranges_max": 4}
+    with LocalCluster(partitions=1, directory=tmp_path, settings=settings) as cluster:
+        async with Client(cluster.endpoints, timeout=3) as client:
+            numbers = client._submitter.sequences(0)
+            slow = numbers.take(1)  # one that is under way for ever, and others that are given up
+
+            async def add() -> None:
+                numbers.settle(numbers.take(1))
+                await client.submit(0, Add(b"n", 1), wait="applied")
+
+            for _ in range(4):
+                await add()
+            with pytest.raises(LogboomError, match="quota_exceeded"):
+                await add()
+            numbers.settle(slow)
+            for _ in range(3):
+                await add()
+            assert await client.get(0, b"n") == (7,)
