@@ -74,7 +74,7 @@ class Submitting:
             pipeline.repeated += 1
             done(applied)
             return None
-        first = making_room(request, pipeline.workers)
+        first = making_room(request, pipeline.workers) if self._proposals() is None else None
         if first is not None:
             ticket = self._admission.try_admit(_sizes(first), now, request.principal)
             if isinstance(ticket, Ticket):
