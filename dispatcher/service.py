@@ -302,14 +302,9 @@ class Session:
             self._run(frame, lambda frame: self._get(frame, deadline))
 
     def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
-        request_id = frame.request_id
-        if request_id in self._tasks or len(self._tasks) >= REQUESTS_MAX:
-            raise QuotaExceeded(
-                f"{len(self._tasks)} requests are under way here",
-                limit=REQUESTS_MAX,
-                used=len(self._tasks),
-                retry_after=0.05,
-            )
+        request_id, used = frame.request_id, len(self._tasks)
+        if request_id in self._tasks or used >= REQUESTS_MAX:
+            raise QuotaExceeded(f"{used} requests are under way here", limit=REQUESTS_MAX, used=used, retry_after=0.05)
         task = self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(frame, work))
         # Not at its end: one that is cancelled in the turn in which it came never begins.
         task.add_done_callback(lambda _: self._tasks.pop(request_id, None))

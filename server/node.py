@@ -50,7 +50,7 @@ from server.manifest import Manifest
 from server.partitions import PartitionRooms, changes_in, ordered_in
 from server.rejoin import NO_MAJORITY, Memory, open_journal
 from server.shares import apply_share, log_share
-from server.watching import Watching
+from server.watching import Watching, not_renewed
 from server.world import World, real_world
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -83,7 +83,7 @@ class Node:
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
         tls = settings.tls.directory
-        self.tls = certs.renewed_node(tls, self.node_id, certs_not_renewed) if tls else None
+        self.tls = certs.renewed_node(tls, self.node_id, not_renewed) if tls else None
         self.watching = Watching(settings, self.node_id, self.world, self.tls[0] if self.tls else None)
         manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
         self.data_dir = DataDir(

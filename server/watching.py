@@ -112,3 +112,8 @@ class Watching:
             await self.operators.close()
         if self._spans is not None:
             await self._spans.close()
+
+
+def not_renewed(error: str) -> None:
+    """Certificate files that do not fit together; those before them are used."""
+    log.warning("certificates_not_renewed", error=error)
