@@ -34,6 +34,7 @@ class Background:
         # The collector may run anything within anything, so also what takes it while this thread has it.
         self._lock = threading.RLock()
         self._ending: set[asyncio.Task[None]] = set()
+        self._calls: set[_Call] = set()
         # A daemon: whoever ends without closing is not waited for.
         self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
@@ -46,15 +47,35 @@ class Background:
             return asyncio.run_coroutine_threadsafe(call(self.client), self.loop)
 
     def run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """A request, and its result."""
+        """A request, and its result. Interrupted (Ctrl-C), it cancels the work. Raises InvalidRequest when closed."""
         self.check_thread()
-        future = self.start(call)
+        waiting = _Call(lambda: call(self.client))
+        self._calls.add(waiting)
         try:
-            return _wait(future)
+            self._soon(self._begin, waiting)
+            return cast("T", _wait(waiting))
         except CancelledError:
             if self.closed:
                 raise _closed(outcome="unknown") from None
             raise
+        except BaseException:
+            with suppress(InvalidRequest):
+                self._soon(waiting.cancel)
+            raise
+        finally:
+            self._calls.discard(waiting)
+
+    def _begin(self, waiting: _Call) -> None:
+        if self.closed:  # so that ``close`` sees every task
+            waiting.fail(_closed())
+        else:
+            waiting.begin(self.loop)
+
+    def _soon(self, callback: Callable[..., object], *args: object) -> None:
+        try:
+            self.loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed
+            raise _closed() from None
 
     def check_thread(self) -> None:
         """Raises InvalidRequest where waiting would be for oneself."""
@@ -122,10 +143,83 @@ class Background:
         """Close the client, end whatever is still under way, and the thread."""
         with self._lock:
             self.closed = True
-        asyncio.run_coroutine_threadsafe(_end(self.client), self.loop).result()
+        ending = _Call(lambda: _end(self.client))
+        self.loop.call_soon_threadsafe(ending.begin, self.loop)
+        ending.result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+        for waiting in list(self._calls):  # it came too late for the loop
+            waiting.fail(_closed())
+
+
+class _Call:
+    """A call on the loop, for one thread that waits for it.
+
+    Not a future: what those hold while they are waited for they go on holding if Ctrl-C comes in the wrong moment
+    (then the loop waits for it for ever), or release twice. What is waited for here is a lock of the interpreter's,
+    taken in one step or not at all.
+    """
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._make = make
+        self._task: asyncio.Task[Any] | None = None
+        self._given_up = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    # -- on the loop
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Unless nobody waits any more."""
+        if self._given_up:
+            return
+        try:
+            self._task = loop.create_task(self._make())
+        except BaseException as error:  # noqa: BLE001 - whoever called is told
+            self.fail(error)
+        else:
+            self._task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self._given_up = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._task = None  # it is to end on this thread: Ctrl-C would be lost in the middle of that
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self._result = task.result()
+            self._end()
+        else:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """It ends so, unless it has ended."""
+        if self._ended.locked():
+            self._error = error
+            self._end()
+
+    def _end(self) -> None:
+        with suppress(RuntimeError):  # it has
+            self._ended.release()
+
+    # -- for whoever waits
+
+    def result(self) -> Any:
+        """Once. Raises what the call raised."""
+        self._ended.acquire()
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error  # whose traceback names this frame
 
 
 async def _end(client: Client) -> None:
@@ -153,13 +247,8 @@ def _closed(outcome: Outcome = "not_applied") -> InvalidRequest:
     return InvalidRequest("this client is closed", outcome=outcome)
 
 
-def _wait(future: Future[T]) -> T:
-    """The result. Interrupted (Ctrl-C), it cancels the work."""
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+def _wait(waiting: _Call) -> Any:
+    return waiting.result()
 
 
 def _blocking(
