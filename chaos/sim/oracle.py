@@ -10,6 +10,7 @@ from typing import Any, Final
 from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
+from chaos.sim.receipts import ReceiptWatch
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.backend import Backend
@@ -48,7 +49,6 @@ class Oracle:
         self._granted: dict[tuple[str, int], set[str]] = {}
         self.rotten: set[str] = set()
         """Hosts with states that were damaged behind their back."""
-        """By host, how often it has lost its journal, and term: whoever comes back is somebody else under its name."""
         self.committed: dict[int, tuple[int, tuple[Route, ...]]] = {}
         """Raft index to term and routes: what the first node that committed it said."""
         self._ends: dict[int, list[tuple[int, int]]] = {}
@@ -69,6 +69,7 @@ class Oracle:
         self.electorate = Electorate(begins, self._granted, fail)
         self.witness = Witness(hosts, self.electorate, fail)
         self.lag = LagWatch(fail)
+        self._receipts = ReceiptWatch(self._batches, fail)
         self.elections = 0
         self.checks = 0
 
@@ -121,6 +122,7 @@ class Oracle:
         backend, raft = node.pipeline, node.pipeline.raft
         self.witness.started(host, backend)
         self.lag.started(host, backend)
+        self._receipts.started(host, backend)
         commit, send = backend.committed, raft._send_now  # noqa: SLF001 - an observer
         control = backend.control
         votes = self._votes

@@ -44,6 +44,31 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "durable-at-commit",
+        "A write that waits until it is durable is answered once it is committed (ReceiptTrue).",
+        ("ReceiptTrue",),
+        (
+            Edit(
+                "dispatcher.pending:Pending.committed",
+                "if request.wait in (Level.COMMITTED, Level.ORDERED):",
+                "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.DURABLE):",
+            ),
+        ),
+    ),
+    Mutant(
+        "applied-at-commit",
+        "A write that waits until it is applied is answered once it is committed (ReceiptTrue).",
+        ("ReceiptTrue",),
+        (
+            Edit(
+                "dispatcher.pending:Pending.committed",
+                "if request.wait in (Level.COMMITTED, Level.ORDERED):",
+                "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.APPLIED):",
+            ),
+            Edit("dispatcher.pending:Pending.applied", "if request.wait is Level.APPLIED:", "if False:"),
+        ),
+    ),
+    Mutant(
         "barrier-early",
         "A barrier is answered one global index too early (BarrierSound).",
         ("BarrierSound",),
