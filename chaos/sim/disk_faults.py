@@ -17,6 +17,7 @@ from chaos.sim.loop import SimLoop
 from chaos.sim.parameters import Parameters
 from logboom.errors import CorruptData
 from raftlog import journal_codec as codec
+from server.states import STATE
 
 TAIL_BYTES: Final = 4096
 """Bit rot comes near the end of a file, where what counts is."""
@@ -24,6 +25,8 @@ CUT_SHARE: Final = 0.2
 """Of the damage: everything from there on is gone."""
 JOURNAL_HEADER_BYTES: Final = codec.SEGMENT_HEADER.size
 ELSEWHERE_SHARE: Final = 0.6
+STATES_ALONE: Final = 0.4
+"""Share of the full disks that take everything but what is saved of ``kv`` states: else the logs are the first to fail."""
 CLUSTER: Final = slice(16, 28)
 """Its hash, in the header of a journal's file."""
 
@@ -82,18 +85,28 @@ class DiskFaults:
         await self._hooked(host, hook, duration)
 
     async def _disk_full(self, host: Host, duration: float, rng: random.Random) -> None:
+        states_alone = rng.random() < STATES_ALONE
+
         def hook(operation: str, path: Path, _size: int) -> None:
-            if operation in ("write", "allocate", "create"):
+            if operation in ("write", "allocate", "create") and (path.name == STATE or not states_alone):
                 self.faulty.add(host.name)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
         await self._hooked(host, hook, duration)
 
     async def _hooked(self, host: Host, hook: Callable[[str, Path, int], None], duration: float) -> None:
-        host.disk.hook = hook
+        def saving(operation: str, path: Path) -> None:
+            try:
+                hook(operation, path, 0)
+            except ShortWrite:  # a transaction is all or nothing
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path)) from None
+
+        host.disk.hook, host.state_files.fault = hook, saving
         await asyncio.sleep(duration)
         if host.disk.hook is hook:
             host.disk.hook = None
+        if host.state_files.fault is saving:
+            host.state_files.fault = None
 
     async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
         """Bytes of partition logs change while a victim is down; it finds them when it starts."""

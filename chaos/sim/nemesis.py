@@ -313,6 +313,7 @@ class Nemesis(DiskFaults):
         for host in self._hosts:
             host.disk.hook = None
             host.disk.write_fault = None
+            host.state_files.fault = None
             if host.process is not None and host.process.stopped:
                 self._loop.continue_process(host.process)
             if host.sync_offload is not None:
