@@ -26,7 +26,7 @@ CUT_SHARE: Final = 0.2
 JOURNAL_HEADER_BYTES: Final = codec.SEGMENT_HEADER.size
 ELSEWHERE_SHARE: Final = 0.6
 STATES_ALONE: Final = 0.4
-"""Share of the full disks that take everything but what is saved of ``kv`` states: else the logs are the first to fail."""
+"""Share of the full disks that take everything but what is saved of ``kv`` states: else logs are the first to fail."""
 CLUSTER: Final = slice(16, 28)
 """Its hash, in the header of a journal's file."""
 
