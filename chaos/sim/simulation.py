@@ -26,6 +26,7 @@ from chaos.sim.timeline import Timeline
 from dispatcher.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
+from partitions.reading import CommittedBatch
 from ports.invariant import InvariantViolated
 from raftlog.configuration import Configuration
 
@@ -322,10 +323,19 @@ class Simulation:
                         for index, payload in enumerate(b.records.payloads(), b.header.first_index)
                     ]
                     mine = [op for op in of_kind(operations, "append") if op.partition == partition]
-                    self._report("NoPhantom", host, exactly_once.appends(mine, records, -1, first=first))
+                    self._report("RecordsKept", host, self._kept(partition, first, batches))
+                    took_effect = machine._records  # noqa: SLF001 - an observer
+                    self._report("NoPhantom", host, exactly_once.appends(mine, records, took_effect, first=first))
                     self._report("OffsetsDenseUnique", host, exactly_once.receipts(mine, records, first=first))
             self._report("I8", host, exactly_once.counters(adds, state))
             self._report("Atomic", host, self._together(state))
+
+    def _kept(self, partition: int, first: int, batches: Sequence[CommittedBatch]) -> list[str]:
+        """Records of ``log`` partitions are nowhere else: none is removed but as the settings say."""
+        retain, held = self.parameters.settings.snapshot, sum(batch.header.nbytes for batch in batches)
+        if first == 1 or retain.retain_log_ms or held >= retain.retain_log_bytes > 0:
+            return []
+        return [f"partition {partition} begins at {first} with {held} bytes; {retain.retain_log_bytes or 'all'} stay"]
 
     def _together(self, state: dict[str, int]) -> list[str]:
         return [

@@ -20,6 +20,19 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "log-counts-twice",
+        "A ``log`` partition counts what is sent again as if it had taken effect (I5).",
+        ("NoPhantom",),
+        (
+            Edit(
+                "partitions.machines.log:LogMachine.apply",
+                "records += batch.count - sum(stop - start for start, stop in batch.skip)",
+                "records += batch.count",
+            ),
+        ),
+        needs="log_partitions",
+    ),
+    Mutant(
         "dedupe-by-attempt",
         "Every attempt of a request has sequence numbers of its own (I5).",
         ("I8", "ReadYourWrites"),

@@ -59,6 +59,20 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "records-not-kept",
+        "Records of a ``log`` partition are removed as if a snapshot had them (RecordsKept).",
+        ("RecordsKept",),
+        (
+            Edit(
+                "dispatcher.compaction:removes",
+                'state_machine != "log" or bool(settings.retain_log_bytes or settings.retain_log_ms)',
+                "True",
+            ),
+            Edit("dispatcher.compaction:Compaction._remove", "self._settings.retain_log_bytes or None", "0"),
+        ),
+        needs="log_partitions",
+    ),
+    Mutant(
         "removed-too-much",
         "Segments go that hold what was committed behind the cut.",
         ("InvariantViolated", "NoSelfStop", "Liveness", "I2", "AcknowledgedKept", "AckDurable", "NothingUnhandled"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from chaos.checkers import availability, exactly_once, linearizable, watermarks
 from chaos.checkers.watermarks import Sample
 from chaos.history import Operation
+from chaos.sim.simulation import Simulation
+from logboom.settings import SnapshotSettings
 
 
 def _op(
@@ -55,6 +60,14 @@ class TestAppends:
 
     def test_copy_that_took_effect(self) -> None:
         assert exactly_once.appends([_op("append", "l", "x", 0, 1)], [(1, "x"), (2, "x")], 2) != []
+
+    def test_copy_that_took_effect_where_some_are_gone(self) -> None:
+        x, y = _op("append", "l", "x", 0, 1), _op("append", "l", "y", 0, None, "info")
+        x.index = 1
+        assert exactly_once.appends([x, y], [(2, "y")], 2, first=2) == []
+        assert exactly_once.appends([x, y], [], 1, first=2) == []
+        for applied in (0, 3):
+            assert "took effect" in exactly_once.appends([x, y], [(2, "y")], applied, first=2)[0]
 
     def test_receipts(self) -> None:
         x, y = _op("append", "l", "x", 0, 1), _op("append", "l", "y", 0, 1)
@@ -125,3 +138,23 @@ def test_writes_resume_with_one_that_began_after_the_fault() -> None:
     after = _op("add", "b", 1, 2 * 10**9, 5 * 10**9)
     assert availability.resumed_s([before, after], [10**9]) == [4.0]
     assert availability.resumed_s([before], [10**9]) == [float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("first", "lengths", "settings", "right"),
+    [
+        (1, [10], {}, True),
+        (2, [10], {}, False),
+        (2, [], {}, False),
+        (2, [200, 100], {"retain_log_bytes": 500}, True),
+        (2, [10], {"retain_log_bytes": 500}, False),
+        (2, [10], {"retain_log_bytes": 500, "retain_log_ms": 5}, True),
+    ],
+)
+def test_records_are_removed_as_the_settings_say(
+    first: int, lengths: list[int], settings: dict[str, int], *, right: bool
+) -> None:
+    parameters = SimpleNamespace(settings=SimpleNamespace(snapshot=SnapshotSettings(**settings)))
+    run: Any = SimpleNamespace(parameters=parameters)
+    batches: Any = [SimpleNamespace(header=SimpleNamespace(nbytes=length + 200)) for length in lengths]
+    assert (Simulation._kept(run, 3, first, batches) == []) is right
