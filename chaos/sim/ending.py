@@ -15,6 +15,7 @@ from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
+from chaos.sim.readout import ReadOut
 from dispatcher.backend import Backend
 from logboom import Add, Client, Record
 from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, Unavailable
@@ -77,6 +78,9 @@ class Ending:
             host.start()
         await self.within("all nodes converge", self._converge())
         self._oracle.checkpoint()
+        whole = [h for h in self._hosts if h.may_run and h.name not in self._damaged | self._forgetful]
+        out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
+        await self.within("everything is read", out.play(fork()))
         self._oracle.idle()
 
     def _quorum(self, rng: random.Random) -> list[Host]:

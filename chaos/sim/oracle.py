@@ -223,6 +223,10 @@ class Oracle:
             found.append(f"partition {partition} ends at {last}, {ends[-1][1]} was committed")
         return found
 
+    def ends(self, partition: int) -> Sequence[tuple[int, int]]:
+        """Global and last index of its committed batches, ascending."""
+        return self._ends.get(partition, ())
+
     @property
     def snapshots(self) -> int:
         """Sets that were seen."""

@@ -324,7 +324,8 @@ class Simulation:
                     ]
                     mine = [op for op in of_kind(operations, "append") if op.partition == partition]
                     self._report("RecordsKept", host, self._kept(partition, first, batches))
-                    took_effect = machine._records  # noqa: SLF001 - an observer
+                    inside: Any = machine
+                    took_effect = inside._records  # noqa: SLF001 - an observer
                     self._report("NoPhantom", host, exactly_once.appends(mine, records, took_effect, first=first))
                     self._report("OffsetsDenseUnique", host, exactly_once.receipts(mine, records, first=first))
             self._report("I8", host, exactly_once.counters(adds, state))

@@ -200,6 +200,30 @@ MUTANTS: Final = (
         (Edit("dispatcher.waits:_need", "return -1", "return 1"),),
     ),
     Mutant(
+        "tail-ends-early",
+        "A tail ends in front of what came last (ReadsAll).",
+        ("ReadsAll",),
+        (
+            Edit(
+                "dispatcher.tail:Tail._move",
+                "if self._next > end:",
+                "if self._next > end or (not self._wanted.follow and self._next > end - 2):",
+            ),
+        ),
+    ),
+    Mutant(
+        "scan-ends-early",
+        "A scan of the logs ends in front of what is safe to give (ReadsAll).",
+        ("ReadsAll",),
+        (
+            Edit(
+                "dispatcher.log_scan:LogScan._go_on",
+                "self._through = self._through or horizon",
+                "self._through = self._through or max(1, horizon - 3)",
+            ),
+        ),
+    ),
+    Mutant(
         "old-enough",
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
         ("BoundedStaleness",),
