@@ -308,8 +308,8 @@ class Witness:
             for worker in host.node.pipeline.workers.values() if host.node is not None else ():
                 self._check_applied(host, worker)
         self._turn += 1
-        for host in running[self._turn % len(running) :][: self._turn % 2] if running else ():
-            self._check_power_loss(host)
+        if running and self._turn % 2:
+            self._check_power_loss(running[self._turn // 2 % len(running)])  # each in turn, however many there are
 
     def _check_power_loss(self, host: Host) -> None:
         if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
