@@ -88,6 +88,10 @@ class ReadOut:
             )
             got = [(b.global_index, b.partition_id, b.position - 1) async for b in tail]
             self._compare(f"a tail of {partition} at {host.name}", got, due, self._first(host, [partition]))
+        due = sorted(row for p in partitions for row in self._due(host, p, start))
+        scan = client.scan_log(partitions, start_global=start, node=address, on_compacted="first")
+        got = [(b.global_index, b.partition_id, b.position - 1) async for b in scan]
+        self._compare(f"a scan of all logs at {host.name}", got, due, self._first(host, partitions))
 
     def _compare(self, what: str, got: Sequence[Row], due: Sequence[Row], first: int) -> None:
         """What was there before, in order; what has been removed since (in front of ``first``) may be missing."""

@@ -212,6 +212,18 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "scan-ends-early",
+        "A scan of the logs ends in front of what is safe to give (ReadsAll).",
+        ("ReadsAll",),
+        (
+            Edit(
+                "dispatcher.log_scan:LogScan._go_on",
+                "self._through = self._through or horizon",
+                "self._through = self._through or max(1, horizon - 3)",
+            ),
+        ),
+    ),
+    Mutant(
         "old-enough",
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
         ("BoundedStaleness",),
