@@ -37,6 +37,8 @@ class Workload:
         self._rng = rng
         self._created = created
         self._count = 0
+        self._seen_last: dict[str, Any] = {}
+        """What each register had when this client last read or wrote it."""
         self.stopped = False
 
     async def run(self, concurrency: int) -> None:
@@ -77,7 +79,8 @@ class Workload:
                 op = self._history.invoke(self._process, "put", key, value, partition)
                 await self._call(op, Put(key.encode(), value.encode()))
             else:
-                expected = self._rng.choice([None, f"v{self._process}-{self._count - 1}"])
+                seen = self._seen_last.get(key)
+                expected = self._rng.choice([None, seen, seen, seen])  # by a guess alone hardly any would succeed
                 op = self._history.invoke(self._process, "cas", key, [expected, value], partition)
                 await self._call(op, Cas(key.encode(), expected.encode() if expected else None, value.encode()))
 
@@ -87,7 +90,9 @@ class Workload:
         except LogboomError as error:
             self._history.end(op, "fail", error=error.code)
         else:
-            self._history.end(op, "ok", result=found.decode() if isinstance(found, bytes) else found)
+            value = found.decode() if isinstance(found, bytes) else found
+            self._history.end(op, "ok", result=value)
+            self._seen_last[op.key] = value
 
     async def _call(self, op: Operation, command: Any) -> None:
         try:
@@ -101,3 +106,5 @@ class Workload:
             self._history.end(op, "info", **where)
         else:
             self._history.end(op, "ok", result=status is Status.OK, **where)
+            if status is Status.OK and op.f in ("put", "cas"):
+                self._seen_last[op.key] = op.value[1] if op.f == "cas" else op.value

@@ -75,6 +75,8 @@ class SimClient:
         self._seen = seen
         self._rng = rng
         self._count = 0
+        self._seen_last: dict[str, Any] = {}
+        """What each register had when this client last read or wrote it."""
         self._addresses = seen.addresses
         self._barrier_reached = barrier_reached
         self._begun = parameters.kv_partitions
@@ -245,7 +247,8 @@ class SimClient:
         elif choice < 0.8:
             await self._put_as_stranger(key, value, partition)
         else:
-            expected = self._rng.choice([None, f"vc{self.number}-{self._count - 2}"])
+            seen = self._seen_last.get(key)
+            expected = self._rng.choice([None, seen, seen, seen])  # by a guess alone hardly any would succeed
             old = expected.encode() if expected else None
             await self._put(
                 self._invoke("cas", key, [expected, value], partition), Cas(key.encode(), old, value.encode())
@@ -269,7 +272,9 @@ class SimClient:
         except LogboomError as error:
             self._seen.history.end(op, "fail", error=error.code)
         else:
-            self._seen.history.end(op, "ok", result=found.decode() if isinstance(found, bytes) else found)
+            value = found.decode() if isinstance(found, bytes) else found
+            self._seen.history.end(op, "ok", result=value)
+            self._seen_last[op.key] = value
 
     async def _put(self, op: Operation, command: Any, client: Client | None = None) -> None:
         end = self._seen.history.end
@@ -283,6 +288,8 @@ class SimClient:
             end(op, "info", index=receipt.first_index)
         else:
             end(op, "ok", result=status is Status.OK, index=receipt.first_index, global_index=receipt.global_index)
+            if status is Status.OK:
+                self._seen_last[op.key] = op.value[1] if op.f == "cas" else op.value
 
     def _invoke(self, f: str, key: str, value: Any, partition: int) -> Operation:
         return self._seen.history.invoke(self.number, f, key, value, partition)
