@@ -247,7 +247,13 @@ def _cell(value: Any) -> str:
         return " ".join(map(_cell, value))
     if isinstance(value, Mapping):
         return " ".join(f"{name}={_cell(item)}" for name, item in value.items())
-    return str(value)
+    text = str(value)
+    # Whoever wrote it does not give orders to the terminal of whoever looks, nor begins a line of its own.
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def _table(rows: list[Row], title: str) -> None:

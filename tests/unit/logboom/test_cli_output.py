@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from logboom.cli.common import print_one, print_stream
 from server.manifest import sealed
 
 
@@ -42,3 +45,11 @@ def test_what_the_locale_cannot_show_is_escaped(tmp_path: Path) -> None:
     done = _inspect(_manifest(tmp_path), subprocess.PIPE, PYTHONIOENCODING="latin-1:strict")
     assert (done.returncode, done.stderr) == (0, b"")
     assert "zwölf \\u20ac".encode("latin-1") in done.stdout
+
+
+def test_a_value_gives_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b[2Jgone\nn9  leader\t\u202e\x9b"
+    print_one({"value": evil}, "table")
+    print_stream([{"key": evil, "value": "zwölf €"}], "table")
+    shown = "\\x1b[2Jgone\\nn9  leader\\t\\u202e\\x9b"
+    assert capsys.readouterr().out == f"value  {shown}\n{shown}\tzwölf €\n"
