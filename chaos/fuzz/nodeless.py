@@ -276,7 +276,7 @@ def _serving() -> SnapshotServing:
     empty = SimpleNamespace(
         first_available_index=1,
         durable_index=9,
-        before_digest=DIGEST,
+        beginning=(1, DIGEST),
         read_raw=lambda **_: [],
         void_behind=lambda _: None,
     )

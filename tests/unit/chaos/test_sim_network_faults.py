@@ -12,6 +12,7 @@ import pytest
 from chaos.sim.host import SimClock
 from chaos.sim.loop import ProcessDied
 from chaos.sim.network import WINDOW_BYTES, NetworkProfile
+from chaos.sim.port import SimPort
 from logboom.types import KIB
 from logboom.wire import Kind, encode
 from ports.net import ConnectionLimits
@@ -368,7 +369,7 @@ def test_the_production_network_runs_on_it() -> None:
         return accepted[-1]
 
     def net() -> AsyncioNetwork:
-        return AsyncioNetwork(clock=SimClock(world.loop), on_fatal=deaths.append)
+        return AsyncioNetwork(clock=SimClock(world.loop), on_fatal=deaths.append, port=SimPort)
 
     async def ask() -> Asking:
         asking = Asking()

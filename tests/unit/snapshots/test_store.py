@@ -242,7 +242,7 @@ class TestDamage:
     def test_a_newer_format_is_refused_and_nothing_changed(self, disk: SimDisk, store: SnapshotStore) -> None:
         make(store, 10)
         file = disk.open(HERE / f"{10:020d}.set")
-        file.write([b"\2"], offset=6)
+        file.write([b"\3"], offset=6)
         disk.open(HERE / f"{20:020d}.states.partial", create=True)
         names = disk.list(HERE)
         with pytest.raises(IncompatibleVersion):
