@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -88,7 +89,10 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
         yield from map(run_seed, jobs)
         return
     ended: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
-    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
+    # SIGTERM ends a worker whatever the parent does with it: a handler that raises would be one more fault of the run.
+    default = signal.SIGTERM, signal.SIG_DFL
+    forked = multiprocessing.get_context("fork")
+    with forked.Pool(workers, signal.signal, default, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         under_way = 0
         for job in jobs:  # each only when it is nearly its turn: ``seeds`` may end with the time
             pool.apply_async(run_seed, (job,), callback=ended.put, error_callback=ended.put)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import random
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import types
@@ -342,6 +344,17 @@ def test_seeds_are_asked_for_when_it_is_nearly_their_turn() -> None:
     next(runs)
     assert len(asked) <= SEEDS_AHEAD * 2
     runs.close()
+
+
+def test_workers_end_though_whoever_made_them_does_not_mind_sigterm() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        runs = run_many(range(100), seconds=1.1, workers=2)
+        next(runs)
+        runs.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("dice", range(6))
