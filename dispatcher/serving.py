@@ -1,7 +1,7 @@
 """Giving a snapshot to a node that needs one, or to a backup: the side of whoever has it.
 
-The leader offers its newest set to a follower that lacks what the journal no longer has. The follower asks for
-the pieces, of whichever node has them: this node answers from its files and keeps nothing in mind but until
+The leader offers its newest set whose logs it has to a follower that lacks what the journal no longer has. The follower
+asks for the pieces, of whichever node has them: this node answers from its files and keeps nothing in mind but until
 when it holds the set back from removal.
 """
 
@@ -51,24 +51,28 @@ class SnapshotServing:
         clock: Clock,
         offload: Offload,
         damaged: Callable[[PartitionId, DamagedBatch], None],
+        handed_up: Callable[[], int],
     ) -> None:
-        """``damaged`` is told of a batch that cannot be read."""
+        """``damaged`` is told of a batch that cannot be read. ``handed_up``: up to which Raft index all is, here."""
         self._store = store
         self._logs = logs
         self._links = links
         self._clock = clock
         self._offload = offload
         self._damaged = damaged
+        self._handed_up = handed_up
         self._offered: dict[NodeId, float] = {}
         self._leases: dict[GlobalLogIndex, float] = {}
 
     def offer(self, peer: NodeId) -> None:
-        """Tell a node that needs a snapshot of our newest one; at most once a second."""
-        now, newest = self._clock.monotonic(), self._store.newest
-        if newest is None or now - self._offered.get(peer, -1e9) < OFFER_AGAIN_S:
+        """Tell a node that needs a snapshot of our newest one that we have the logs to; at most once a second."""
+        now, sets, reached = self._clock.monotonic(), self._store.sets(), self._handed_up()
+        if not sets or now - self._offered.get(peer, -1e9) < OFFER_AGAIN_S:
             return
         self._offered[peer] = now
-        header = {"global_index": newest.global_index, "raft_index": newest.raft_index}
+        # After a start a leader may need that very node's acknowledgement to hand up what a newer one is of.
+        best = next((meta for meta in reversed(sets) if meta.raft_index <= reached), sets[-1])
+        header = {"global_index": best.global_index, "raft_index": best.raft_index}
         self._links.send(peer, Kind.SNAPSHOT_OFFER, header)
 
     def held_back(self) -> GlobalLogIndex | None:

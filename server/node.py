@@ -300,6 +300,7 @@ class Node:
             clock=self.clock,
             offload=self.apply_offload,
             damaged=pipeline.damaged,
+            handed_up=lambda: raft.engine.applied_index,
         )
         compaction = Compaction(
             settings=settings,

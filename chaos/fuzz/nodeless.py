@@ -287,4 +287,5 @@ def _serving() -> SnapshotServing:
         clock=Still(),
         offload=Still(),
         damaged=lambda *_: None,
+        handed_up=lambda: 1 << 40,
     )

@@ -98,6 +98,7 @@ class Source:
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             offload=Inline(),  # type: ignore[arg-type]
             damaged=lambda *_: None,
+            handed_up=lambda: 1 << 40,
         )
         wire.nodes[name] = lambda peer, frame: self.serving.on_frame(NodeId(peer), frame)
 

@@ -11,6 +11,7 @@ import pytest
 from chaos.sim.disk import SimDisk
 from dispatcher.serving import Piece, SnapshotServing
 from logboom.errors import Unavailable
+from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from partitions.log import PartitionLog
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
@@ -40,6 +41,7 @@ def read(log: PartitionLog, kind: Kind, after: int) -> Piece:
         clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
         offload=None,  # type: ignore[arg-type]
         damaged=lambda *_: None,
+        handed_up=lambda: 1 << 40,
     )
     header: dict[str, Any] = {"global_index": 0, "partition": int(P), "after": after, "through": 1 << 40}
     return serving._job(Frame(kind, 7, header))()
@@ -73,3 +75,22 @@ def test_where_a_log_begins_is_told_as_of_one_moment(monkeypatch: pytest.MonkeyP
     assert header["rows"] == []
     assert made.holds(header["first"] - 1, header["before"])
     assert header["first"] > 1
+
+
+@pytest.mark.parametrize(("handed_up", "offered"), [(9, 30), (10, 10), (29, 20), (30, 30), (99, 30)])
+def test_the_newest_set_is_offered_whose_logs_are_here(handed_up: int, offered: int) -> None:
+    """After a start a leader of two could not give the logs of its newest set before the other one had that set."""
+    sent: list[Any] = []
+    sets = [SimpleNamespace(global_index=index, raft_index=index) for index in (10, 20, 30)]
+    serving = SnapshotServing(
+        store=SimpleNamespace(sets=lambda: sets),  # type: ignore[arg-type]
+        logs={},
+        links=SimpleNamespace(send=lambda _, kind, header: sent.append((kind, header))),  # type: ignore[arg-type]
+        clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+        offload=None,  # type: ignore[arg-type]
+        damaged=lambda *_: None,
+        handed_up=lambda: handed_up,
+    )
+    serving.offer(NodeId("n2"))
+    serving.offer(NodeId("n2"))  # not so soon again
+    assert sent == [(Kind.SNAPSHOT_OFFER, {"global_index": offered, "raft_index": offered})]
