@@ -40,3 +40,15 @@ def test_what_is_sent_again_has_no_effect_and_what_follows_has(floor: int, first
     dedupe.record(copy, dedupe.decide(copy), GlobalLogIndex(9))
     dedupe.commit()
     assert dedupe.decide(batch).refused is None
+
+
+def test_nothing_is_sent_again_where_the_floor_has_not_settled_enough() -> None:
+    """More ranges are known than are remembered now: the setting was less strict before."""
+    dedupe = Dedupe(ApplySettings(producer_ranges_max=10))
+    for index, sequence in enumerate((1, 3, 5, 7, 9), 1):
+        batch = header(sequence=sequence)
+        dedupe.record(batch, dedupe.decide(batch), GlobalLogIndex(index))
+    dedupe.commit()
+    dedupe._settings = ApplySettings(producer_ranges_max=3)
+    assert dedupe.makes_room(PRODUCER, 0, (12, 13), 4) is None  # leaves three, and this one
+    assert dedupe.makes_room(PRODUCER, 0, (12, 13), 6) == 5

@@ -119,6 +119,8 @@ def test_a_lone_read_that_the_quickest_does_not_answer_is_asked_of_all() -> None
         engine: Any = cluster.nodes[NodeId(quick)].raft.engine
         engine.receive = lambda *_: None  # it hangs, and stays connected
         answers, began = list[object](), cluster.loop.now
+        leading: Any = leader.raft.engine
+        leading._set("newAppendEntriesTime", began + 10.0)  # no heartbeat asks them by chance
         leader.raft.read_index(answers.append, lone=True)
         async with asyncio.timeout(5):
             while not answers:
