@@ -135,6 +135,7 @@ class Target:
         append(self.log, chain(COUNT)[:has])
         commit(self.log, chain(COUNT)[:has])
         self.ready, self.fatal = list[int](), list[BaseException]()
+        self.ended_before = 0
         self.compaction = list[str]()
         self.take: Callable[[int], None] = self.ready.append
         self.installing = Installing(
@@ -168,10 +169,11 @@ class Target:
         return self.log
 
     async def ended(self) -> None:
-        """Ready, or given up."""
+        """One more has begun since the last time, and is ready, or given up."""
         async with asyncio.timeout(20):
-            while self.installing._task is not None:  # noqa: ASYNC110 - for a task that ends
+            while self.installing.begun == self.ended_before or self.installing._task is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
+        self.ended_before = self.installing.begun
 
     def reopened(self) -> PartitionLog:
         """As a start makes it, from the base that the set names."""
@@ -197,7 +199,6 @@ async def test_all_of_it_comes_over_and_the_node_starts_anew() -> None:
     wire = Wire()
     source, target = Source("a", wire), Target(wire)
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert target.ready == [G]
     assert [type(error) for error in target.fatal] == [InstallDue]
@@ -209,7 +210,6 @@ async def test_what_the_log_has_already_is_not_asked_for() -> None:
     wire = Wire()
     source, target = Source("a", wire), Target(wire, has=30)
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert [asked["after"] for asked in wire.asked(Kind.LOG_FETCH)] == [chain(COUNT)[29].last_index]
     assert history(target.reopened()) == history(source.log)
@@ -223,7 +223,6 @@ async def test_a_log_whose_beginning_is_gone_everywhere_begins_where_theirs_does
     source.log.compact(kept)()
     assert source.log.first_available_index > 1
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert target.ready == [G]
     again = target.reopened()
@@ -240,7 +239,6 @@ async def test_a_log_of_which_nobody_has_anything_any_more_begins_at_the_cut() -
     begin_places(source.disk, installed, LOG, base)
     source.serving._logs = {LOG: open_log(source.disk, base, directory=installed)}
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert target.ready == [G]
     begin_places(target.disk, Path("/t/log"), LOG, base)
@@ -259,7 +257,6 @@ async def test_another_node_goes_on_where_the_first_one_fell_silent() -> None:
 
     wire.spoil = fall_silent
     first.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert target.ready == [G]
     offsets = [asked["offset"] for asked in wire.asked(Kind.SNAPSHOT_FETCH) if asked["file"] == "states"]
@@ -277,7 +274,9 @@ async def test_a_process_that_ends_leaves_what_it_has_to_the_next() -> None:
 
     wire.spoil = cut_off
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(20):
+        while "t" not in wire.down:  # noqa: ASYNC110 - until three pieces have come
+            await asyncio.sleep(0.001)
     await target.installing.close()
     target.disk.kill()
     wire.down.clear()
@@ -286,7 +285,6 @@ async def test_a_process_that_ends_leaves_what_it_has_to_the_next() -> None:
     source.now += OFFER_AGAIN_S
     again = Target(wire, target.disk)
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await again.ended()
     assert again.ready == [G]
     states = [h for _, _, k, h in wire.log[before:] if k is Kind.SNAPSHOT_FETCH and h["file"] == "states"]
@@ -306,7 +304,6 @@ async def test_a_byte_that_was_changed_on_the_way_is_noticed_and_nothing_is_kept
 
     wire.spoil = spoil
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert (target.ready, target.fatal, target.store.sets()) == ([], [], [])
     assert [name for name in target.disk.list(Path("/t/snapshots")) if "fetch" in name or "partial" in name] == []
@@ -322,7 +319,6 @@ async def test_what_fails_at_the_very_end_leaves_a_node_that_compacts_on() -> No
 
     target.take = fail
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert target.compaction == ["stops", "goes on"]
     assert target.fatal == []
@@ -333,7 +329,6 @@ async def test_a_set_of_others_or_of_another_log_is_refused(lie: dict[str, Any])
     wire = Wire()
     source, target = Source("a", wire, big=10, **lie), Target(wire)
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert (target.ready, target.fatal) == ([], [])
 
@@ -344,7 +339,6 @@ async def test_a_set_that_nobody_has_any_more_is_given_up() -> None:
     Source("b", wire).store.remove(G)
     source.serving.offer(NodeId("t"))
     source.store.remove(G)
-    await asyncio.sleep(0.01)
     await target.ended()
     assert (target.ready, target.fatal) == ([], [])
 
@@ -356,14 +350,12 @@ async def test_what_the_disk_has_no_room_for_is_not_begun() -> None:
     target.installing._spare_bytes = 1 << 20
     target.disk.capacity = target.disk._used + source.store.sets()[0].states_bytes // 2
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
     assert [asked["file"] for asked in wire.asked(Kind.SNAPSHOT_FETCH) if asked["file"] == "states"] == []
     target.disk.capacity = 1 << 40
     source.now += OFFER_AGAIN_S
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert target.ready == [G]
 
@@ -373,7 +365,9 @@ async def test_an_offer_of_what_is_here_already_is_not_taken() -> None:
     source, target = Source("a", wire), Target(wire)
     target.installing._raft_index = lambda: 77
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
+    for _ in range(3):  # it has come by then, and would have been asked for
+        await asyncio.sleep(0)
+    assert wire.asked(Kind.SNAPSHOT_OFFER) != []
     assert wire.asked(Kind.SNAPSHOT_FETCH) == []
 
 
@@ -384,7 +378,6 @@ async def test_offers_are_seldom_and_what_is_fetched_is_held_back() -> None:
     for _ in range(5):
         source.serving.offer(NodeId("t"))
     assert len(wire.asked(Kind.SNAPSHOT_OFFER)) == 1
-    await asyncio.sleep(0.01)
     await target.ended()
     assert source.serving.held_back() == G
     source.now += LEASE_S + 1

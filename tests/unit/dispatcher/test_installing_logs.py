@@ -27,7 +27,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def given(source: Source, target: Target) -> None:
     source.serving.offer(NodeId("t"))
-    await asyncio.sleep(0.01)
     await target.ended()
     assert [type(error) for error in target.fatal] == [InstallDue]
     assert target.ready == [G]
@@ -126,7 +125,6 @@ class TestWhoHasIt:
         cut_off(source, first=20)
         before = source.log.first_available_index - 1, source.log.before_digest
         source.serving.offer(NodeId("t"))
-        await asyncio.sleep(0.01)
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
         assert not target.log.holds(*before)
@@ -160,6 +158,5 @@ class TestWhoHasIt:
 
         wire.spoil = nothing
         source.serving.offer(NodeId("t"))
-        await asyncio.sleep(0.01)
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
