@@ -26,6 +26,7 @@ from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
 from ports.timers import wait
 from raftlog.configuration import Configuration
+from raftlog.directories import Directories
 from raftlog.hello import Claim, Identity, check_lineage
 
 log = structlog.get_logger(__name__)
@@ -85,10 +86,12 @@ class Links:
         events: LinkEvents,
         drop: Callable[[NodeId, Kind], bool] | None = None,
         adopt: Callable[[str], None] | None = None,
+        directories: Directories | None = None,
     ) -> None:
         """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame.
 
         ``adopt`` makes a lineage this node's, durable on return; called once, if it has none. May raise Unavailable.
+        ``directories``: None: this node neither says which it has, nor asks.
         """
         self.identity = identity
         self.addresses = {node: each.peer_address for node, each in members.items() if node != identity.node_id}
@@ -106,6 +109,7 @@ class Links:
         self.events = events
         self.drop = drop
         self.adopt = adopt
+        self.directories = directories
         self.strangers: set[NodeId] = set()
         """Members that were refused for their history."""
         self.links: dict[NodeId, _Link] = {}
@@ -136,6 +140,8 @@ class Links:
         ``settled``: ``current`` is committed, hence whoever it has removed may be told so.
         """
         self.claim = Claim(current.term, current.index, current.ids)
+        if self.directories is not None:
+            self.directories.follow(current, settled=settled)
         self.voters, self.removed = current.voters, current.removed if settled else ()
         for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
             self._dialling.pop(peer).cancel()
@@ -221,6 +227,7 @@ class Links:
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
             "rejoining": self.rejoining,
             "features": list(FEATURES),
+            **({} if self.directories is None else self.directories.fields()),
         }
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
@@ -236,17 +243,22 @@ class Links:
             raise WrongNode(f"{link.connection.remote} belongs to cluster {shown(header.get('cluster'))}")
         if not isinstance(peer, str) or peer == mine.node_id:
             raise WrongNode(f"{link.connection.remote} says it is {shown(peer)}: not another member of this cluster")
+        if self.tls and peer not in link.connection.peer_identities:
+            names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
+            raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
+        if self.directories is not None and not self.rejoining and peer in self.addresses:
+            self.directories.check_own(NodeId(peer), header, self.claim)
         self._check_lineage(NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         if self.rejoining and "rejoining" not in header:
             raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
-        self._check_claim(NodeId(peer), Claim.of(header), rejoining=header.get("rejoining") is True)
+        claim = Claim.of(header)
+        if self.directories is not None:
+            self.directories.check(NodeId(peer), header, claim, self.claim)
+        self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
         if link.expected is None and mine.node_id < peer and peer in self.addresses:
             raise WrongNode(f"{peer} is dialled from here")  # two links would end each other
-        if self.tls and peer not in link.connection.peer_identities:
-            names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
-            raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
         if link.expected is not None and peer != link.expected:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
         return NodeId(str(peer))
@@ -260,8 +272,10 @@ class Links:
             raise
         self.strangers.discard(peer)
 
-    def take_lineage(self, header: Mapping[str, Any]) -> None:
-        """Of a peer that was found to be right. Raises what ``adopt`` does."""
+    def introduced(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """It was found to be right: what is to be remembered of it. Raises Unavailable."""
+        if self.directories is not None:
+            self.directories.meet(peer, header)
         theirs = header.get("lineage", "")
         if self.identity.lineage is None and theirs is not None:
             if self.adopt is not None:
@@ -386,7 +400,7 @@ class _Link:
             if frame.kind is not Kind.PEER_HELLO:
                 raise ProtocolError(f"{self.connection.remote} began with {frame.kind.name}, not PEER_HELLO")
             peer = self.links.check_hello(frame.header, self)
-            self.links.take_lineage(frame.header)
+            self.links.introduced(peer, frame.header)
         except LogboomError as error:
             log.warning("peer_refused", error=str(error), code=error.code)
             if error.fields.get("gone") or isinstance(error, LineageMismatch):

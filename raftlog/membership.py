@@ -28,10 +28,21 @@ class Membership:
     """Of one node. The engine says what enters its journal and what is cut off."""
 
     def __init__(
-        self, *, node_id: NodeId, journal: Journal, begins: Configuration, rejoining: Rejoining | None = None
+        self,
+        *,
+        node_id: NodeId,
+        journal: Journal,
+        begins: Configuration,
+        rejoining: Rejoining | None = None,
+        forget: Callable[[bool], Rejoining] | None = None,
     ) -> None:
-        """``begins`` counts where the journal begins: from its base's state, or else from the settings."""
+        """``begins`` counts where the journal begins: from its base's state, or else from the settings.
+
+        ``forget`` makes it so, durable on return, that this node has lost what it promised; with True it has no lineage
+        either. May raise Unavailable. None: it cannot find out.
+        """
         self.node_id = node_id
+        self.forget = forget
         self.rejoining = rejoining
         """While it is set this node gives no vote, and nothing that it says counts for a quorum."""
         self._known = [begins]

@@ -1,4 +1,4 @@
-"""Coming back after the journal was damaged: this node's part (docs/decisions/0019-damaged-journal.md).
+"""Coming back after the journal was damaged, or the disk lost: this node's part (docs/decisions/0019, 0031).
 
 It has begun another journal and does not know whom it voted for, nor what it acknowledged. To every leader it is like
 one that has died, and somebody new under its name: it says so in every reply, gives no vote, shows no watermark. When
@@ -7,6 +7,8 @@ that joins, and a voter again once it has caught up.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import structlog
 
@@ -26,6 +28,25 @@ class Rejoin:
         self._links = links
         self._ending = False
         links.rejoining = membership.rejoining is not None
+        if links.directories is not None:
+            links.directories.forget = self._disk_lost
+
+    def _disk_lost(self, lineage: str) -> bool:
+        """Others have met this node with another disk: what it is asked is not what it would have answered."""
+        journal, links = self._engine.journal, self._links
+        if self._membership.forget is None or journal.last_index > 1:
+            return False
+        foreign = links.identity.lineage not in (None, lineage)
+        rejoining = self._membership.rejoining = self._membership.forget(foreign)
+        links.rejoining = True
+        if foreign:  # of the cluster's first history, as every directory that is begun by itself
+            links.identity = replace(links.identity, lineage=None)
+        if links.directories is not None:
+            links.directories.renew(rejoining.token)
+        for peer in list(links.links):  # they have to hear it before anything else
+            links.links[peer].connection.close()
+        log.warning("disk_lost", advice="it begins anew, and votes again once the others have taken it back")
+        return True
 
     def follow(self) -> None:
         """Every turn: is it over?"""

@@ -58,10 +58,11 @@ class DataDir:
         """Which history of the cluster the data are of."""
         return self.manifest.lineage or ""
 
-    def take_lineage(self, lineage: str, *, fatal: Callable[[BaseException], None]) -> None:
-        """A node that joins is of this history from now on. Durable on return; raises Unavailable when it cannot be.
+    def take_lineage(self, lineage: str | None, *, fatal: Callable[[BaseException], None]) -> None:
+        """A node that joins is of this history from now on; None: one whose disk was lost is of none until then.
 
-        Called on the loop: once in a node's life, before it has anything else to do.
+        Durable on return; raises Unavailable when it cannot be. Called on the loop: once or twice in a node's life,
+        before it has anything else to do.
         """
         try:
             self.adopt(msgspec.structs.replace(self.manifest, lineage=lineage))

@@ -44,6 +44,7 @@ from raftlog.parent_state import ParentState
 from raftlog.voids import Voids
 from server.agreement import member_of, settings_digest
 from server.data_dir import DataDir
+from server.directories import open_directories
 from server.faults import drop_hook
 from server.install import Intent, install_logs
 from server.manifest import Manifest
@@ -214,17 +215,10 @@ class Node:
             random_bytes=self.rng.randbytes,
         )
 
-    def _rejoining(self) -> Rejoining | None:
-        return None if self._token is None else Rejoining(self._token, self._rejoined)
-
-    def _rejoined(self, done: Callable[[], None]) -> None:
-        def removed(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                self.fatal(error)
-            else:
-                done()
-
-        self.apply_offload.submit(self._memory.over, removed)
+    def _forget(self, foreign: bool) -> Rejoining:  # noqa: FBT001 - as Membership has it
+        if foreign:
+            self.data_dir.take_lineage(None, fatal=self.fatal)
+        return self._memory.forget(offload=self.apply_offload, fatal=self.fatal)
 
     def _membership(self, wanted: Manifest) -> Membership:
         """What the log says counts; the settings only where it has said nothing yet."""
@@ -232,7 +226,9 @@ class Node:
         begins = self.parent.members
         if begins is None:
             begins = Configuration.of_settings(self.settings.cluster.members) if begun.members else NOBODY
-        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins, rejoining=self._rejoining())
+        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins, forget=self._forget)
+        if self._token is not None:
+            found.rejoining = self._memory.rejoining(self._token, offload=self.apply_offload, fatal=self.fatal)
         if found.rejoining is not None and self.node_id in found.current.voters and len(found.current.voters) <= 2:
             log.error("rejoin_needs_a_leader", advice=NO_MAJORITY, voters=list(found.current.voters))
         if found.current.index <= 1:
@@ -426,6 +422,9 @@ class Node:
                 events=events,
                 drop=drop_hook(),
                 adopt=partial(self.data_dir.take_lineage, fatal=self.fatal),
+                directories=open_directories(
+                    self.disk, self.data_dir.path, self.membership, self.rng.randbytes, fatal=self.fatal
+                ),
             ),
             group=lambda synced: GroupSync(
                 journal=self.journal,

@@ -1,5 +1,7 @@
 """A journal that is damaged is set aside, and another begun; until the cluster has taken this node back it says so.
 
+So does a node whose whole disk was lost, as soon as others tell it (docs/decisions/0031-lost-disk.md).
+
 What the journal had promised to others is lost (docs/decisions/0019-damaged-journal.md), what was committed is not: it
 is with them, and most of it here, in the partition logs and the states. Blocking; every step may be the last before a
 crash: the next start finds the file, and goes on.
@@ -14,15 +16,17 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData, IncompatibleVersion, Unavailable
 from partitions.opening import LogBase, places_reach
 from ports.disk import Disk
+from ports.offload import Offload
 from raftlog import journal_base
 from raftlog.configuration import REJOIN_TOKEN_BYTES
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.journal_codec import AnotherClusters
 from raftlog.journal_files import BASE
+from raftlog.membership import Rejoining
 from raftlog.parent_state import ParentState
 from server.manifest import sealed
 
@@ -67,6 +71,28 @@ class Memory:
         if self._disk.exists(self._path):
             self._disk.remove(self._path)
             self._disk.sync_directory(self._directory)
+
+    def forget(self, *, offload: Offload, fatal: Callable[[BaseException], None]) -> Rejoining:
+        """``lose`` while the node runs: on the loop, once in its life. Raises Unavailable."""
+        try:
+            return self.rejoining(self.lose(), offload=offload, fatal=fatal)
+        except OSError as error:
+            fatal(error)
+            raise Unavailable(f"{self._path}: {error.strerror or error}") from error
+
+    def rejoining(self, token: bytes, *, offload: Offload, fatal: Callable[[BaseException], None]) -> Rejoining:
+        """For the log, until it is over. ``fatal`` is told what the disk refuses then."""
+
+        def end(done: Callable[[], None]) -> None:
+            def removed(_: None, error: BaseException | None) -> None:
+                if error is not None:
+                    fatal(error)
+                else:
+                    done()
+
+            offload.submit(self.over, removed)
+
+        return Rejoining(token, end)
 
 
 class Opened(NamedTuple):

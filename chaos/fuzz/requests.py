@@ -36,6 +36,7 @@ from logboom.wire import Frame, FrameDecoder, Kind
 from partitions.log import PartitionLog
 from ports.net import ConnectionLimits
 from raftlog import messages
+from raftlog.directories import DIRECTORY_BYTES, Directories
 from raftlog.entry import ROUTE, pack_routes
 from raftlog.hello import Identity
 from raftlog.journal import Journal
@@ -204,6 +205,7 @@ class _Node:
             limits=ConnectionLimits(),
             tls=None,
             events=self,
+            directories=Directories(ME, bytes(DIRECTORY_BYTES), {OTHER: bytes(DIRECTORY_BYTES)}, lambda *_: None),
         )
         self.logs = {p: _log(p) for p in PARTITIONS}
         self.payloads = PartitionPayloads(self.logs, lambda _: None)

@@ -18,11 +18,14 @@ from chaos.fuzz.target import Broken, Cursor, Target, counted, holds, packed
 from logboom.config import check_node, load, to_toml
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ApplySettings
-from logboom.types import DurabilityMode, GlobalLogIndex
+from logboom.types import DurabilityMode, GlobalLogIndex, NodeId
 from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
 from raftlog.configuration import REJOIN_TOKEN_BYTES
+from raftlog.directories import DIRECTORY_BYTES
 from server.data_dir import MANIFEST, DataDir
+from server.directories import decode as decode_directories
+from server.directories import encode as encode_directories
 from server.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
 from server.rejoin import decode as decode_token
 from server.rejoin import encode as encode_token
@@ -71,6 +74,23 @@ def rejoin(data: bytes) -> None:
 def _rejoin_seeds() -> list[bytes]:
     token = encode_token(bytes(range(REJOIN_TOKEN_BYTES)))
     return [b"\0" + token, b"\0" + token[:-2], b"\1" + b'{"token":"00"}', b"\1" + b'{"token":1}', b"\1{}"]
+
+
+def directories(data: bytes) -> None:
+    """As ``manifest``: the file that says whose disks a node has met."""
+    raw = _sealed(data[1:]) if data[:1] and data[0] & 1 else data[1:]
+    try:
+        own, met = decode_directories(raw, path="directories.json")
+    except CorruptData:
+        return
+    holds({len(own), *map(len, met.values())} == {DIRECTORY_BYTES}, "an id of another length")
+    holds(encode_directories(own, met) == raw, "what was read is not what is there")
+
+
+def _directories_seeds() -> list[bytes]:
+    own = bytes(range(DIRECTORY_BYTES))
+    whole = encode_directories(own, {NodeId("n2"): own[::-1]})
+    return [b"\0" + whole, b"\0" + whole[:-2], b"\1" + b'{"own":"00","met":{"n2":"00"}}', b"\1{}"]
 
 
 def _sealed(data: bytes) -> bytes:
@@ -238,6 +258,7 @@ def _config_seeds() -> list[bytes]:
 TARGETS = [
     Target("manifest", manifest, _manifest_seeds, "manifest.json of a data directory"),
     Target("rejoin", rejoin, _rejoin_seeds, "rejoin.json of a data directory"),
+    Target("directories", directories, _directories_seeds, "directories.json of a data directory"),
     Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),
     Target("dedupe", dedupe, _dedupe_seeds, "producers in a partition's state"),
     Target("config", config, _config_seeds, "configuration: TOML and environment"),

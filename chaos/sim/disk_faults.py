@@ -16,7 +16,9 @@ from chaos.sim.host import Host
 from chaos.sim.loop import SimLoop
 from chaos.sim.parameters import Parameters
 from logboom.errors import CorruptData
+from logboom.types import NodeId
 from raftlog import journal_codec as codec
+from server.directories import DIRECTORIES, decode
 from server.states import STATE
 
 TAIL_BYTES: Final = 4096
@@ -40,9 +42,13 @@ class DiskFaults:
     faulty: set[str]
     damaged: set[str]
     forgetful: set[str]
+    disk_lost: Callable[[Host], None]
 
     @abstractmethod
     def _victim(self, rng: random.Random) -> Host | None: ...
+
+    @abstractmethod
+    def _others(self, host: Host) -> list[Host]: ...
 
     @abstractmethod
     def _power_may_fail(self, host: Host) -> bool: ...
@@ -169,6 +175,18 @@ class DiskFaults:
                 size = len(victim.disk.stable(path)) if where == "base" else JOURNAL_HEADER_BYTES
                 victim.disk.flip(path, rng.choice([*range(6), *range(8, size)]), 1 << rng.randrange(8))
 
+    async def _lose_disk(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A victim comes back with an empty disk. One whom nobody has met could not be told from a new one."""
+        victim = self._victim(rng)
+        if victim is None or not all(_has_met(other, victim) for other in self._others(victim)):
+            return
+        self.damaged.add(victim.name)
+        self.forgetful.add(victim.name)
+        victim.lose_disk()
+        self.disk_lost(victim)
+        await asyncio.sleep(duration)
+        self._restart(victim)
+
     async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""
         victim = self._victim(rng)
@@ -190,6 +208,15 @@ class DiskFaults:
         if victim.disk.write_fault is fault:
             victim.disk.write_fault = None
         await self._down([victim], duration, power=True)
+
+
+def _has_met(host: Host, other: Host) -> bool:
+    """It knows which disk the other one has, whatever befalls it."""
+    files = [(each, each.path(DIRECTORIES)) for each in (host, other)]
+    if not all(path in each.disk.paths() and each.disk.stable(path) for each, path in files):
+        return False
+    (_, met), (own, _) = (decode(each.disk.stable(path), path=str(path)) for each, path in files)
+    return met.get(NodeId(other.name)) == own
 
 
 def _proven(raw: bytes) -> int:

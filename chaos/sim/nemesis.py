@@ -48,6 +48,8 @@ class Nemesis(DiskFaults):
         """Hosts whose files were damaged behind their back, but for the journal."""
         self.forgetful: set[str] = set()
         """Hosts whose journal was: they may not know what they have promised."""
+        self.disk_lost: Callable[[Host], None] = lambda _: None
+        """Told when a host has another disk, an empty one."""
         self.victims = [hosts[k].name for k in sorted(parameters.victims)]
         """The minority whose data may be damaged."""
         self.over = False

@@ -71,10 +71,12 @@ BEGUN_GO: Final = 0.5
 """Of those, in so many also the ones that the cluster began with."""
 MEMBERS_CHANGE: Final = 0.33
 """Share of the seeds in which nodes come and go."""
-DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect"))
+DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect", "lose_disk"))
 """Kinds of faults that need a victim, and leave a node that cannot say what it has: not beside a blackout."""
 JOURNALS_ROT: Final = 0.2
 """Share of the seeds in which they do, and of the faults there that are just that."""
+DISKS_LOST: Final = 0.15
+"""Share of the seeds in which a victim's disk is made anew, and of the faults there that are that."""
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
 WAITS: Final = 0.6
@@ -208,7 +210,16 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _moving(drawn, rng) if rng.random() < MEMBERS_CHANGE else drawn
     drawn = _rotten(_darkened(drawn, rng, seconds), rng)
     drawn = replace(drawn, waits=rng.random() < WAITS)
-    return _outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng)
+    return _losing(_outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng), rng)
+
+
+def _losing(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, a node comes back with an empty disk; where members change, that has a story of its own."""
+    lost = rng.random() < DISKS_LOST
+    if not lost or not drawn.victims or drawn.blackout is not None or drawn.members_change:
+        return drawn
+    faults = tuple(replace(f, kind="lose_disk") if rng.random() < DISKS_LOST else f for f in drawn.faults)
+    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "lose_disk"})))
 
 
 def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:

@@ -94,6 +94,7 @@ class Simulation:
         )
         self.oracle.witness.damaged = self.nemesis.damaged
         self.oracle.witness.forgetful = self.nemesis.forgetful
+        self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
             self.hosts,
             self.loop,

@@ -18,7 +18,7 @@ POLL_S: Final = 0.2
 def members() -> None:
     """List the members of the cluster, add and remove them, choose who leads; while it runs.
 
-    A lost disk: remove the node, empty its directory, and add it again with another id.
+    A lost disk: start the node with an empty directory; with three voters or more the cluster takes it back by itself.
     """
 
 

@@ -96,7 +96,9 @@ class _Node:
         self._rejoining = self._disk.exists(path)
         if self._rejoining:
             self._report.note(
-                path, "the journal was damaged, and this node is not taken back yet", "start it, and wait"
+                path,
+                "the journal was damaged, or the disk lost, and this node is not taken back yet",
+                "start it, and wait",
             )
         for aside in set_aside(self._disk, self._path / "journal"):
             advice = (

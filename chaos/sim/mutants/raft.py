@@ -255,4 +255,10 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "empty-disk-takes-part",
+        "A member that comes back with an empty disk is taken for one that starts late (decisions/0031).",
+        ("LinearizableRead", "LeaderComplete", "CommitTrue", "ExactlyOnce"),
+        (Edit("raftlog.directories:counts", "return node not in", "return False and node not in"),),
+    ),
 )

@@ -154,6 +154,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "parent_state": ("raftlog.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.data_dir.DataDir._check", lambda *_, **__: None),
     "rejoin": ("chaos.fuzz.state.decode_token", lambda raw, **_: bytes(len(raw))),
+    "directories": ("chaos.fuzz.state.decode_directories", lambda raw, **_: (bytes(len(raw)), {})),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),

@@ -147,7 +147,7 @@ def test_schedules_can_be_played() -> None:
         times = [fault.at for fault in drawn.faults]
         assert times == sorted(times), seed
         assert all(0 < fault.at < 20.0 and fault.duration > 0 for fault in drawn.faults), seed
-        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS}, seed
+        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS, "lose_disk"}, seed
         assert {fault.node for fault in drawn.faults} <= {LEADER, FOLLOWER, *range(5)}, seed
         assert drawn.victims <= set(range(drawn.nodes)), seed
         assert 2 * len(drawn.victims) < drawn.nodes, seed

@@ -1,0 +1,135 @@
+"""Nodes whose data directory is gone are started again, as if nothing had happened (docs/decisions/0031)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logboom import Add, Put
+from logboom.errors import LogboomError
+from logboom.testing import LocalCluster
+from tests.integration.recovery.test_rejoin import KEYS, SMALL, Load, equal, ready, rejoined, votes, wait_for
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lost disks")]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3, partitions=2, settings=SMALL, directory=tmp_path) as running:
+        running.wait_serving()
+        yield running
+
+
+def said(cluster: LocalCluster, node: str, event: str) -> list[dict[str, Any]]:
+    lines = cluster.log(node).read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row.get("event") == event]
+
+
+def stop(cluster: LocalCluster, node: str) -> Path:
+    """Its data directory."""
+    cluster.kill(node)
+    wait_for(lambda: not cluster.alive(node))
+    return cluster.data_dirs[node]
+
+
+def test_every_node_in_turn_loses_its_disk_and_votes_again(cluster: LocalCluster) -> None:
+    """Under load, the leader among them; some are given a snapshot. In the end all that was said is there."""
+    with Load(cluster) as load, cluster.client(timeout=30) as boom:
+        for turn, node in enumerate([*cluster.nodes, cluster.leader()]):
+            if turn > 1:
+                wait_for(lambda node=node: ready(cluster, node))  # type: ignore[misc]
+            shutil.rmtree(stop(cluster, node))
+            before, times = sum(load.acknowledged), rejoined(cluster, node)
+            cluster.start_node(node)
+            wait_for(lambda node=node, times=times: rejoined(cluster, node) > times)  # type: ignore[misc]
+            wait_for(lambda node=node: votes(boom, cluster, node))  # type: ignore[misc]
+            wait_for(lambda before=before: sum(load.acknowledged) > before + 20)  # type: ignore[misc]
+    with cluster.client(timeout=30) as boom:
+        wait_for(lambda: equal(boom, cluster))
+        kept = [boom.get(key % 2, b"key %d" % key)[0] for key in range(KEYS)]
+        assert all(a <= k for a, k in zip(load.acknowledged, kept, strict=True)), "an acknowledged write is gone"
+        assert sum(kept) <= sum(load.acknowledged) + load.unknown, "something took effect twice"
+        assert [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3
+
+
+def test_what_two_have_acknowledged_is_not_lost_with_one_of_their_disks(cluster: LocalCluster) -> None:
+    """n1 and n2 have it, n3 has not; n2 loses its disk. It and n3 are a majority that knows nothing of it."""
+    with cluster.client(timeout=30) as boom:
+        boom.submit(0, [Put(b"key", b"before")])
+        boom.barrier(boom.last_seen, scope="all")
+        stop(cluster, "n3")
+        boom.submit(0, [Put(b"key", b"acknowledged")])
+    stop(cluster, "n1")
+    shutil.rmtree(stop(cluster, "n2"))
+    cluster.start_node("n2")
+    cluster.start_node("n3")
+    with cluster.client(timeout=30) as boom:
+        wait_for(lambda: boom.status(node=cluster.addresses["n2"])["role"] == "rejoining")
+        with pytest.raises(LogboomError):
+            boom.get(0, b"key", timeout=2.0)
+        cluster.start_node("n1")
+        assert boom.get(0, b"key") == b"acknowledged"
+        wait_for(lambda: votes(boom, cluster, "n2") and equal(boom, cluster))
+
+
+def test_two_empty_disks_are_no_majority(cluster: LocalCluster) -> None:
+    """The third one may be the only one that knows what was acknowledged: nobody leads without it, nor against it."""
+    with cluster.client(timeout=30) as boom:
+        boom.submit(0, [Put(b"key", b"kept")])
+        boom.barrier(boom.last_seen, scope="all")
+    directories = {node: stop(cluster, node) for node in cluster.nodes}
+    cluster.start_node("n1")
+    for node in ("n2", "n3"):
+        shutil.rmtree(directories[node])
+        cluster.start_node(node)
+        wait_for(lambda node=node: bool(said(cluster, node, "disk_lost")))  # type: ignore[misc]
+    with cluster.client(timeout=5) as boom:
+        with pytest.raises(LogboomError):
+            boom.submit(0, [Put(b"key", b"of an empty cluster")], timeout=2.0)
+        roles = {node: boom.status(node=cluster.addresses[node])["role"] for node in ("n2", "n3")}
+        assert roles == {"n2": "rejoining", "n3": "rejoining"}
+        assert boom.status(node=cluster.addresses["n1"])["role"] in ("follower", "candidate")
+
+
+def test_a_disk_that_comes_back_after_it_was_made_up_for_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    with cluster.client(timeout=30) as boom:
+        boom.submit(0, [Add(b"n", 1)])
+        directory, former = stop(cluster, "n2"), tmp_path / "former"
+        directory.rename(former)
+        cluster.start_node("n2")
+        wait_for(lambda: rejoined(cluster, "n2") == 1 and votes(boom, cluster, "n2"))
+        shutil.rmtree(stop(cluster, "n2"))
+        former.rename(directory)
+        cluster.start_node("n2")
+        for node in ("n1", "n3"):
+            wait_for(
+                lambda node=node: any(
+                    "another data directory" in r["error"] for r in said(cluster, node, "peer_refused")
+                )  # type: ignore[misc]
+            )
+        boom.submit(0, [Add(b"n", 1)])
+        assert boom.get(0, b"n") == (2,)
+        assert not votes(boom, cluster, "n2") or boom.status(node=cluster.addresses["n2"])["leader"] is None
+        shutil.rmtree(stop(cluster, "n2"))  # as the message says
+        cluster.start_node("n2")
+        wait_for(lambda: rejoined(cluster, "n2") == 2 and votes(boom, cluster, "n2"))
+        wait_for(lambda: equal(boom, cluster))
+        assert [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3
+
+
+def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path) -> None:
+    with LocalCluster(nodes=2, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
+        with cluster.client(timeout=30) as boom:
+            boom.submit(0, [Add(b"n", 1)])
+            boom.barrier(boom.last_seen, scope="all")
+            shutil.rmtree(stop(cluster, "n1"))
+            cluster.start_node("n1")
+            assert boom.submit(0, [Add(b"n", 1)], timeout=30).global_index > 0
+            assert boom.get(0, b"n") == (2,)
+            wait_for(lambda: equal(boom, cluster))
+        assert not said(cluster, "n1", "disk_lost")

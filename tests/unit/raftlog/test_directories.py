@@ -1,0 +1,163 @@
+"""Whose disk speaks under a member's id: who is let in, who is not, who finds out that his own is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import pytest
+
+from logboom.errors import ProtocolError, WrongNode
+from logboom.types import NodeId
+from raftlog.configuration import Configuration, Role, Seat
+from raftlog.directories import Directories, Met
+from raftlog.hello import Claim
+
+N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
+MINE, FIRST, SECOND, TOKEN = (bytes([k]) * 16 for k in range(1, 5))
+VOTERS = (N1, N2, N3)
+
+
+def configuration(*voters: NodeId, rejoined: bytes | None = None, learner: NodeId | None = None) -> Configuration:
+    seats = [Seat(node, f"{node}:1", f"{node}:2", Role.VOTER) for node in voters]
+    if learner is not None:
+        seats.append(Seat(learner, f"{learner}:1", f"{learner}:2", Role.LEARNER))
+    return Configuration(tuple(seats), (), 3, 20, () if rejoined is None else ((N2, rejoined),))
+
+
+def claim(index: int = 20) -> Claim:
+    return Claim(3, index, VOTERS)
+
+
+def hello(directory: Any, *, index: int = 20, **more: Any) -> dict[str, Any]:
+    said = {"members": [3, index, list(VOTERS)], "lineage": "", "met": [], **more}
+    return said if directory is None else said | {"directory": directory}
+
+
+class Kept:
+    """One node's, and what is on its disk."""
+
+    def __init__(self, met: Met | None = None, current: Configuration | None = None, *, settled: bool = True) -> None:
+        self.disk: list[tuple[bytes, Met]] = []
+        self.known = Directories(N1, MINE, met or {}, lambda own, met: self.disk.append((own, met)))
+        self.known.follow(current or configuration(*VOTERS), settled=settled)
+
+    def refuses(self, header: dict[str, Any], *, index: int = 20) -> bool:
+        theirs = Claim.of(header)
+        try:
+            self.known.check(N2, header, theirs, claim(index))
+        except WrongNode:
+            return True
+        return False
+
+
+def test_whoever_is_met_is_remembered_before_anything_else() -> None:
+    kept = Kept()
+    assert not kept.refuses(hello(FIRST))
+    kept.known.meet(N2, hello(FIRST))
+    assert kept.disk == [(MINE, {N2: FIRST})]
+    kept.known.meet(N2, hello(FIRST))
+    assert len(kept.disk) == 1, "nothing new: nothing is written"
+    assert kept.known.fields() == {"directory": MINE, "met": [[N2, FIRST]]}
+
+
+def test_another_disk_is_refused_unless_it_says_that_it_has_forgotten() -> None:
+    kept = Kept({N2: FIRST})
+    assert kept.refuses(hello(SECOND))
+    assert not kept.refuses(hello(SECOND, rejoining=True))
+    kept.known.meet(N2, hello(SECOND, rejoining=True))
+    assert not kept.disk, "it may not be taken back"
+
+
+def test_an_earlier_release_says_nothing_and_is_let_in() -> None:
+    kept = Kept({N2: FIRST})
+    assert not kept.refuses(hello(None))
+    kept.known.meet(N2, hello(None))
+    assert kept.known.met == {N2: FIRST}
+
+
+def test_where_it_began_anew_the_log_says_which_disk_it_has() -> None:
+    kept = Kept({N2: FIRST}, configuration(*VOTERS, rejoined=TOKEN))
+    assert not kept.refuses(hello(TOKEN))
+    assert kept.refuses(hello(FIRST)), "the disk of before came back"
+    assert [N2, TOKEN] in kept.known.fields()["met"]
+
+
+def test_a_newer_configuration_is_believed() -> None:
+    """It began anew while this node was away."""
+    kept = Kept({N2: FIRST})
+    assert not kept.refuses(hello(TOKEN, index=21))
+    assert kept.refuses(hello(TOKEN, index=20))
+
+
+@pytest.mark.parametrize(
+    ("current", "settled", "refused"),
+    [
+        (configuration(N1, N2), True, False),
+        (configuration(N1, N2), False, True),  # of three, perhaps: the one before may count still
+        (configuration(N1, N3, N4, learner=N2), True, True),
+        (configuration(*VOTERS), True, True),
+    ],
+)
+def test_of_two_voters_none_is_a_majority_alone(current: Configuration, settled: bool, refused: bool) -> None:
+    kept = Kept({N2: FIRST}, current, settled=settled)
+    assert kept.refuses(hello(SECOND)) is refused
+    assert bool(kept.known.fields()["met"]) is refused, "it is told just where it would be refused"
+
+
+def test_who_left_is_forgotten() -> None:
+    kept = Kept({N2: FIRST, N4: SECOND})
+    kept.known.meet(N3, hello(TOKEN))
+    assert kept.known.met == {N2: FIRST, N3: TOKEN}
+
+
+class TestOwn:
+    def asked(self, kept: Kept, header: dict[str, Any], *, index: int = 20) -> list[str]:
+        """With which lineage this node is asked to forget."""
+        asked: list[str] = []
+        kept.known.forget = lambda lineage: bool(asked.append(lineage) or True)
+        with contextlib.suppress(WrongNode):
+            kept.known.check_own(N2, header, claim(index))
+        return asked
+
+    def test_an_empty_one_that_others_have_met_with_another_disk_begins_anew(self) -> None:
+        assert self.asked(Kept(), hello(SECOND, met=[[N1, FIRST]], lineage="ab" * 16)) == ["ab" * 16]
+
+    @pytest.mark.parametrize("met", [[], [[N1, MINE]], [[N3, FIRST]], None])
+    def test_nobody_has_met_another(self, met: Any) -> None:
+        assert not self.asked(Kept(), hello(SECOND, met=met))
+
+    def test_with_data_it_is_a_disk_of_before_or_a_second_process(self) -> None:
+        with pytest.raises(WrongNode, match="has data"):
+            Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim())
+
+    def test_who_has_not_heard_that_it_began_anew_is_answered(self) -> None:
+        Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim(21))
+
+    def test_its_new_name_is_kept(self) -> None:
+        kept = Kept({N2: FIRST})
+        kept.known.renew(TOKEN)
+        assert kept.disk == [(TOKEN, {N2: FIRST})]
+        assert kept.known.fields()["directory"] == TOKEN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"directory": b"short"},
+        {"directory": 7},
+        {"met": 7},
+        {"met": [7]},
+        {"met": [[N1]]},
+        {"met": [[N1, "text"]]},
+        {"met": [[[], FIRST]]},
+    ],
+)
+def test_what_is_no_directory_is_refused(change: dict[str, Any]) -> None:
+    header, known = hello(FIRST) | change, Kept({N2: FIRST}).known
+    check = partial(known.check_own, N2, header, claim())
+    if "directory" in change:
+        check = partial(known.check, N2, header, claim(), claim())
+    with pytest.raises(ProtocolError):
+        check()
