@@ -169,6 +169,21 @@ def test_a_node_that_joins_takes_the_clusters(before: Before, tmp_path: Path) ->
     assert not json.loads(run("verify", cluster.data_dirs[node], "-o", "json").stdout)["findings"]
 
 
+def test_a_restored_node_whose_disk_is_lost_takes_the_clusters_again(before: Before, tmp_path: Path) -> None:
+    """What it begins by itself is of the first history."""
+    cluster = again(before, tmp_path / "lost", "n1", "n2", "n3")
+    with cluster, cluster.client(timeout=20) as boom:
+        boom.submit(0, Put(b"k", b"new"))
+        wanted = lineage_of(cluster.data_dirs["n1"])
+        cluster.kill("n2")
+        wait_for(lambda: not cluster.alive("n2"))
+        shutil.rmtree(cluster.data_dirs["n2"])
+        cluster.start_node("n2")
+        wait_for(lambda: bool(logged(cluster, "n2", "rejoined")))
+        wait_for(lambda: {row["role"] for row in boom.member_list()["members"]} == {"voter"})
+        assert lineage_of(cluster.data_dirs["n2"]) == wanted != ""
+
+
 def test_tokens_and_clients_of_before_are_told_so(before: Before, tmp_path: Path) -> None:
     cluster = again(before, tmp_path / "clients", "n1", "n2", "n3")
     with cluster, cluster.client(timeout=20) as boom:
