@@ -1,8 +1,8 @@
 """A fault run on real processes: ``python -m chaos.nemesis --seconds 60 --seed 1``.
 
 Three nodes on loopback, four clients, and a seeded sequence of kill -9 and SIGSTOP on leader
-and followers, two at once, all at once; in between a node is away for long, members are replaced, and
-partitions come and go. Then everything that was recorded is checked.
+and followers, two at once, all at once; in between a node is away for long, another loses its disk, members
+are replaced, and partitions come and go. Then everything that was recorded is checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TURNOVER_S = 13.0
 """Something that takes long begins so often,"""
 LAST_TURN_S = 8.0
 """and not so shortly before the end."""
-TURNS_MIN = 3
+TURNS_MIN = 4
 """With so many each kind was there."""
 SNAPSHOTS = {
     "snapshot.age_ms": 2000,
@@ -86,7 +86,7 @@ async def inject(cluster: LocalCluster, rng: random.Random, seen: Observed, unti
         beside: list[asyncio.Future[None]] = []
         while time.monotonic() < until:
             if not order:
-                order = rng.sample([turnover.away, turnover.member, turnover.partitions], 3)
+                order = rng.sample([turnover.away, turnover.lost_disk, turnover.member, turnover.partitions], 4)
             if next_turn <= time.monotonic() < until - LAST_TURN_S:
                 next_turn = time.monotonic() + TURNOVER_S
                 act, seen.turns = order.pop(), seen.turns + 1
@@ -221,7 +221,7 @@ def check(seen: Observed, seconds: float) -> list[tuple[str, list[str]]]:
 def _nothing_came(seen: Observed) -> list[str]:
     """A run that is long enough and did too little proves nothing."""
     counts = {**seen.changed.counts, "installs": seen.installs}
-    wanted = ("installs", "members added", "partitions destroyed") if seen.turns >= TURNS_MIN else ()
+    wanted = ("installs", "disks lost", "members added", "partitions destroyed") if seen.turns >= TURNS_MIN else ()
     return [f"no {each}" for each in wanted if not counts.get(each)]
 
 

@@ -1,13 +1,14 @@
 """What nodes and partitions of a real cluster live through that takes longer than a signal.
 
-A node that is away for so long that it is made anew from a snapshot; a fourth node that is taken in, and one
-that goes; partitions that are created, written to and destroyed.
+A node that is away for so long that it is made anew from a snapshot; one whose disk is lost; a fourth node that is
+taken in, and one that goes; partitions that are created, written to and destroyed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,8 @@ PATIENCE_S: Final = 20.0
 AWAY_S: Final = 10.0
 POLL_S: Final = 0.1
 UNDER_LOAD_S: Final = 1.5
+REJOINED: Final = '"rejoined"'
+"""In a node's log, each time that it was taken back."""
 
 
 @dataclass
@@ -67,6 +70,24 @@ class Turnover:
                 break
             await asyncio.sleep(POLL_S)
         cluster.restart(node)
+
+    async def lost_disk(self) -> None:
+        """One comes back with an empty directory, perhaps the one that led, and is taken back by itself."""
+        cluster = self._cluster
+        node = self._rng.choice(cluster.nodes)
+        times = cluster.log(node).read_text().count(REJOINED)
+        self._say(f"  lost disk: {node}")
+        await asyncio.to_thread(cluster.kill, node)
+        await asyncio.to_thread(shutil.rmtree, cluster.data_dirs[node])
+        cluster.restart(node)
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if cluster.log(node).read_text().count(REJOINED) > times:
+                await self._until_it_votes(node)
+                self._changed.counts["disks lost"] += 1
+                return
+            await asyncio.sleep(POLL_S)
+        self._changed.problems.append(f"{node} was not taken back after {PATIENCE_S:.0f} s")
 
     async def member(self) -> None:
         """One more; and then it goes again, or another does, perhaps the one that leads."""

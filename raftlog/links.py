@@ -246,14 +246,14 @@ class Links:
         if self.tls and peer not in link.connection.peer_identities:
             names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
             raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
-        if self.directories is not None and not self.rejoining and peer in self.addresses:
+        claim = Claim.of(header)
+        if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
             self.directories.check_own(NodeId(peer), header, self.claim)
         self._check_lineage(NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         if self.rejoining and "rejoining" not in header:
             raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
-        claim = Claim.of(header)
         if self.directories is not None:
             self.directories.check(NodeId(peer), header, claim, self.claim)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
@@ -284,18 +284,22 @@ class Links:
             log.info("lineage_taken", lineage=theirs)
 
     def _check_claim(self, peer: NodeId, theirs: Claim | None, *, rejoining: bool) -> None:
-        """A node that is no member here may know better: a newer configuration that has both."""
-        mine, newer = self.claim, theirs is not None and theirs[:2] > self.claim[:2]
+        mine = self.claim
         if theirs is not None and theirs[:2] == mine[:2] and theirs.ids != mine.ids:
             raise WrongNode(f"{peer} begins with other cluster.members: {', '.join(theirs.ids)}")
         if theirs is not None and theirs[:2] == (0, 0) and peer in self.voters and not rejoining:
             # Whoever became a voter had it in its journal: it would vote again where it has voted.
             raise WrongNode(f"{peer} votes in this cluster, and knows nothing: remove it, and add it with another id")
-        if peer not in self.addresses and not (newer and theirs and {peer, self.identity.node_id} <= set(theirs.ids)):
+        if not self._may_speak(peer, theirs):
             gone = peer in self.removed
             raise WrongNode(
                 f"{peer} {'has been removed from' if gone else 'is not another member of'} this cluster", gone=gone
             )
+
+    def _may_speak(self, peer: NodeId, theirs: Claim | None) -> bool:
+        """A node that is no member here may know better: a newer configuration that has both."""
+        newer = theirs is not None and theirs[:2] > self.claim[:2]
+        return peer in self.addresses or (newer and {peer, self.identity.node_id} <= set(theirs.ids if theirs else ()))
 
     async def _keep_dialling(self, peer: NodeId, address: str) -> None:
         pause, refused = REDIAL_MIN_S, ""

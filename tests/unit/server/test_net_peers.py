@@ -21,6 +21,7 @@ from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
+from raftlog.directories import Directories
 from raftlog.hello import Identity
 from raftlog.links import Links
 from server.clock_os import OsClock
@@ -315,3 +316,20 @@ def test_a_certificate_names_the_node_whatever_its_id_looks_like(node: str, tmp_
     certs.make_test_authority(tmp_path, [node])
     decoded = ssl._ssl._test_decode_cert(str(tmp_path / f"{node}.pem"))  # type: ignore[attr-defined]
     assert node in _names(decoded)
+
+
+@pytest.mark.parametrize(
+    ("index", "ids", "told"), [(7, ("n2", "n4"), True), (7, ("n4",), False), (0, ("n2", "n4"), False)]
+)
+def test_a_lost_disk_is_noticed_though_all_members_of_the_settings_are_gone(
+    index: int, ids: tuple[str, ...], told: bool
+) -> None:
+    """Whoever has both in a newer configuration may say so; a stranger may not."""
+    links, asked = links_of("n2", Events()), list[str]()
+    links.directories = Directories(NodeId("n2"), bytes(16), {}, lambda *_: None)
+    links.directories.forget = lambda lineage: bool(asked.append(lineage) or True)
+    there: Any = SimpleNamespace(connection=SimpleNamespace(remote="there"), expected=None)
+    header = HELLO | {"node": "n4", "members": [0, index, list(ids)], "met": [["n2", b"x" * 16]]}
+    with pytest.raises(WrongNode):
+        links.check_hello(header, there)
+    assert bool(asked) is told
