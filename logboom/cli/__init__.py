@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
     "backup": ("logboom.cli.backup", "backup"),
     "restore": ("logboom.cli.backup", "restore"),
+    "recover": ("logboom.cli.backup", "recover"),
     "verify": ("logboom.cli.offline", "verify"),
     "inspect": ("logboom.cli.offline", "inspect"),
     "chaos": ("logboom.cli.chaos", "chaos"),

@@ -1,4 +1,4 @@
-"""``backup`` and ``restore``: a cluster's data, out of it and into new nodes."""
+"""``backup``, ``restore`` and ``recover``: a cluster's data, out of it and into new nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from logboom import config
-from logboom.cli.common import Target, cluster_options, output_option, print_one
+from logboom.cli.common import Target, cluster_options, output_option, print_one, talk
 from logboom.cli.node import server_module
 from logboom.cli.offline import progress_bar
 
@@ -79,3 +79,26 @@ def restore(
             directory, settings, global_index=global_index, as_cluster=as_cluster, token=lineage, progress=progress
         )
     print_one({"directory": str(directory), **done._asdict()}, output)
+
+
+@click.command(epilog="Example:  logboom recover --config n1.toml --yes")
+@click.option("--config", "file", type=click.Path(), help="Of the node: TOML; LOGBOOM_<SECTION>__<KEY> overrides it.")
+@click.option("--id", "node_id", help="The node's id among cluster.members.")
+@click.option("--data-dir", help="Where the stopped node keeps its data.")
+@click.option("--yes", is_flag=True, help="Do it: what only other nodes have is gone for good.")
+@output_option
+def recover(file: str | None, node_id: str | None, data_dir: str | None, yes: bool, output: str) -> None:
+    """Begin again with what one stopped node has, when most of the others are lost for good.
+
+    Without --yes: how far the node is, and nothing is changed. Of several that are left take the one with the highest
+    last term, then index; never more than one. It leads alone then, in another history of the cluster. Add new nodes,
+    with ids that were not used before: `logboom members add`.
+    """
+    settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
+    config.check_node(settings)
+    found = server_module("server.offline.recover").recover(settings, act=yes)
+    print_one(found._asdict(), output)
+    if yes:
+        talk(f"logboom: start {found.node}: it leads alone; then add others")
+    else:
+        talk("logboom: nothing was changed; with --yes this node begins again, without those that are gone")

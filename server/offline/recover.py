@@ -1,0 +1,144 @@
+"""``logboom recover``: a cluster of one out of a stopped node, when most of the others are lost for good.
+
+What etcd calls to force a new cluster. The node's journal gets one more entry, of a term of its own: a configuration in
+which it is the only voter. So everything that the journal has becomes committed, whether it was or not; what only
+others had is gone. That is another history of the cluster, with a lineage (docs/decisions/0032-recover.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import reduce
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from logboom.errors import InvalidRequest, WrongNode
+from logboom.settings import Settings
+from logboom.types import LINEAGE_BYTES, NodeId
+from ports.disk import Disk
+from raftlog.configuration import Configuration, Role
+from raftlog.entry import pack_control
+from raftlog.journal import Journal
+from raftlog.membership import Membership
+from raftlog.parent_state import ParentState
+from server.data_dir import MANIFEST
+from server.disk_os import OsDisk
+from server.install import INTENT
+from server.manifest import Manifest
+from server.manifest import decode as decode_manifest
+from server.manifest import encode as encode_manifest
+from server.offline.locking import locked
+from server.offline.looking import LookingDisk
+from server.rejoin import REJOIN
+from snapshots.meta import encode as encode_set
+from snapshots.store import SnapshotStore
+
+
+class Recovered(NamedTuple):
+    """A node, and what it has: of several, take the one whose last entry is of the highest term, then index."""
+
+    node: str
+    data_dir: str
+    last_term: int
+    last_index: int
+    """Of the Raft log, in which its own last entry comes first if ``done``."""
+    committed_index: int
+    """What is in front of it was committed for sure; behind it, perhaps."""
+    voters: tuple[str, ...]
+    """As this node knew them; itself if ``done``."""
+    gone: tuple[str, ...]
+    """Members that are none any more: their ids are not used again."""
+    lineage: str
+    """Of the history that the node is in."""
+    done: bool
+
+
+def recover(settings: Settings, *, act: bool) -> Recovered:
+    """Of the stopped node that ``settings`` describe; nothing is changed without ``act``.
+
+    Raises WrongNode for what is not its data directory, InvalidRequest for a node from which nothing can begin,
+    CorruptData, ConfigError when it runs.
+    """
+    disk, path = OsDisk(), Path(settings.node.data_dir).absolute()
+    if not disk.exists(path / MANIFEST):
+        raise WrongNode(f"{path} is no data directory of a node: it has no {MANIFEST}")
+    with locked(disk, path):
+        manifest = decode_manifest(disk.read_file(path / MANIFEST), path=str(path / MANIFEST))
+        manifest.check_owner(Manifest.of(NodeId(settings.node.id), settings.cluster), str(path))
+        for name, why in (
+            (REJOIN, "it has forgotten what it acknowledged, and the others have not taken it back"),
+            (INTENT, "it is being made from a snapshot: start it, stop it when it says `serving`, and try again"),
+        ):
+            if disk.exists(path / name):
+                raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
+        found = _Node(disk if act else LookingDisk(disk), path, settings, manifest)
+        try:
+            return found.recover() if act else found.about(done=False)
+        finally:
+            found.journal.close()
+
+
+class _Node:
+    """One data directory."""
+
+    def __init__(self, disk: Disk, path: Path, settings: Settings, manifest: Manifest) -> None:
+        self._disk = disk
+        self._path = path
+        self._settings = settings
+        self._manifest = manifest
+        self.journal = Journal.open(
+            disk=disk, directory=path / "journal", cluster_id=manifest.cluster, random_bytes=os.urandom
+        )
+        begins = ParentState.decode(self.journal.base.state).members
+        if begins is None:
+            begins = Configuration.of_settings(settings.cluster.members)
+        node = NodeId(manifest.node)
+        self._known = Membership(node_id=node, journal=self.journal, begins=begins).current
+        if self.journal.last_index == 1 or self._known.seat(node) is None:
+            self.journal.close()
+            raise InvalidRequest(f"{path}: nothing can begin with this node: it has never had anything of its cluster")
+        if self._known.voters == (node,):
+            self.journal.close()
+            raise InvalidRequest(f"{path}: this node is its cluster's only voter: start it")
+
+    def about(self, *, done: bool) -> Recovered:
+        """What there is."""
+        _, index, term = self.journal.entries[-1]
+        own = self._manifest.node
+        gone = self._known.removed if done else tuple(node for node in self._known.ids if node != own)
+        return Recovered(
+            own, str(self._path), term, index, self.journal.base_index, self._known.voters, gone,
+            self._manifest.lineage or "", done,
+        )  # fmt: skip
+
+    def recover(self) -> Recovered:
+        """The journal last: a crash before leaves a node that nobody talks to, and that cannot lead. Then again."""
+        own = NodeId(self._manifest.node)
+        alone = reduce(
+            Configuration.removing, [n for n in self._known.ids if n != own], self._known.giving(own, Role.VOTER)
+        )
+        lineage = self._lineage()
+        self._manifest = msgspec.structs.replace(self._manifest, lineage=lineage)
+        self._disk.replace_file(self._path / MANIFEST, encode_manifest(self._manifest))
+        self._relabel(lineage)
+        term, index = self.journal.term + 1, self.journal.last_index + 1
+        self.journal.setCurrentTerm(term, own)
+        self.journal.add(pack_control(alone.fields()), index, term)
+        self.journal.flush()
+        self._known = alone
+        return self.about(done=True)
+
+    def _relabel(self, lineage: str) -> None:
+        """Snapshot sets are of this history, too: who joins is given them."""
+        directory = self._path / "snapshots"
+        for meta in SnapshotStore(self._disk, directory).sets():
+            raw = encode_set(msgspec.structs.replace(meta, lineage=lineage))
+            self._disk.replace_file(directory / f"{meta.global_index:020d}.set", raw)
+
+    def _lineage(self) -> str:
+        said = [self._manifest.cluster, self._manifest.lineage, self._manifest.node, *self.journal.entries[-1][1:]]
+        raw = msgspec.json.encode([*said, self.journal.term])
+        return hashlib.blake2b(raw, digest_size=LINEAGE_BYTES, person=b"logboom recover").hexdigest()
