@@ -14,6 +14,7 @@ from typing import Final
 from chaos.sim.disk import LOST, DroppedPages, ShortWrite, WriteFate, misdirect
 from chaos.sim.host import Host
 from chaos.sim.loop import SimLoop
+from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
 from logboom.errors import CorruptData
 from logboom.types import NodeId
@@ -29,6 +30,12 @@ JOURNAL_HEADER_BYTES: Final = codec.SEGMENT_HEADER.size
 ELSEWHERE_SHARE: Final = 0.6
 STATES_ALONE: Final = 0.4
 """Share of the full disks that take everything but what is saved of ``kv`` states: else logs are the first to fail."""
+LATE_SHARE: Final = 0.6
+"""Of the lost disks: as many as there may be lag behind when it happens,"""
+LATE_S: Final = (0.5, 2.0)
+"""by so long."""
+ALONE_S: Final = (1.5, 4.0)
+"""So long the others are away then."""
 CLUSTER: Final = slice(16, 28)
 """Its hash, in the header of a journal's file."""
 
@@ -38,6 +45,8 @@ class DiskFaults:
 
     _parameters: Parameters
     _loop: SimLoop
+    _network: SimNetwork
+    _all: Sequence[Host]
     _note: Callable[[str], None]
     faulty: set[str]
     damaged: set[str]
@@ -176,16 +185,35 @@ class DiskFaults:
                 victim.disk.flip(path, rng.choice([*range(6), *range(8, size)]), 1 << rng.randrange(8))
 
     async def _lose_disk(self, host: Host, duration: float, rng: random.Random) -> None:
-        """A victim comes back with an empty disk. One whom nobody has met could not be told from a new one."""
+        """A victim comes back with an empty disk. One whom nobody has met could not be told from a new one.
+
+        With luck it is a majority together with those who lag, while whoever has what they lack is away.
+        """
         victim = self._victim(rng)
         if victim is None or not all(_has_met(other, victim) for other in self._others(victim)):
             return
+        others = self._others(victim)
+        late = rng.sample(others, len(others) // 2) if rng.random() < LATE_SHARE else []
+        lines = [
+            line for a in late for b in self._all if b not in late for line in ((a.name, b.name), (b.name, a.name))
+        ]
+        for line in lines:
+            self._network.cut(*line)
+        await asyncio.sleep(rng.uniform(*LATE_S) if late else 0.0)
         self.damaged.add(victim.name)
         self.forgetful.add(victim.name)
         victim.lose_disk()
         self.disk_lost(victim)
-        await asyncio.sleep(duration)
+        away = [h for h in others if h not in late] if late else []
+        for each in away:
+            each.kill(power=False)
+        for line in lines:
+            self._network.heal(*line)
+        await asyncio.sleep(duration * (0.1 if late else 1.0))
         self._restart(victim)
+        await asyncio.sleep(rng.uniform(*ALONE_S) if late else 0.0)
+        for each in away:
+            self._restart(each)
 
     async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""

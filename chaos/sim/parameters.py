@@ -150,6 +150,11 @@ class Parameters:
         return not set(LAG_KINDS).isdisjoint(self.kinds)
 
     @property
+    def disks_lost(self) -> bool:
+        """A node comes back with an empty disk."""
+        return "lose_disk" in self.kinds
+
+    @property
     def kv_partitions(self) -> list[int]:
         """Partitions with keys."""
         cluster = self.settings.cluster

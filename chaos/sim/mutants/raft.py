@@ -258,7 +258,12 @@ MUTANTS: Final = (
     Mutant(
         "empty-disk-takes-part",
         "A member that comes back with an empty disk is taken for one that starts late (decisions/0031).",
-        ("LinearizableRead", "LeaderComplete", "CommitTrue", "ExactlyOnce"),
-        (Edit("raftlog.directories:counts", "return node not in", "return False and node not in"),),
+        ("LeaderComplete", "OneLeaderPerTerm", "LinearizableRead"),
+        (
+            Edit(
+                "raftlog.directories:counts", "return node not in current.voters or not settled or", "return False and"
+            ),
+        ),
+        needs="disks_lost",
     ),
 )
