@@ -95,8 +95,9 @@ class Directories:
 
 
 def counts(node: NodeId, current: Configuration, *, settled: bool) -> bool:
-    """That this one has lost its disk matters to a cluster with this configuration."""
-    return node not in current.voters or not settled or len(current.voters) > FEW_VOTERS
+    """That this one has lost its disk matters to a cluster with this configuration. Who is no member may begin as it is."""
+    many = not settled or len(current.voters) > FEW_VOTERS
+    return node in current.ids and (node not in current.voters or many)
 
 
 def _newer(one: Claim | None, other: Claim | None) -> bool:

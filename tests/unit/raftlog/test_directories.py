@@ -97,6 +97,7 @@ def test_a_newer_configuration_is_believed() -> None:
         (configuration(N1, N2), True, False),
         (configuration(N1, N2), False, True),  # of three, perhaps: the one before may count still
         (configuration(N1, N3, N4, learner=N2), True, True),
+        (configuration(N1, N3, N4), True, False),  # it is to be taken in, and has not met us as a member
         (configuration(*VOTERS), True, True),
     ],
 )
