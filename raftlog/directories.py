@@ -95,7 +95,7 @@ class Directories:
 
 
 def counts(node: NodeId, current: Configuration, *, settled: bool) -> bool:
-    """That this one has lost its disk matters to a cluster with this configuration. Who is no member may begin as it is."""
+    """That this one has lost its disk matters where this configuration counts. Who is no member may begin as it is."""
     many = not settled or len(current.voters) > FEW_VOTERS
     return node in current.ids and (node not in current.voters or many)
 
