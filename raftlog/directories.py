@@ -46,14 +46,15 @@ class Directories:
         met = [[peer, self._known(peer)] for peer in self._current.ids if self._counts(peer) and self._known(peer)]
         return {"directory": self.own, "met": met}
 
-    def check_own(self, peer: NodeId, header: Mapping[str, Any], mine: Claim) -> None:
+    def find_out(self, peer: NodeId, header: Mapping[str, Any]) -> None:
         """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode."""
-        if _met(header.get("met")).get(self._node_id, self.own) == self.own:
-            return
         lineage = header.get("lineage", "")
-        if isinstance(lineage, str) and self.forget(lineage):
+        if self._are_others(header) and isinstance(lineage, str) and self.forget(lineage):
             raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and begins anew")
-        if not _newer(mine, Claim.of(header)):  # else it has not heard yet that this node began anew
+
+    def check_own(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
+        """Raises WrongNode for one that has met another directory, and has not missed that this node began anew."""
+        if self._are_others(header) and not _newer(mine, theirs):
             raise WrongNode(
                 f"{peer} has met this node with another data directory, and this one has data: it is from before the "
                 "member began anew, or of a second process with this id. Stop it and remove its data"
@@ -86,6 +87,9 @@ class Directories:
         """From now on this is another directory. Durable on return; raises Unavailable."""
         self._keep(own, self.met)
         self.own = own
+
+    def _are_others(self, header: Mapping[str, Any]) -> bool:
+        return _met(header.get("met")).get(self._node_id, self.own) != self.own
 
     def _known(self, peer: NodeId) -> bytes | None:
         return self._current.rejoined_with(peer) or self.met.get(peer)

@@ -248,13 +248,15 @@ class Links:
             raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
         claim = Claim.of(header)
         if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
-            self.directories.check_own(NodeId(peer), header, self.claim)
+            self.directories.find_out(NodeId(peer), header)
         self._check_lineage(NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         if self.rejoining and "rejoining" not in header:
             raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
         if self.directories is not None:
+            if not self.rejoining:
+                self.directories.check_own(NodeId(peer), header, claim, self.claim)
             self.directories.check(NodeId(peer), header, claim, self.claim)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
         if link.expected is None and mine.node_id < peer and peer in self.addresses:

@@ -114,12 +114,12 @@ def test_who_left_is_forgotten() -> None:
 
 
 class TestOwn:
-    def asked(self, kept: Kept, header: dict[str, Any], *, index: int = 20) -> list[str]:
+    def asked(self, kept: Kept, header: dict[str, Any]) -> list[str]:
         """With which lineage this node is asked to forget."""
         asked: list[str] = []
         kept.known.forget = lambda lineage: bool(asked.append(lineage) or True)
         with contextlib.suppress(WrongNode):
-            kept.known.check_own(N2, header, claim(index))
+            kept.known.find_out(N2, header)
         return asked
 
     def test_an_empty_one_that_others_have_met_with_another_disk_begins_anew(self) -> None:
@@ -131,10 +131,10 @@ class TestOwn:
 
     def test_with_data_it_is_a_disk_of_before_or_a_second_process(self) -> None:
         with pytest.raises(WrongNode, match="has data"):
-            Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim())
+            Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim(), claim())
 
     def test_who_has_not_heard_that_it_began_anew_is_answered(self) -> None:
-        Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim(21))
+        Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim(), claim(21))
 
     def test_its_new_name_is_kept(self) -> None:
         kept = Kept({N2: FIRST})
@@ -157,7 +157,7 @@ class TestOwn:
 )
 def test_what_is_no_directory_is_refused(change: dict[str, Any]) -> None:
     header, known = hello(FIRST) | change, Kept({N2: FIRST}).known
-    check = partial(known.check_own, N2, header, claim())
+    check = partial(known.find_out, N2, header)
     if "directory" in change:
         check = partial(known.check, N2, header, claim(), claim())
     with pytest.raises(ProtocolError):
