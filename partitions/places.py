@@ -29,7 +29,8 @@ PLACES: Final = "places"
 MAGIC: Final = b"LBPLCS"
 VERSION: Final = 2
 WITHOUT_VOIDS: Final = 1
-HEADER: Final = struct.Struct("<6sHI4xQQ16sQ")
+HEADER: Final = struct.Struct("<6sHIIQQ16sQ")
+GAP_MAX: Final = (1 << 32) - 1
 DIGEST_AT: Final = HEADER.size
 COLUMNS_AT: Final = HEADER.size + DIGEST_BYTES
 _NOWHERE: Final = (
@@ -95,6 +96,7 @@ def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:
         MAGIC,
         VERSION if NOWHERE_SEGMENT in columns.segment else WITHOUT_VOIDS,
         partition_id,
+        _gap(columns),
         columns.start,
         columns.before_index,
         columns.before_digest,
@@ -117,7 +119,7 @@ def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Colum
         )
     if len(raw) < COLUMNS_AT:
         raise _corrupt(path, f"{len(raw)} bytes")
-    _, _, partition, start, before_index, before_digest, count = HEADER.unpack_from(raw)
+    _, _, partition, gap, start, before_index, before_digest, count = HEADER.unpack_from(raw)
     if len(raw) != COLUMNS_AT + count * ROW_BYTES:
         raise _corrupt(path, f"{len(raw)} bytes for {count} batches")
     view = memoryview(raw)
@@ -134,7 +136,22 @@ def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Colum
     columns.digests += view[at:]
     if max(start, before_index) > INDEX_MAX or not _is_sound(columns, voids=version == VERSION):
         raise _corrupt(path, "its columns do not fit each other")
+    if gap:
+        columns.before_global = columns.global_index[0] - gap if columns.last and columns.before_index else 0
+        if columns.before_global <= 0:
+            raise _corrupt(path, "its columns do not fit what is in front of them")
     return columns
+
+
+def _gap(columns: Columns) -> int:
+    """By how much the first global index is above that of the batch in front; 0: nobody knows, or needs to.
+
+    Releases before this one wrote zeros there, and look at nothing: of what they have written it is not known.
+    """
+    if not columns.before_global or not columns.last:
+        return 0  # without rows the log begins at its base, which says so
+    gap = columns.global_index[0] - columns.before_global
+    return gap if gap <= GAP_MAX else 0
 
 
 def _is_sound(columns: Columns, *, voids: bool) -> bool:

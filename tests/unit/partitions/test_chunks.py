@@ -16,7 +16,7 @@ from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch
 from ports.disk import Advice
 from server.disk_os import OsDisk
-from tests.unit.partitions.compaction_world import COUNT, base_at, grown, raw, settle
+from tests.unit.partitions.compaction_world import COUNT, base_at, grown, open_log, raw, settle
 
 
 def after(log: PartitionLog, index: int, **how: int) -> Chunk | None:
@@ -135,6 +135,19 @@ def test_by_global_index() -> None:
     assert log.position_at_global(400) == 39
     with pytest.raises(IndexCompacted):
         log.position_at_global(first - 1)
+
+
+def test_by_global_index_after_a_start_as_before_it() -> None:
+    disk, log, batches = grown()
+    settle(log, base_at(batches, 30))
+    settle(log, base_at(batches, 35), keep_from=log.first_available_index)  # places are written again, without the rest
+    first = log.first_global_index
+    assert first % 10 == 1, "behind what was removed, and in front of what is here"
+    again = open_log(disk, base_at(batches, 35))
+    assert again.position_at_global(first) == log.position_at_global(first)
+    assert again.first_global_index == first
+    with pytest.raises(IndexCompacted):
+        again.position_at_global(first - 1)
 
 
 def test_by_time_only_headers_of_what_is_durable_are_read() -> None:

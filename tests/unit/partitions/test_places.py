@@ -19,10 +19,11 @@ P = PartitionId(3)
 ROWS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.binary(min_size=16, max_size=16)), max_size=12)
 
 
-def columns_of(rows: list[tuple[int, int, bytes]], *, start: int, before: int) -> Columns:
-    committed = Committed()
-    committed.begin(Columns(start=start, before_index=before, before_digest=bytes(range(16))))
-    last = total = 0
+def columns_of(rows: list[tuple[int, int, bytes]], *, start: int, before: int, before_global: int = 0) -> Columns:
+    committed, columns = Committed(), Columns(start=start, before_index=before, before_digest=bytes(range(16)))
+    columns.before_global = before_global
+    committed.begin(columns)
+    last, total = 0, before_global
     for step, more, digest in rows:
         last, total = last + step, total + more
         index = PartitionLogIndex(before + last)
@@ -40,6 +41,19 @@ def test_they_come_back(rows: list[tuple[int, int, bytes]], start: int, before: 
     columns = columns_of(rows, start=start, before=before)
     raw = encode_places(columns, P)
     assert fields(decode_places(raw, partition_id=P, path=PATH)) == fields(columns)
+
+
+@pytest.mark.parametrize(("gap", "known"), [(1, True), ((1 << 32) - 1, True), (1 << 32, False)])
+def test_the_global_index_in_front_comes_back(gap: int, known: bool) -> None:
+    columns = columns_of([(1, gap, bytes(16)), (1, 1, bytes(16))], start=3, before=20, before_global=7)
+    raw = encode_places(columns, P)
+    assert decode_places(raw, partition_id=P, path=PATH).before_global == (7 if known else 0)
+
+
+def test_what_cannot_be_in_front_is_refused_whatever_its_digest() -> None:
+    columns = columns_of([(1, 5, bytes(16))], start=0, before=0, before_global=2)
+    with pytest.raises(CorruptData, match="in front"):
+        decode_places(encode_places(columns, P), partition_id=P, path=PATH)
 
 
 def test_every_flipped_byte_and_every_cut_is_noticed() -> None:
@@ -75,6 +89,6 @@ def test_what_does_not_ascend_is_refused_whatever_its_digest(column: str) -> Non
 
 
 def test_a_count_takes_no_memory() -> None:
-    head = HEADER.pack(MAGIC, 1, P, 0, 0, bytes(16), (1 << 64) - 1)
+    head = HEADER.pack(MAGIC, 1, P, 0, 0, 0, bytes(16), (1 << 64) - 1)
     with pytest.raises(CorruptData):
         decode_places(head.ljust(COLUMNS_AT, b"\0"), partition_id=P, path=PATH)
