@@ -285,7 +285,8 @@ class Backend(Pipeline):
 
     def resume(self, partition_id: PartitionId) -> str:
         """Go on applying here. Raises CorruptData if there is no state to go on with."""
-        self.rebuilding.check(partition_id)
+        if self.workers[partition_id].useless:
+            self.rebuilding.check(partition_id)
         return self._steer(partition_id, self.workers[partition_id].resume)
 
     def freeze(self, partition_id: PartitionId, reason: str = "") -> str:

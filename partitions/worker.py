@@ -120,6 +120,8 @@ class ApplyWorker:
         """What stopped it, in state ``damaged``, unless it was the state itself."""
         self.useless = False
         """Its state is damaged, or gone, and nothing on this node makes it anew: it applies nothing."""
+        self._held = False
+        """By an operator, until ``resume``."""
 
     @property
     def applied(self) -> Position:
@@ -229,6 +231,9 @@ class ApplyWorker:
             save.saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
         other._stops, self._stops = self._stops, []
         other._cursor.raise_limit(self._cursor.limit)
+        if self._held:  # it comes as far as this one was, and no further
+            other._held = True
+            other.stop_at(self.applied_index, lambda _: None, lambda _: other.pause() if other._held else None)
 
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
         """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""
@@ -251,11 +256,11 @@ class ApplyWorker:
 
     def pause(self) -> None:
         """Apply nothing more until resumed; a group under way finishes."""
-        self._cursor.state = WorkerState.PAUSED
+        self._cursor.state, self._held = WorkerState.PAUSED, True
 
     def resume(self) -> None:
         """Go on."""
-        self._cursor.state, self._cursor.attempts = WorkerState.RUNNING, 0
+        self._cursor.state, self._cursor.attempts, self._held = WorkerState.RUNNING, 0, False
         if self._timer is not None:
             self._timer.cancel()
         self._save_when_due()

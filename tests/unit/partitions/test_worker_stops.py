@@ -86,3 +86,29 @@ def test_dropping_the_cut_leaves_the_views() -> None:
             assert seen == ["view"]
 
         w.run(story)
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["held", "resumed"])
+def test_a_pause_is_kept_by_whoever_goes_on_with_a_state_that_is_made_anew(resumed: bool) -> None:
+    with world() as w:
+
+        async def story() -> None:
+            w.commit(3)
+            w.notify()
+            await asyncio.sleep(0.1)
+            w.worker.pause()
+            w.commit(3)
+            w.notify()
+            await w.worker.close()
+            if resumed:
+                w.worker.resume()
+            fresh = w.another()
+            w.worker.hand_over(fresh)
+            fresh.notify(w.ends[-1])
+            await asyncio.sleep(0.1)
+            assert (fresh.applied_index, fresh.state) == ((w.ends[5], "running") if resumed else (w.ends[2], "paused"))
+            fresh.resume()
+            await asyncio.sleep(0.1)
+            assert (fresh.applied_index, fresh.state) == (w.ends[5], "running")
+
+        w.run(story)

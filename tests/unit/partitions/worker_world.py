@@ -118,16 +118,24 @@ class World:
         self.fatal: list[BaseException] = []
         self.ends: list[int] = []
         self.head = NO_DIGEST
-        self.worker = ApplyWorker(
+        self._runs, self._saves, self._changes = runs, saves or runs, changes
+        self.worker = self._worker_of(self.machine)
+
+    def _worker_of(self, machine: Machine) -> ApplyWorker:
+        return ApplyWorker(
             log=self.log,
-            machine=self.machine,  # type: ignore[arg-type]
-            offload=runs,
-            save_offload=saves or runs,  # type: ignore[arg-type]
+            machine=machine,  # type: ignore[arg-type]
+            offload=self._runs,
+            save_offload=self._saves,  # type: ignore[arg-type]
             clock=VirtualClock(self.loop),
-            settings=ApplySettings(**{"linger_ms": 0, **changes}),  # type: ignore[arg-type]
+            settings=ApplySettings(**{"linger_ms": 0, **self._changes}),  # type: ignore[arg-type]
             on_progress=self._progressed,
             fatal=self.fatal.append,
         )
+
+    def another(self) -> ApplyWorker:
+        """For a state that is made anew, from the beginning."""
+        return self._worker_of(Machine(self.loop, NOWHERE))
 
     def _progressed(self, batches: Sequence[AppliedBatch]) -> None:
         self.progress.append(list(batches))
