@@ -58,6 +58,8 @@ class Partitioning:
         self._rooms = rooms
         self._begun = pipeline.cluster.partitions
         self._opening: set[PartitionId] = set()
+        self._opening_log: dict[PartitionId, Kind | None] = {}
+        """Its log alone, for a snapshot; with what it is, if it is created meanwhile."""
         self._proposed: dict[PartitionId, Change] = {}
         """By this leader, and not handed up yet: what is created, and what is destroyed."""
         self._ahead: Lifecycle | None = None
@@ -249,6 +251,9 @@ class Partitioning:
     def _open(self, partition_id: PartitionId, kind: Kind) -> None:
         if partition_id in self._opening:
             return
+        if partition_id in self._opening_log:
+            self._opening_log[partition_id] = kind  # in this log, once it is open: there are no two of it
+            return
         self._opening.add(partition_id)
         job = partial(self._rooms.open, partition_id, kind)
         self._pipeline.offload.submit(job, partial(self._opened, partition_id))
@@ -296,11 +301,35 @@ class Partitioning:
 
     async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
         """Of a partition that a snapshot has, and this node perhaps not yet."""
-        while partition_id in self._opening:
+        while partition_id in self._opening or partition_id in self._opening_log:
             await wait(POLL_S)
         if partition_id not in self._rooms.logs:
-            self._rooms.logs[partition_id] = self._rooms.open_log(partition_id, kind)
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._opening_log[partition_id] = None
+            # What an earlier process has left there is read, written again and synced.
+            job = partial(self._rooms.open_log, partition_id, kind)
+            self._pipeline.offload.submit(job, partial(self._log_opened, partition_id, ended))
+            await ended
         return self._rooms.logs[partition_id]
+
+    def _log_opened(
+        self,
+        partition_id: PartitionId,
+        ended: asyncio.Future[None],
+        store: PartitionLog | None,
+        error: BaseException | None,
+    ) -> None:
+        created = self._opening_log.pop(partition_id)
+        if store is not None:
+            self._rooms.logs[partition_id] = store
+        if created is not None and not self._closed:
+            self._open(partition_id, created)
+        if ended.done():
+            return  # nobody waits any more
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
 
     async def forget(self, base: Lifecycle) -> None:
         """The journal begins there: what was destroyed by then nobody asks for any more. An OSError is final."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -279,6 +280,24 @@ class TestAsking:
         stage.partitioning.destroy(A, stage.told.append)
         with pytest.raises(InvalidRequest, match="last"):
             stage.partitioning.destroy(B, stage.told.append)
+
+    async def test_the_log_that_a_snapshot_needs_is_opened_off_the_loop_and_once(self) -> None:
+        """What a process of before has left there may be a segment to be read and written again."""
+        stage, opened = Stage(), list[PartitionId]()
+        stage.rooms.open_log = lambda partition_id, _: opened.append(partition_id) or "log"
+        stage.rooms.open = lambda partition_id, _: SimpleNamespace(log=stage.rooms.logs[partition_id], machine=None)
+        asked = [asyncio.create_task(stage.partitioning.log_of(PartitionId(2), KV)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not opened
+        stage.create(1)
+        stage.commit()  # handed up meanwhile
+        assert stage.work() == [2]
+        assert await asyncio.gather(*asked) == ["log", "log"]
+        assert opened == [2]
+        stage.rooms.open_log = lambda *_: 1 // 0
+        stage.offload.submit = lambda job, done: done(None, OSError("no"))
+        with pytest.raises(OSError, match="no"):
+            await stage.partitioning.log_of(PartitionId(3), KV)
 
     def test_only_a_leader_is_asked(self) -> None:
         stage = Stage()
