@@ -80,7 +80,7 @@ class Scans:
                 try:
                     while (rows := await backend.offload.run(view.more)) is not None:
                         yield reads.entries(*rows)
-                        if partition_id not in backend.partition_ids():
+                        if partition_id not in backend.workers:
                             raise backend.missing(partition_id)
                 except CorruptData as error:
                     reads.state_damaged(backend, partition_id, machine, error)

@@ -71,7 +71,7 @@ class Views:
             rows = view.first if view.first is not None else await self._backend.offload.run(view.more)
             while rows is not None:
                 yield rows
-                if partition not in self._backend.partition_ids():
+                if partition not in self._backend.workers:
                     raise self._backend.missing(partition)
                 rows = await self._backend.offload.run(view.more)
         except OSError as error:

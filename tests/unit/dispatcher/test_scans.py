@@ -43,9 +43,6 @@ class Backend:
 
     workers = (0,)
 
-    def partition_ids(self) -> list[int]:
-        return [0]
-
     @contextmanager
     def using(self, _: int) -> Iterator[Any]:
         self.used += 1

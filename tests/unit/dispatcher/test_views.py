@@ -99,9 +99,6 @@ class Backend:
         finally:
             self.used -= 1
 
-    def partition_ids(self) -> list[int]:
-        return sorted(self.workers)
-
     async def read_index(self, deadline: float, *, lone: bool = False) -> int:
         """Of the leader. Meanwhile partition 1 is destroyed."""
         del deadline, self.workers[1], self.machines[1]
