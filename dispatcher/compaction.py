@@ -59,12 +59,14 @@ class Compaction:
         workers: Mapping[PartitionId, ApplyWorker],
         raft: RaftLog,
         clock: Clock,
-        offload: Offload,
+        offloads: tuple[Offload, Offload],
         held_back: Callable[[], GlobalLogIndex | None],
         forget: Callable[[Lifecycle], Awaitable[None]],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next.
+        """``offloads``: for what is done to logs, and for changes to ``store``, which may have to wait for minutes.
+
+        ``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next.
 
         ``forget`` removes what is destroyed as of where the journal begins.
         """
@@ -75,7 +77,7 @@ class Compaction:
         self._workers = workers
         self._raft = raft
         self._clock = clock
-        self._offload = offload
+        self._offload, self._store_offload = offloads
         self._held_back = held_back
         self._forget = forget
         self._fatal = fatal
@@ -130,7 +132,7 @@ class Compaction:
         # Its own log may not have come so far, or not again since a start: to one that was fetched, in vain as of yet.
         if self._raft.journal.base.index < target.raft_index <= self._raft.engine.applied_index:
             await self._compact_to(target)
-        removed = await self._offload.run(lambda: self._prune(target))
+        removed = await self._store_offload.run(lambda: self._prune(target))
         self.runs += 1
         self.sets_removed += len(removed)
         log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
@@ -160,7 +162,7 @@ class Compaction:
                 raise Unavailable(f"the state of partition {partition_id} is being made anew")
         (placed, then), moved = self._placed.get(partition_id, (0, 0)), store.moved
         if placed < through_index or then < moved:
-            await self._offload.run(store.save_places(through_index))
+            await self._step(store.save_places(through_index))
             self._placed[partition_id] = through_index, moved
 
     async def _remove(self, parent: ParentState, partition_id: PartitionId, through_index: int) -> None:
@@ -173,7 +175,19 @@ class Compaction:
             retain = self._settings.retain_log_bytes or None
             outdated_to = await self._outdated(store, through_index)
         keep_from = store.compaction_point(through_index, retain, outdated_to=outdated_to, now=self._clock.monotonic())
-        await self._offload.run(store.compact(keep_from))
+        await self._step(store.compact(keep_from))
+
+    async def _step(self, job: Callable[[], None]) -> None:
+        """Off the loop. Whoever is cancelled meanwhile waits for its end: nobody else writes these files till then."""
+        step = asyncio.ensure_future(self._offload.run(job))
+        try:
+            await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            error = step.exception()
+            if error is not None:
+                self._fatal(error)
+            raise
 
     async def _outdated(self, store: PartitionLog, through_index: int) -> int:
         """Records up to here have been kept for long enough."""

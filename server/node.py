@@ -306,7 +306,7 @@ class Node:
             workers=pipeline.workers,
             raft=raft,
             clock=self.clock,
-            offload=self.slow_offload,
+            offloads=(self.save_offload, self.slow_offload),
             held_back=serving.held_back,
             forget=pipeline.partitioning.forget,
             fatal=self.fatal,

@@ -47,9 +47,11 @@ class World:
     apply_offload: Offload
     """For applying, reading and everything else that blocks."""
     save_offload: Offload
-    """For checkpoints: thousands of partitions take turns, and applying does not wait for its turn among them."""
+    """For checkpoints: thousands of partitions take turns, and applying does not wait for its turn among them.
+
+    And for compaction, which frees room while the next snapshot, slowly, takes it."""
     slow_offload: Offload
-    """For what may take minutes: snapshots, compaction. One at a time."""
+    """For what may take minutes: snapshots, written or fetched, scrubbing, states that are made anew. One at a time."""
     sleep: Callable[[float], None]
     """Holds up a thread of an offload for so many seconds; never the loop."""
     open_state_file: Callable[[Path, ApplySettings], StateFile]

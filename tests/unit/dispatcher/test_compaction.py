@@ -17,6 +17,7 @@ from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log import PartitionLog
+from partitions.places import PLACES
 from raftlog.parent_state import ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -46,7 +47,7 @@ class Compacting(Compaction):
             workers={},
             raft=nobody,
             clock=nobody,
-            offload=Inline(),  # type: ignore[arg-type]
+            offloads=(Inline(), Inline()),  # type: ignore[arg-type]
             held_back=lambda: None if held is None else GlobalLogIndex(held),
             forget=nobody,
             fatal=nobody,
@@ -243,3 +244,52 @@ class TestPlacesThatChange:
         log.close()
         again = open_log(disk, base_at(batches, len(batches)))
         assert again.read_batch(lost.last_index, lost.digest) == raw(lost)
+
+
+class Threads:
+    """An offload of which the test says when its jobs run."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+        self.asked = asyncio.Event()
+
+    def run(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        self.jobs.append((job, asyncio.get_running_loop().create_future()))
+        self.asked.set()
+        return self.jobs[-1][1]
+
+    def work(self) -> None:
+        job, ended = self.jobs.pop(0)
+        result = job()
+        if not ended.done():
+            ended.set_result(result)
+
+
+class TestThreads:
+    async def test_logs_are_compacted_while_the_next_snapshot_is_being_written(self) -> None:
+        """Found by review: it takes minutes, and the disk filled up meanwhile."""
+        disk, log, _ = grown()
+        one, busy = Compacting(sets=2, held=None), Threads()
+        one._store_offload, one._logs, one._workers = busy, {P: log}, {}  # type: ignore[assignment]
+        one._compact_to = lambda _: one._secure(P, log.committed_index)  # type: ignore[method-assign, assignment]
+        one.start()
+        await busy.asked.wait()
+        assert disk.exists(log._directory / PLACES)
+        busy.work()
+
+    async def test_whoever_stops_it_finds_it_at_the_end_of_its_step(self) -> None:
+        """A node that is about to be made from a snapshot writes the same files next."""
+        disk, log, _ = grown()
+        one, busy = Compacting(sets=2, held=None), Threads()
+        one._offload, one._logs, one._workers = busy, {P: log}, {}  # type: ignore[assignment]
+        one._compact_to = lambda _: one._secure(P, log.committed_index)  # type: ignore[method-assign, assignment]
+        one.start()
+        await busy.asked.wait()
+        closing = asyncio.create_task(one.close())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        busy.work()
+        await closing
+        assert disk.exists(log._directory / PLACES)
+        assert one.left() == [10, 20]
