@@ -123,6 +123,8 @@ class Installing:
         self._spare_bytes = spare_bytes
         self._wanted = False
         """One is needed even if it is older than what is handed up here: a state is gone."""
+        self._why = ""
+        """As was last said."""
         self.least = GlobalLogIndex(0)
         """What is wanted has to reach this far."""
         self._task: asyncio.Task[None] | None = None
@@ -156,11 +158,14 @@ class Installing:
             if asked == peer and not answer.done():
                 answer.set_exception(Unavailable(f"the link to {peer} broke"))
 
-    def want(self, why: str) -> None:
-        """This node cannot go on with what it has: ask for a set."""
+    def want(self, why: str, behind: GlobalLogIndex = GlobalLogIndex(0)) -> None:
+        """This node cannot go on with what it has: ask for a set, and for one behind this index."""
         self._wanted = True
+        self.least = max(self.least, GlobalLogIndex(behind + 1))
         if self._task is None:
-            log.warning("snapshot_wanted", reason=why)
+            if why != self._why:
+                log.warning("snapshot_wanted", reason=why)  # which may go on for long
+            self._why = why
             for peer in list(self._peers()):
                 self._links.send(peer, Kind.SNAPSHOT_WANTED, {})
 

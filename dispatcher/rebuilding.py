@@ -15,7 +15,7 @@ import structlog
 
 from logboom.errors import CorruptData
 from logboom.state_machine import NOWHERE, Machine, Position
-from logboom.types import PartitionId
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.worker import ApplyWorker
 from ports.offload import Offload
 
@@ -26,11 +26,19 @@ REBUILDS_MAX: Final = 3
 WANT_AGAIN_S: Final = 1.0
 
 
+class Lacks(NamedTuple):
+    """Why a state is of no use: nothing here says how to fill it."""
+
+    story: str
+    behind: GlobalLogIndex = GlobalLogIndex(0)
+    """Only a set of behind this one may help: this one could not be loaded."""
+
+
 class Rebuilt(NamedTuple):
-    """A machine that is whole. ``lacks``: why it is of no use all the same: nothing here says how to fill it."""
+    """A machine that is whole. ``lacks``: it is of no use all the same."""
 
     machine: Machine
-    lacks: str | None
+    lacks: Lacks | None
 
 
 @dataclass(slots=True)
@@ -40,7 +48,7 @@ class _Fence:
     story: str
     rebuilt: bool = False
     """Another worker is on its way."""
-    lacks: bool = False
+    lacks: Lacks | None = None
     """Nothing here helps: a snapshot of another node does."""
 
 
@@ -55,11 +63,14 @@ class Rebuilding:
         worker_of: Callable[[PartitionId], ApplyWorker],
         rebuild: Callable[[PartitionId, Machine], Rebuilt],
         offload: Offload,
-        want: Callable[[str], None],
+        want: Callable[[str, GlobalLogIndex], None],
         changed: Callable[[PartitionId], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``rebuild`` runs on ``offload``; ``want`` asks other nodes for a snapshot; ``changed``: look at it again."""
+        """``rebuild`` runs on ``offload``; ``want`` asks other nodes for a snapshot behind an index.
+
+        ``changed``: look at it again.
+        """
         self._machines = machines
         self._workers = workers
         self._worker_of = worker_of
@@ -98,10 +109,10 @@ class Rebuilding:
 
     # -- what happens
 
-    def lacking(self, partition_id: PartitionId, why: str) -> None:
+    def lacking(self, partition_id: PartitionId, lacks: Lacks) -> None:
         """At start: its state is gone, and nothing here says how to make it."""
         self._workers[partition_id].useless = True
-        self._fences[partition_id] = _Fence(NOWHERE, why, lacks=True)
+        self._fences[partition_id] = _Fence(NOWHERE, lacks.story, lacks=lacks)
 
     def damaged(self, partition_id: PartitionId, error: CorruptData) -> Callable[[], bool]:
         """The state cannot be read. What is returned says later whether it is whole again."""
@@ -141,7 +152,7 @@ class Rebuilding:
             fence.rebuilt = True
             log.info("state_rebuilt", partition=partition_id, applied=fresh.applied_index)
         else:
-            fence.lacks, fence.story = True, found.lacks
+            fence.lacks, fence.story = found.lacks, found.lacks.story
             fresh.useless = True
             fresh.drop_cut()
         self._changed(partition_id)
@@ -152,10 +163,11 @@ class Rebuilding:
 
     def tick(self, now: float, stuck: str | None) -> None:
         """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""
-        story = next((fence.story for fence in self._fences.values() if fence.lacks), stuck)
+        lacking = [fence.lacks for fence in self._fences.values() if fence.lacks is not None]
+        story = lacking[0].story if lacking else stuck
         if story is not None and now - self._wanted_at >= WANT_AGAIN_S:
             self._wanted_at = now
-            self._want(story)
+            self._want(story, max((each.behind for each in lacking), default=GlobalLogIndex(0)))
 
     async def close(self) -> None:
         """Begin nothing more."""

@@ -16,7 +16,9 @@ A machine may have ``scrub()``: an iterator (``ports.scrub.Pieces``) that reads 
 and raises CorruptData where it is damaged. Without it nobody looks before somebody reads.
 
 Snapshots carry states from node to node: ``dump`` gives all of a machine's state, ``load`` takes it. Both
-are required; a class without them is refused when its partition is opened.
+are required; a class without them is refused when its partition is opened, and one that cannot carry over what an
+empty machine has when it is created. Where ``load`` raises later the partition is ``damaged`` on that node, which goes
+on with the others and tries the next snapshot.
 """
 
 from __future__ import annotations

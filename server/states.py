@@ -13,12 +13,14 @@ from typing import Final
 
 import structlog
 
-from dispatcher.rebuilding import Rebuilt
+from dispatcher.rebuilding import Lacks, Rebuilt
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
+from partitions.batch import INDEX_MAX
 from partitions.log import PartitionLog
 from ports.disk import Disk
+from ports.invariant import InvariantViolated
 from server.install import find_section, restore_state
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -75,7 +77,9 @@ class States:
         """While the node runs: another machine in the place of a damaged one, which stays open until ``close``."""
         self._retired.append(damaged)
         self._set_aside(partition_id)
-        rebuilt = self._remade(partition_id, self._opened(partition_id), store.first_available_index - 1, None)
+        # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
+        needed, most = store.first_available_index - 1, damaged.position().applied_index
+        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most)
         self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
 
@@ -98,27 +102,47 @@ class States:
             raise
         return machine
 
-    def _remade(self, partition_id: PartitionId, machine: Machine, needed: int, installing: SetMeta | None) -> Rebuilt:
-        for meta in self._candidates(partition_id, needed, installing):
+    def _remade(
+        self,
+        partition_id: PartitionId,
+        machine: Machine,
+        needed: int,
+        installing: SetMeta | None,
+        *,
+        most: int | None = None,
+    ) -> Rebuilt:
+        refused: Lacks | None = None
+        for meta in self._candidates(partition_id, needed, most, installing):
             try:
                 self._load(meta, partition_id, machine)
             except IndexCompacted:
                 continue
             except (CorruptData, IncompatibleVersion) as error:
                 log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
-                _give_up(machine)
-                self._remove_state(partition_id)
-                self._loaded(partition_id)
-                machine = self._opened(partition_id)
+                machine = self._begun_anew(partition_id, machine)
                 with suppress(IndexCompacted):
                     self._sets.remove(self._sets.get(meta.global_index).global_index)
+            except (OSError, InvariantViolated):
+                raise
+            except Exception as error:  # a machine of a user: other nodes may never have to load it
+                log.exception("state_not_loaded", partition=partition_id, global_index=meta.global_index)
+                story = f"partition {partition_id}: its state machine cannot load a snapshot: {error!r}"
+                refused = refused or Lacks(story, meta.global_index)
+                machine = self._begun_anew(partition_id, machine)
             else:
                 return Rebuilt(machine, None)
         if needed == 0:
             log.warning("state_begins_anew", partition=partition_id)
             return Rebuilt(machine, None)
         why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
-        return Rebuilt(machine, why)
+        return Rebuilt(machine, refused or Lacks(why))
+
+    def _begun_anew(self, partition_id: PartitionId, half: Machine) -> Machine:
+        """An empty one in the place of one that has loaded a part of something."""
+        _give_up(half)
+        self._remove_state(partition_id)
+        self._loaded(partition_id)
+        return self._opened(partition_id)
 
     def _load(self, meta: SetMeta, partition_id: PartitionId, machine: Machine) -> None:
         """A crash in the midst of it leaves the marker."""
@@ -145,11 +169,13 @@ class States:
     def _marker(self, partition_id: PartitionId) -> Path:
         return self._directory_of(partition_id) / LOADING
 
-    def _candidates(self, partition_id: PartitionId, needed: int, first: SetMeta | None) -> Iterator[SetMeta]:
+    def _candidates(
+        self, partition_id: PartitionId, needed: int, most: int | None, first: SetMeta | None
+    ) -> Iterator[SetMeta]:
         """Sets that its log goes on from, the newest first."""
         for meta in [first] if first is not None else reversed(self._sets.sets()):
             section = find_section(meta, partition_id)
-            if section is not None and section.applied_index >= needed:
+            if section is not None and needed <= section.applied_index <= (INDEX_MAX if most is None else most):
                 yield meta
 
     def _set_aside(self, partition_id: PartitionId) -> None:

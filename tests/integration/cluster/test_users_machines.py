@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from logboom import Put
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
+from tests.integration.cluster.test_snapshots import KV, SMALL, base, equal_states, wait_for
 
 pytestmark = pytest.mark.process
+SETTINGS = {name: value for name, value in SMALL.items() if name != "cluster.overrides"}
 
 MODULE = """
+import json
+import os
+
+from logboom.state_machine import Position, Space
+
+
 class Broken:
     needs_records = False
 
@@ -25,27 +35,159 @@ class Broken:
     def open(cls, directory, partition_id, settings):
         (directory / "begun").write_text("and not ended")
         raise RuntimeError("no configuration")
+
+
+class Counter:
+    needs_records = False
+    unsaved_bytes = 0
+
+    @classmethod
+    def open(cls, directory, partition_id, settings):
+        self = cls()
+        self.path, self.at, self.count, self.kept = directory / "state", (0, 0), 0, {}
+        if self.path.exists():
+            self.at, self.count, kept = json.loads(self.path.read_text())
+            self.kept = {bytes.fromhex(key): bytes.fromhex(value) for key, value in kept.items()}
+        return self
+
+    def _save(self):
+        self.path.write_text(json.dumps([self.at, self.count, {k.hex(): v.hex() for k, v in self.kept.items()}]))
+
+    def position(self):
+        return Position(*self.at)
+
+    def meta(self):
+        return iter(list(self.kept.items()))
+
+    def checkpoint(self):
+        pass
+
+    def close(self):
+        pass
+
+    def apply(self, batches, seal):
+        results = [bytes(1)] * len(batches)
+        self.at, changes = seal(results)
+        self.count += sum(batch.count for batch in batches)
+        for key, value in changes.items():
+            self.kept.pop(key, None) if value is None else self.kept.update({key: value})
+        self._save()
+        return results
+
+    def get(self, keys):
+        return [self.count for _ in keys], self.position()
+
+    def digest(self):
+        return self.count.to_bytes(16, "big"), self.position()
+
+    def dump(self):
+        entries = [(Space.STATE, b"count", b"%d" % self.count)]
+        entries += [(Space.META, key, value) for key, value in sorted(self.kept.items())]
+        return Dump(self.position(), entries)
+
+    def load(self, entries, position):
+        if os.path.exists(os.environ["REFUSE_TO_LOAD"]):
+            raise RuntimeError("not today")
+        for space, key, value in entries:
+            if space == Space.STATE:
+                self.count = int(value)
+            else:
+                self.kept[key] = value
+        self.at = position
+        self._save()
+
+
+class Deaf(Counter):
+    def load(self, entries, position):
+        raise NotImplementedError
+
+
+class Dump:
+    def __init__(self, position, entries):
+        self.position, self._entries = position, entries
+
+    def entries(self):
+        return iter(self._entries)
+
+    def close(self):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 """
 
 
-def test_what_cannot_be_opened_is_refused_before_it_is_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every node ended at its entry, and at every start after that."""
+@pytest.fixture
+def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Machines of a user on every node; they load nothing while this file is there."""
     about = tmp_path / "site" / "machines_of_users-1.0.dist-info"
     about.mkdir(parents=True)
     (about.parent / "machines_of_users.py").write_text(MODULE)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: machines_of_users\nVersion: 1.0\n")
+    names = {"broken": "Broken", "counter": "Counter", "deaf": "Deaf"}
+    rows = [f"{name} = machines_of_users:{found}" for name, found in names.items()]
     (about / "entry_points.txt").write_text(
-        "[logboom.state_machines]\nbroken = machines_of_users:Broken\naway = no_such_module:Away\n"
+        "\n".join(["[logboom.state_machines]", *rows, "away = no_such_module:Away", ""])
     )
     monkeypatch.setenv("PYTHONPATH", str(about.parent))
+    monkeypatch.setenv("REFUSE_TO_LOAD", str(tmp_path / "refuse"))
+    return tmp_path / "refuse"
+
+
+@pytest.mark.usefixtures("refuse")
+def test_what_cannot_be_opened_is_refused_before_it_is_in_the_log(tmp_path: Path) -> None:
+    """Every node ended at its entry, and at every start after that."""
     with LocalCluster(partitions=1, directory=tmp_path / "c") as cluster, cluster.client(timeout=10) as client:
         with pytest.raises(InvalidRequest, match="cannot be opened here: RuntimeError"):
             client.create_partition(state_machine="broken")
         with pytest.raises(InvalidRequest, match="cannot be loaded: ModuleNotFoundError"):
             client.create_partition(state_machine="away")
+        with pytest.raises(InvalidRequest, match="cannot be dumped and loaded here: NotImplementedError"):
+            client.create_partition(state_machine="deaf")
         created = client.create_partition()
         client.submit(created, Put(b"k", b"v"), wait="applied")
         assert all(cluster.alive(node) for node in cluster.nodes)
         assert not [*(tmp_path / "c").glob("*/data/trial-*")]
+
+
+def test_a_snapshot_that_a_machine_cannot_load_costs_its_partition_on_that_node_not_the_node(
+    tmp_path: Path, refuse: Path
+) -> None:
+    """Found by review: the node ended, and at each start again, while those who never had to load it went on."""
+    with (
+        LocalCluster(partitions=1, directory=tmp_path / "c", settings=SETTINGS) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        away = next(node for node in cluster.nodes if node != cluster.leader())
+        address = cluster.addresses[away]
+        cluster.kill(away)
+        running = [node for node in cluster.nodes if node != away]
+
+        def is_compacted() -> bool:
+            for partition in (KV, created):
+                client.submit(partition, [Put(b"k", os.urandom(100_000))] * 2, wait="applied")
+            client.create_snapshot()  # a node that is still busy with the one before passes it over
+            return all(base(cluster, client, node) > 1 for node in running)
+
+        wait_for(is_compacted)
+        refuse.touch()
+        cluster.start_node(away)
+
+        last = client.submit(KV, Put(b"k", b"v"), wait="applied").global_index
+        wait_for(lambda: holds(lambda: client.get(KV, b"k", node=address, at_least=last) == b"v"))
+        with pytest.raises(LogboomError, match="not today"):
+            client.get(created, b"k", node=address, stale=True)
+        refuse.unlink()
+        client.create_snapshot()  # one that nobody has tried yet
+        wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+
+
+def holds(question: Callable[[], bool]) -> bool:
+    try:
+        return question()
+    except LogboomError:
+        return False

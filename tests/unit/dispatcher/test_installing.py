@@ -206,6 +206,20 @@ async def test_all_of_it_comes_over_and_the_node_starts_anew() -> None:
     assert history(target.reopened()) == history(source.log)
 
 
+async def test_a_set_that_could_not_be_loaded_is_not_taken_again_but_the_next_one_is() -> None:
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    target.installing.want("not today", G)
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.01)
+    assert target.installing.begun == 0
+    source.set_at(GlobalLogIndex(G + 1))
+    source.now += 10
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert target.ready == [G + 1]
+
+
 async def test_what_the_log_has_already_is_not_asked_for() -> None:
     wire = Wire()
     source, target = Source("a", wire), Target(wire, has=30)

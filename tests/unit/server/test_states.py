@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from chaos.sim.state_file import StateFiles
+from dispatcher.rebuilding import Rebuilt
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
-from logboom.state_machine import Machine, Position, Space
+from logboom.state_machine import Entry, Machine, Position, Space
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.machines import kv
 from partitions.machines.kv import KvMachine
@@ -69,6 +71,18 @@ class World:
 
     def aside(self) -> list[str]:
         return [name for name in self.disk.list(STATE.parent) if name.startswith("state.damaged-")]
+
+
+class Refuses(KvMachine):
+    """A machine of a user: there are sets that it does not take."""
+
+    refused = 0
+
+    def load(self, entries: Iterator[Entry], position: Position) -> None:
+        if position.applied_index >= self.refused:
+            next(entries)
+            raise RuntimeError("not today")
+        super().load(entries, position)
 
 
 def log_from(first: int) -> Any:
@@ -143,7 +157,8 @@ def test_with_no_set_that_the_log_goes_on_from_it_says_what_it_lacks(world: Worl
     machine, lacks = world.states.open(P, log_from(8), None)
     assert machine.position() == position(0)
     assert lacks is not None
-    assert "begins at 8" in lacks
+    assert "begins at 8" in lacks.story
+    assert lacks.behind == 0
 
 
 def test_a_node_made_from_a_set_that_has_rotted_since_asks_for_another(world: World) -> None:
@@ -172,6 +187,52 @@ def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(worl
         assert list(dump.entries()) == [(Space.STATE, b"k", b"b7")]
     assert machine.get([b"k"])[0] == [b"6"]
     world.states.close()
+
+
+def test_a_set_that_was_fetched_and_not_installed_is_not_begun_with_while_it_runs(world: World) -> None:
+    """Found by review: the state was ahead of the log then, and the first view of several partitions ended the node."""
+    world.saved(7)
+    world.set_at(6)
+    damaged, _ = world.states.open(P, log_from(1), None)
+    world.set_at(9)
+    machine, lacks = world.states.rebuild(P, log_from(1), damaged)
+    assert (machine.position(), lacks) == (position(6), None)
+    world.states.close()
+
+
+class TestRefused:
+    """Found by review: whatever the machine of a user raised ended the node, and each start after that."""
+
+    def _open(self, world: World, refused: int, *, first: int) -> Rebuilt:
+        def opened(_: PartitionId, directory: Path) -> Machine:
+            machine = Refuses(world.files.open(directory, ApplySettings()))
+            machine.refused = refused
+            return machine
+
+        world.states._open_machine = opened
+        return world.states.open(P, log_from(first), None)
+
+    def test_an_older_set_may_do(self, world: World) -> None:
+        world.set_at(5)
+        world.set_at(6)
+        machine, lacks = self._open(world, 6, first=3)
+        assert (machine.position(), lacks) == (position(5), None)
+        assert machine.get([b"k"])[0] == [b"5"]
+        assert len(world.sets.sets()) == 2, "nothing is wrong with it"
+
+    def test_else_its_partition_waits_for_a_newer_one(self, world: World) -> None:
+        world.set_at(5)
+        world.set_at(6)
+        for _ in range(2):  # and at each start
+            machine, lacks = self._open(world, 1, first=3)
+            assert machine.position() == position(0)
+            assert machine.get([b"k"])[0] == [None]
+            assert lacks is not None
+            assert lacks.behind == 6
+            assert "not today" in lacks.story
+            machine.close()
+        machine, lacks = self._open(world, 9, first=3)  # once it is mended
+        assert (machine.position(), lacks) == (position(6), None)
 
 
 class TestHalfLoaded:
