@@ -1,8 +1,9 @@
 """How much all readers of one node may hold in memory, and how many segments they may read at once. Sans-io.
 
 Bytes and segments are admitted in one step, or neither. Whoever is admitted either reads, which ends, or has said
-that it waits for its client (``Grant.park``): then it gives back as soon as somebody else needs the room. So the
-earliest in the log always gets its turn, and with nobody else admitted it goes on however much it needs.
+that it waits for its client (``Grant.park``): then it gives back as soon as somebody else needs the room. Turns go to
+the earliest in the log and to whoever has waited longest, one after the other: those who read old records, however
+many, keep nobody from the new ones. Whose turn it is goes on, with nobody else admitted, however much it needs.
 """
 
 from __future__ import annotations
@@ -73,6 +74,10 @@ class ReadBudget:
         self._parked: dict[Grant, None] = {}
         """In the order in which they were."""
         self._waiting: list[tuple[int, int, Grant]] = []
+        self._line: dict[Grant, None] = {}
+        """The same, in the order in which they came."""
+        self._by_age = False
+        """The next turn is that of whoever has waited longest."""
         self._serial = itertools.count()
         self._waking = False
 
@@ -87,10 +92,11 @@ class ReadBudget:
         return 2 * self.nbytes <= self.bytes_max and not self._waiting
 
     def ask(self, *, nbytes: int, segments: int, order: int, admitted: Callable[[], Any]) -> Grant:
-        """``admitted`` is called once there is room, perhaps before this returns; lowest ``order`` first."""
+        """``admitted`` is called once there is room, perhaps before this returns; ``order``: where it is in the log."""
         grant = Grant(self, nbytes, segments, admitted)
         grant.waiting = True
         heapq.heappush(self._waiting, (order, next(self._serial), grant))
+        self._line[grant] = None
         self._wake()
         return grant
 
@@ -104,18 +110,27 @@ class ReadBudget:
         self._waking = True
         try:
             while self._waiting:
-                grant = self._waiting[0][2]
+                grant = next(iter(self._line)) if self._by_age else self._waiting[0][2]
                 while not self._fits(grant) and self._parked:
                     next(iter(self._parked)).reclaim()
                 if not self._fits(grant):
                     return
-                heapq.heappop(self._waiting)
+                self._leaves(grant)
+                self._by_age = bool(self._line) and not self._by_age
                 self.nbytes += grant.nbytes
                 self.segments += grant.segments
                 self._held.add(grant)
                 grant.give()
         finally:
             self._waking = False
+
+    def _leaves(self, grant: Grant) -> None:
+        del self._line[grant]
+        if self._waiting[0][2] is grant:
+            heapq.heappop(self._waiting)
+        else:
+            self._waiting = [each for each in self._waiting if each[2] is not grant]
+            heapq.heapify(self._waiting)
 
     def parked(self, grant: Grant) -> None:
         """See Grant."""
@@ -135,8 +150,7 @@ class ReadBudget:
         """See Grant."""
         if grant.waiting:
             grant.waiting = False
-            self._waiting = [each for each in self._waiting if each[2] is not grant]
-            heapq.heapify(self._waiting)
+            self._leaves(grant)
             self._wake()
         self._parked.pop(grant, None)
         if grant.held:

@@ -42,6 +42,17 @@ def test_the_earliest_comes_first_and_equals_in_turn() -> None:
     assert said == ["early"]
 
 
+def test_those_who_read_old_records_keep_nobody_from_the_new_ones() -> None:
+    """Found by review: whoever followed a log waited until all who read its beginning had caught up."""
+    room, said = budget(), list[str]()
+    held = [asked(room, 50, order=1), asked(room, 50, order=2)]
+    asked(room, 50, order=1000, into=said, name="new")
+    for turn in range(3, 12):
+        held.append(asked(room, 50, order=turn))
+        held.pop(0).release()
+    assert said == ["new"]
+
+
 def test_what_is_larger_than_everything_goes_on_alone() -> None:
     room = budget()
     small = asked(room, 1)
