@@ -48,7 +48,7 @@ from server.directories import open_directories
 from server.faults import drop_hook
 from server.install import Intent, install_logs
 from server.manifest import Manifest
-from server.partitions import PartitionRooms, changes_in, ordered_in
+from server.partitions import PartitionRooms, changes_in, created_in, ordered_in
 from server.rejoin import NO_MAJORITY, Memory, open_journal
 from server.shares import apply_share, log_share
 from server.watching import Watching, not_renewed
@@ -264,15 +264,13 @@ class Node:
         return meta
 
     def _open_partitions(self, installing: SetMeta | None) -> None:
-        """Those that live where the journal begins, and those created since that it has batches of."""
+        """Those that live where the journal begins, and those created since of which something is here."""
         cluster, lifecycle = self.settings.cluster, self.parent.lifecycle
-        changes = changes_in(self.journal)
-        kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
-        ordered = ordered_in(self.journal)
-        kinds |= {c.partition_id: c.kind for c in changes if c.kind is not None and c.partition_id in ordered}
         self.rooms = PartitionRooms(
             settings=self.settings, world=self.world, data_dir=self.data_dir, sets=self.sets, fatal=self.fatal
         )
+        kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
+        kinds |= created_in(self.journal, untouched=self.rooms.untouched)
         self.rooms.remove_gone(self.parent)
         self.rooms.open_all(
             self.parent,
@@ -281,7 +279,7 @@ class Node:
             apply=apply_share(self.settings.apply, [kind.state_machine for kind in kinds.values()]),
             logs=log_share(self.settings.log, len(kinds)),
         )
-        created = {int(change.partition_id) for change in changes}
+        created = {int(change.partition_id) for change in changes_in(self.journal)}
         strangers = self.data_dir.strangers(self.disk, {*map(int, kinds), *created})
         if strangers:
             log.warning("unknown_partition_directories_left_alone", names=strangers)

@@ -275,6 +275,18 @@ def changes_in(journal: Journal) -> list[Change]:
     return [Change.parse(fields) for fields in found if fields is not None and fields.get("do") in CHANGES]
 
 
+def created_in(journal: Journal, *, untouched: Callable[[PartitionId], bool]) -> dict[PartitionId, Kind]:
+    """Partitions that are created above the journal's base, and of which it has batches, or this node any file.
+
+    It was opened then, so its creation is committed. A batch may have come ahead of its routing entry: others may
+    have lost it, and elect nobody before this node, which hears of the partition from a leader, gives it to them.
+    """
+    ordered = ordered_in(journal)
+    changes = [change for change in changes_in(journal) if change.kind is not None]
+    here = [c for c in changes if c.partition_id in ordered or not untouched(c.partition_id)]
+    return {change.partition_id: change.kind for change in here if change.kind is not None}
+
+
 def ordered_in(journal: Journal) -> set[PartitionId]:
     """Partitions with routing entries above the journal's base. Their creation, if it is there, is committed."""
     return {route.partition_id for command, _, _ in journal.entries[1:] for route in unpack_routes(command)}

@@ -15,12 +15,14 @@ from chaos.sim.disk import SimDisk
 from logboom.errors import InvalidRequest
 from logboom.settings import ApplySettings, Settings, SnapshotSettings
 from logboom.state_machine import NOWHERE
-from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, PartitionId
+from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, PartitionId, PartitionLogIndex, Term
 from partitions.apply_core import AppliedBatch
+from raftlog.entry import Route, pack_control, pack_routes
+from raftlog.journal import Journal
 from raftlog.lifecycle import Change, Kind
 from raftlog.parent_state import ParentState
-from server.partitions import PartitionRooms
-from tests.unit.partitions.test_storage import make
+from server.partitions import PartitionRooms, created_in
+from tests.unit.partitions.test_storage import flush, make
 from tests.unit.raftlog.test_failed_sync import failing_syncs
 
 ROOT = Path("/data/partitions")
@@ -52,6 +54,27 @@ def filled(disk: SimDisk, *names: str) -> None:
             file.write([b"x"], offset=0)
             file.sync()
             disk.sync_directory(path.parent)
+
+
+def test_a_batch_that_came_ahead_of_its_entry_is_found_at_a_start() -> None:
+    """Found by review: others that had lost it asked for it, and were told for ever that this node cannot say now."""
+    disk = SimDisk(random.Random(1))
+    journal = Journal.open(disk=disk, directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes)
+    kind = Kind("kv", DurabilityMode.WRITE_BEHIND)
+    for number in (1, 2, 3):
+        change = Change(PartitionId(number), 1, kind, bytes(15) + bytes([number]))
+        journal.add(pack_control(change.fields()), number + 1, 1)
+    journal.add(pack_routes([Route(PartitionId(1), Term(1), PartitionLogIndex(1), bytes(16))]), 5, 1)
+    rooms, one = made(disk), PartitionId(3)
+    store = rooms.open_log(one, kind)
+    batch = make(1, NO_DIGEST, [b"x"])
+    store.append(batch)
+    flush(store)
+    store.close()
+    disk.kill()
+    again = made(disk)
+    assert created_in(journal, untouched=again.untouched) == {1: kind, 3: kind}
+    assert again.open_log(one, kind).holds(1, batch.digest)
 
 
 @pytest.mark.parametrize("power", [False, True])
