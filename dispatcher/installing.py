@@ -33,6 +33,7 @@ from raftlog.links import Links
 from raftlog.messages import INDEX_MAX
 from raftlog.parent_state import ParentState
 from raftlog.payloads import Payloads
+from raftlog.voids import Void
 from snapshots.meta import SetMeta, decode
 from snapshots.store import SnapshotStore
 
@@ -284,6 +285,10 @@ class Installing:
             frame = await self._ask_for_log(ask)
             pieces = _batches(frame)
             if not pieces:
+                since = _void(frame, partition_id)
+                if since is not None and since.first_index == after + 1 and since.last_index <= tail.last_index:
+                    voids[since.first_index] = since  # declared behind the cut
+                    continue
                 first, before = number(frame.header, "first"), frame.header.get("before")
                 log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
                 if first > tail.last_index:
@@ -393,6 +398,20 @@ def _batches(frame: Frame) -> list[tuple[memoryview, int]]:
         found.append((frame.body[at : at + length], global_index))
         at += length
     return found
+
+
+def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
+    """What stands in the place of what was asked for, on a node that says so. Raises ProtocolError."""
+    said = frame.header.get("void")
+    if said is None:
+        return None
+    kinds = [type(value) for value in said] if isinstance(said, list) else []
+    if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= INDEX_MAX:
+        raise ProtocolError("LOG_CHUNK: bad void")
+    first, last, digest, global_index = said
+    void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
+    void.check()
+    return void
 
 
 def number(header: Mapping[str, Any], name: str) -> int:

@@ -169,6 +169,8 @@ class SnapshotServing:
                 "first": first,
                 "before": before,
             }
+            if void is not None:
+                header["void"] = list(void)
             return Piece(header, [row.raw for row in rows])
 
         return read

@@ -13,7 +13,7 @@ from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from partitions.batch import Batch
 from tests.unit.dispatcher.test_installing import COUNT, G, Source, Target, Wire, history
-from tests.unit.partitions.compaction_world import append, chain, commit, flush
+from tests.unit.partitions.compaction_world import append, chain, commit, digests, flush
 
 BEHIND = chain(COUNT + 10)
 
@@ -128,6 +128,22 @@ class TestWhoHasIt:
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
         assert not target.log.holds(*before)
+
+    @pytest.mark.parametrize("number", [5, 20, COUNT - 1])
+    async def test_what_is_void_since_the_set_was_taken_is_stepped_over(self, number: int) -> None:
+        """Found by review: whatever a node had, and was given, of before it was let go."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire, has=5)
+        void = source.batches[number]
+        source.log.lose(void.last_index, void.digest)
+        source.log.void(void.last_index, void.digest)
+        await given(source, target)
+        again, before = target.reopened(), source.batches[number - 1].last_index
+        assert again.first_available_index == 1
+        assert again.void_behind(before) == source.log.void_behind(before)
+        left = [batch.digest for batch in source.batches if batch is not void]
+        assert digests(again)[:number] == left[:number]
+        assert number == COUNT - 1 or digests(again, after=void.last_index) == left[number:]
 
     async def test_what_is_removed_while_it_is_fetched_is_stepped_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(serving, "CHUNK_BYTES", 400)
