@@ -65,6 +65,8 @@ class PartitionLog(LogHoles):
         self._tail_segment = 0
         self._tail_offset = 0
         self._tail_records = 0
+        self._tail_ends = False
+        """What is appended next begins another segment."""
         self._written_segment = 0
         """Those before it are sealed."""
         self._followed: tuple[int, bytes] | None = None
@@ -218,11 +220,13 @@ class PartitionLog(LogHoles):
     def _place(self, header: BatchHeader) -> Write:
         full = (
             self._tail_segment == 0
+            or self._tail_ends
             or self._tail_offset + header.nbytes > self._settings.segment_bytes
             or self._tail_records + header.record_count > self._settings.segment_records
         ) and (self._tail_segment == 0 or self._tail_offset > SEGMENT_HEADER_BYTES)
         if full:
             self._tail_segment += 1
+            self._tail_ends = False
             self._tail_offset, self._tail_records = SEGMENT_HEADER_BYTES, 0
             self._names[self._tail_segment] = segment_name(header.first_index, self._tail_segment)
         if full or not self._queue:
@@ -351,13 +355,14 @@ class PartitionLog(LogHoles):
         point = 1 if retain_bytes is None else self._committed.retaining(through, retain_bytes)
         return self._leases.lowest(max(point, min(outdated_to, through) + 1), now=now)
 
-    def compact(self, keep_from_index: int) -> Callable[[], None]:
+    def compact(self, keep_from_index: int, *, ends: bool = False) -> Callable[[], None]:
         """Remove sealed segments without committed batches that end at ``keep_from_index`` or behind it.
 
         The caller has saved the places of all before it, and is past them for good: the base of the next start lies
         at ``keep_from_index`` - 1 or behind. Segments with batches that may yet be committed stay, and all behind one
         that stays. What goes cannot be read any more; the job that is returned, for another thread, removes the files.
-        Its OSErrors are final.
+        Its OSErrors are final. ``ends``: the newest segment takes no more if its first batch need not be kept: with a
+        few records now and then it would be full, and go, years after the first of them.
         """
         invariant(
             keep_from_index <= self.durable_index + 1,
@@ -366,6 +371,7 @@ class PartitionLog(LogHoles):
             keep_from_index,
             self.durable_index,
         )
+        self._tail_ends |= ends and self._tail_segment > 0 and self._first_in(self._tail_segment) < keep_from_index
         tips = self._tentative.segments_behind(self.committed_index)
         sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
         # None behind one that stays: to a start it would be missing (partitions.opening).
@@ -374,6 +380,9 @@ class PartitionLog(LogHoles):
         self._committed.forget(gone)
         self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
+
+    def _first_in(self, segment: int) -> int:
+        return int(self._names[segment][:20])
 
     # -- being filled from another node
 

@@ -142,6 +142,7 @@ async def test_records_go_by_size_or_by_age(machine: str, settings: dict[str, in
     one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
     await one._remove(ParentState(), PartitionId(0), 100)
     assert aged.kept_from == kept_from
+    assert not kept_from or aged.ends is (machine == "log")
 
 
 @pytest.mark.parametrize(
@@ -194,8 +195,8 @@ class Aged:
         by_size = 1 if retain is None else 71
         return max(by_size, outdated_to + 1)
 
-    def compact(self, keep_from: int) -> Callable[[], None]:
-        self.kept_from = keep_from
+    def compact(self, keep_from: int, *, ends: bool) -> Callable[[], None]:
+        self.kept_from, self.ends = keep_from, ends
         return lambda: None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from logboom.errors import IndexCompacted
+from logboom.settings import LogSettings
 from partitions.batch import parse_batch
 from partitions.log import PartitionLog
 from partitions.segment import segment_ordinal
@@ -57,6 +58,22 @@ class TestCompact:
         assert digests(log, after=log.first_available_index - 1) == [batch.digest for batch in batches[gone:]]
         stay = {name.split(".")[0] for name in disk.list(DIRECTORY) if name.endswith(".log")}
         assert {name.split(".")[0] for name in disk.list(DIRECTORY) if name.endswith(".idx")} <= stay
+
+    @pytest.mark.parametrize("ends", [True, False])
+    def test_a_segment_that_begins_with_what_need_not_be_kept_takes_no_more(self, ends: bool) -> None:
+        """Found by review: of a log with a few records a day all were kept until they filled a segment, years later."""
+        disk, batches = SimDisk(random.Random(1)), chain(COUNT)
+        log = open_log(disk, settings=LogSettings())
+        for upto in (10, 20, 30):
+            append(log, batches[upto - 10 : upto])
+            commit(log, batches[upto - 10 : upto], start=upto - 10)
+            log.save_places(log.committed_index)()
+            log.compact(batches[upto - 5].header.first_index, ends=ends)()
+        assert ordinals(disk) == ([3] if ends else [1])
+        assert kept(log) == (20 if ends else 0)
+        disk.power_loss()
+        again = open_log(disk, base_at(batches, 30), settings=LogSettings())
+        assert digests(again, after=again.first_available_index - 1) == [b.digest for b in batches[kept(again) : 30]]
 
     def test_what_is_gone_cannot_be_read(self) -> None:
         _, log, batches = grown()
