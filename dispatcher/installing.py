@@ -295,7 +295,10 @@ class Installing:
                     return []  # all of it is gone everywhere: this copy begins at the cut
                 if first <= after + 1 or type(before) is not bytes or len(before) != DIGEST_BYTES:
                     raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
-                store.follow(PartitionLogIndex(first - 1), before)  # and what is here of before, which it does not
+                in_front = number(frame.header, "before_global") if "before_global" in frame.header else 0
+                store.follow(
+                    PartitionLogIndex(first - 1), before, in_front
+                )  # and what is here of before, which does not
                 rows, after = [], first - 1
                 continue
             for raw, found_global in pieces:

@@ -157,10 +157,11 @@ class SnapshotServing:
                 rows = store.read_raw(after_index=after, through_index=last, max_bytes=CHUNK_BYTES)
             except (IndexCompacted, Voided):
                 rows = []
-            first, before = store.beginning
+            first, before, before_global = store.beginning
             void = store.void_behind(after) if not rows else None
             if void is not None:
                 first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []
+                before_global = void.global_index
             elif fetched and durable <= after < through:
                 raise Unavailable(f"partition {partition} is durable up to {durable} here")  # not: it is gone
             header = {
@@ -168,6 +169,7 @@ class SnapshotServing:
                 "rows": [[row.global_index, len(row.raw)] for row in rows],
                 "first": first,
                 "before": before,
+                "before_global": before_global,
             }
             if void is not None:
                 header["void"] = list(void)

@@ -69,7 +69,7 @@ class PartitionLog(LogHoles):
         """What is appended next begins another segment."""
         self._written_segment = 0
         """Those before it are sealed."""
-        self._followed: tuple[int, bytes] | None = None
+        self._followed: tuple[int, bytes, int] | None = None
         self._leases = Leases(settings.reader_lease_ms / 1000)
         self.open_segment = OpenSegment(disk, directory, partition_id, settings)
         """Written by jobs, off the loop."""
@@ -135,7 +135,7 @@ class PartitionLog(LogHoles):
         """
         if self.find(last_index, digest) is not None or self._committed.is_in_front(last_index, digest):
             return True
-        return self._followed == (last_index, digest)
+        return self._followed is not None and self._followed[:2] == (last_index, digest)
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """Where it is."""
@@ -386,12 +386,14 @@ class PartitionLog(LogHoles):
 
     # -- being filled from another node
 
-    def follow(self, last_index: PartitionLogIndex, digest: bytes) -> None:
+    def follow(self, last_index: PartitionLogIndex, digest: bytes, global_index: int = 0) -> None:
         """What is between the end of this log and this batch is gone everywhere: take what follows it.
+
+        ``global_index``: of that batch, 0: nobody knows.
 
         ``save_fetched`` lets go of what is here then: a log has no gaps.
         """
-        self._followed = last_index, digest
+        self._followed = last_index, digest, global_index
 
     def save_fetched(
         self,

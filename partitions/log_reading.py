@@ -52,10 +52,10 @@ class LogReading:
         return self._committed.first_available_index
 
     @property
-    def beginning(self) -> tuple[PartitionLogIndex, bytes]:
-        """``first_available_index`` and ``before_digest`` of one moment."""
+    def beginning(self) -> tuple[PartitionLogIndex, bytes, int]:
+        """``first_available_index``, ``before_digest`` and global index of that batch (0: not known) of one moment."""
         columns = self._committed.columns
-        return PartitionLogIndex(columns.before_index + 1), columns.before_digest
+        return PartitionLogIndex(columns.before_index + 1), columns.before_digest, columns.before_global
 
     @property
     def before_digest(self) -> bytes:

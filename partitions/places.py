@@ -63,7 +63,7 @@ def with_fetched(
     rows: Sequence[tuple[int, int, bytes]],
     *,
     through_index: int,
-    followed: tuple[int, bytes] | None,
+    followed: tuple[int, bytes, int] | None,
     find: Callable[[int, bytes], BatchRef | None],
     voids: Collection[tuple[int, bytes]] = (),
 ) -> Columns:
@@ -73,11 +73,13 @@ def with_fetched(
 
     Raises CorruptData.
 
-    ``followed``: index and digest of the batch in front of ``rows``; the columns go, if they end before it.
+    ``followed``: index, digest and global index (0: not known) of the batch in front of ``rows``; the columns go, if
+    they end before it.
     """
     columns = columns.part(columns.start, columns.through(through_index))
     if followed is not None and followed[0] > columns.last_index(columns.end - 1):
         columns = Columns(before_index=followed[0], before_digest=followed[1])
+        columns.before_global = followed[2] if rows and followed[2] < rows[0][1] else 0
     for last_index, global_index, digest in rows:
         if last_index <= columns.last_index(columns.end - 1):
             continue

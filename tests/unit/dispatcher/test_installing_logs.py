@@ -118,6 +118,9 @@ class TestWhoHasIt:
         again = target.reopened()
         assert history(again) == history(source.log)
         assert again.first_available_index == source.log.first_available_index
+        # Found by review: what lies between the last that is gone and the first that is not was said to be gone.
+        assert again.first_global_index == source.log.first_global_index
+        assert again.position_at_global(again.first_global_index) == again.position_at_global(0)
 
     async def test_a_fetch_that_failed_leaves_nothing_that_counts_as_held(self) -> None:
         wire = Wire()
