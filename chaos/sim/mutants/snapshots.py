@@ -44,7 +44,7 @@ MUTANTS: Final = (
         "places-not-saved",
         "The journal begins behind batches of which nobody has written down where they are.",
         ("NoSelfStop",),
-        (Edit(COMPACTION + "_secure", "await self._offload.run(store.save_places(through_index))", "pass"),),
+        (Edit(COMPACTION + "_secure", "await self._step(store.save_places(through_index))", "pass"),),
     ),
     Mutant(
         "base-without-parent",
