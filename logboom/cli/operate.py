@@ -299,7 +299,7 @@ def _action(name: str, explained: str) -> None:
         print_one({"partition": partition, "node": node, "state": state}, output)
 
 
-_action("pause", "Stop applying a partition at a node; barriers over it answer `blocked`.")
+_action("pause", "Stop applying a partition at a node until resumed, or restarted; barriers over it answer `blocked`.")
 _action("resume", "Apply again; also after failures have paused it.")
 _action("freeze", "Take no writes for a partition at a node.")
 _action("thaw", "Take writes again.")
