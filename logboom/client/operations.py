@@ -25,6 +25,8 @@ class LogPiece(NamedTuple):
     """First index that the node still has."""
     before: bytes
     """Digest of the batch in front of that."""
+    void: PartitionLogIndex = PartitionLogIndex(0)
+    """Last index of what stands in the place that was asked for, if that was declared void; ``first`` is behind it."""
 
 
 def log_piece_of(frame: Frame) -> LogPiece:
@@ -41,7 +43,10 @@ def log_piece_of(frame: Frame) -> LogPiece:
         at += length
     if at != len(frame.body):
         raise ProtocolError(f"LOG_PIECE: rows of {at} bytes, a body of {len(frame.body)}")
-    return LogPiece(batches, PartitionLogIndex(first), before)
+    said = header.get("void", [0, 0])
+    if not isinstance(said, list) or len(said) < 2 or type(said[1]) is not int or said[1] < 0:
+        raise ProtocolError("LOG_PIECE: bad void")
+    return LogPiece(batches, PartitionLogIndex(first), before, PartitionLogIndex(said[1]))
 
 
 class Operations:

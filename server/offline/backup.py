@@ -6,7 +6,7 @@ Everything is asked of one node, piece by piece, and written so that a backup th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -229,11 +229,12 @@ class _Copy:
     def run(self) -> Done:
         meta = self._set()
         for partition, (last_index, digest) in log_tails(meta).items():
-            archive = self._target.log(partition)
+            archive, voids = self._target.log(partition), voids_of(meta, partition)
+            known = {void.last_index for void in voids}
             for gap in archive.gaps(last_index):
-                self._log(archive, *gap)
+                self._log(archive, known, *gap)
             try:
-                archive.run_to(last_index, digest, voids_of(meta, partition))
+                archive.run_to(last_index, digest, voids)
             except CorruptData as error:
                 raise WrongNode(
                     f"{archive.directory} is of another history, or damaged: `logboom verify {self._target.path}` "
@@ -308,8 +309,11 @@ class _Copy:
 
     # -- logs
 
-    def _log(self, archive: LogArchive, after: int, through: int, digest: bytes | None) -> None:
-        """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here."""
+    def _log(self, archive: LogArchive, voids: Container[int], after: int, through: int, digest: bytes | None) -> None:
+        """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here.
+
+        ``voids``: last indices of what the set knows to be void.
+        """
         rows: list[tuple[GlobalLogIndex, Batch]] = []
         nbytes = 0
         while after < through:
@@ -318,6 +322,12 @@ class _Copy:
                 if piece.first <= after + 1:
                     raise InvalidRequest(
                         f"{self._source.node} gives nothing of partition {archive.partition_id} behind {after}"
+                    )
+                if piece.void and piece.void not in voids:  # a restore would find a gap there
+                    raise InvalidRequest(
+                        f"the snapshot at {self._global_index} is of before the batch up to {piece.void} "
+                        f"of partition {archive.partition_id} was declared void: write to any partition, then back "
+                        "up again"
                     )
                 self._keep(archive, rows)
                 after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from logboom.client.operations import LogPiece
-from logboom.errors import IndexCompacted, InvalidRequest, Unavailable
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.errors import IndexCompacted, InvalidRequest, Unavailable, Voided
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.batch import Batch
 from partitions.log import PartitionLog
 from server.disk_os import OsDisk
@@ -57,8 +57,11 @@ class Nodes:
         log: PartitionLog = self.nodes[node].log
         try:
             rows = log.read_raw(after_index=after, through_index=min(through, log.durable_index), max_bytes=400)
-        except IndexCompacted:
+        except (IndexCompacted, Voided):
             rows = []
+        void = log.void_behind(after) if not rows else None
+        if void is not None:
+            return LogPiece([], PartitionLogIndex(void.last_index + 1), void.digest, void.last_index)
         batches = [(row.global_index, memoryview(row.raw)) for row in rows]
         return LogPiece(batches, log.first_available_index, log.before_digest)
 
@@ -110,6 +113,16 @@ def test_a_node_that_has_the_set_and_not_the_log_yet_is_passed_over(whole: Sourc
     assert [batch.digest for batch in batches] == [batch.digest for batch in whole.batches]
     with pytest.raises(InvalidRequest):
         taken(nodes, tmp_path / "other", node="n1")
+
+
+@pytest.mark.parametrize("number", [20, -1])
+def test_a_set_that_does_not_know_what_is_void_since_is_refused(whole: Source, tmp_path: Path, number: int) -> None:
+    """Found by review: a restore of it had nothing of what lies in front; of the last one it was "another history"."""
+    void = whole.batches[number]
+    whole.log.lose(void.last_index, void.digest)
+    whole.log.void(void.last_index, void.digest)
+    with pytest.raises(InvalidRequest, match="void"):
+        taken(Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept")
 
 
 class TestUnfinished:
