@@ -2,11 +2,12 @@
 
 ::
 
-    {"version": 1, "next": {"0": 121, "3": 7}}
+    {"version": 1, "next": {"0": 121, "3": 7}, "cluster": "logboom"}
 
 ``next`` is the offset that follows the last one read, also of partitions that the query does not ask for now. All that
 decides what a batch reads and by how many tasks is in the offset at its end: a batch that is run again, by another
-driver with other options, is the same one.
+driver with other options, is the same one. Which cluster, and which of its histories, it is an offset of is there, too:
+elsewhere the same numbers are other records.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData, IncompatibleVersion, LineageMismatch
 from logboom.spark.shares import Share, split
+from logboom.types import lineage_shown
 
 VERSION: Final = 1
 
@@ -34,6 +36,10 @@ class StreamOffset:
     """Records with a lower global offset are passed over."""
     tasks_min: int = 0
     """Of the batch that ends here."""
+    cluster: str | None = None
+    """None: of a release that did not say it."""
+    lineage: str = ""
+    """Empty: the cluster's first history."""
 
     def to_json(self) -> dict[str, Any]:
         """Equal places give equal text."""
@@ -42,6 +48,8 @@ class StreamOffset:
         row |= {"initial": True} if self.initial else {}
         row |= {"since_global": self.since_global} if self.since_global else {}
         row |= {"tasks": self.tasks_min} if self.tasks_min else {}
+        row |= {"cluster": self.cluster} if self.cluster is not None else {}
+        row |= {"lineage": self.lineage} if self.lineage else {}
         return row
 
     @classmethod
@@ -62,11 +70,28 @@ class StreamOffset:
                 initial=row.get("initial", False) is True,
                 since_global=_whole(row.get("since_global", 0)),
                 tasks_min=_whole(row.get("tasks", 0)),
+                cluster=_text(row.get("cluster")),
+                lineage=_text(row.get("lineage")) or "",
             )
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise CorruptData(
                 f"the checkpoint's offset is none of ours: {row!r}", path="checkpoint", offset=0
             ) from error
+
+    def check(self, cluster: str, lineage: str) -> None:
+        """Raises LineageMismatch if it is an offset of anything else."""
+        if self.cluster not in (None, cluster):
+            of, here = f"of cluster {self.cluster!r}", repr(cluster)
+        elif self.lineage != lineage:
+            of, here = lineage_shown(self.lineage), f"{lineage_shown(lineage)} of {cluster!r}, which was restored"
+        else:
+            return
+        raise LineageMismatch(
+            f"the checkpoint's offsets are {of}, and this is {here}: they name other records here. Begin a new query, "
+            "with a new checkpoint and startingOffsets where it is to go on",
+            cluster=self.lineage or self.cluster,
+            expected=lineage or cluster,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +165,12 @@ def _named(offsets: Mapping[int, int]) -> dict[str, int]:
 
 def _numbered(row: Mapping[str, Any]) -> dict[int, int]:
     return {_whole(int(p)): _whole(n) for p, n in row.items()}
+
+
+def _text(given: Any) -> str | None:
+    if given is not None and type(given) is not str:
+        raise ValueError(f"not a text: {given!r}")
+    return given
 
 
 def _whole(number: Any) -> int:

@@ -112,6 +112,12 @@ def marks(options: ReadOptions, session: Session) -> list[Watermark]:
     return [mark for mark in found if mark.partition_id in shown]
 
 
+def history(session: Session) -> tuple[str, str]:
+    """The cluster's name, and which of its histories this is."""
+    token = session.run(lambda client: client.token())
+    return token.cluster, token.lineage
+
+
 def first_held(session: Session, partitions: Iterable[int], *, node: str | None) -> dict[int, int]:
     """Per partition the first offset that is still there, on any node that can be reached or the one asked for.
 

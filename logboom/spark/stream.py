@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from logboom.errors import InvalidRequest, NonDeterministicReplay, NoSuchPartition, PartitionDestroyed
+from logboom.errors import InvalidRequest, LineageMismatch, NonDeterministicReplay, NoSuchPartition, PartitionDestroyed
 from logboom.spark.batch import SharePartition, TaskMessage, columns_of_schema, plan_write, reached, task_reports
 from logboom.spark.connection import session
 from logboom.spark.offsets import StreamOffset, advance, shares_between
@@ -27,7 +27,7 @@ from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log
 from logboom.spark.report import finish, same_as_before
-from logboom.spark.shares import first_held, marks
+from logboom.spark.shares import first_held, history, marks
 from logboom.spark.sink import WritePlan, write_task
 
 log: Final = logging.getLogger("logboom.spark")
@@ -45,6 +45,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._initial: StreamOffset | None = None
         self._until: dict[int, int] | None = None
         self._ends: dict[int, int] | None = None
+        self._logged: dict[int, int] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins; asked more than once, answered once."""
@@ -54,8 +55,10 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; ``start`` if there is nothing to read."""
-        self._ends = self._now()
-        ends, known = self._ends, StreamOffset.from_json(start)
+        known, self._ends = StreamOffset.from_json(start), self._now()
+        ends, here = self._ends, self._here()
+        known.check(*here)
+        self._check_ends(known)
         if self._until is not None:
             # Of a partition that has come since, nothing.
             until = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
@@ -72,7 +75,9 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             )
         for p in gone:
             log.warning("partition %d is destroyed; it was read up to offset %d", p, known.next[p] - 1)
-        return step.offset.to_json()
+        if step.offset == known:
+            return start
+        return replace(step.offset, cluster=here[0], lineage=here[1]).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """``maxOffsetsPerTrigger``."""
@@ -88,8 +93,9 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._until = self._now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch: decided by the two offsets alone."""
+        """The tasks of a batch: decided by the two offsets alone. Raises LineageMismatch for another history's."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        last.check(*self._here())  # of a batch that is run again nobody has asked for offsets
         bounds = Bounds(global_offset=Span(low=last.since_global))
         return [SharePartition(share, bounds) for share in shares_between(first, last)]
 
@@ -102,11 +108,25 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def _now(self) -> dict[int, int]:
         """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
-        found = marks(self._options, reached(self._options.target))
         chosen = self._options.partitions
-        return {
-            int(m.partition_id): int(m.applied_index) + 1 for m in found if chosen is None or m.partition_id in chosen
-        }
+        found = [
+            m for m in marks(self._options, reached(self._options.target)) if chosen is None or m.partition_id in chosen
+        ]
+        self._logged = {int(m.partition_id): int(m.log_index) for m in found}
+        return {int(m.partition_id): int(m.applied_index) + 1 for m in found}
+
+    def _here(self) -> tuple[str, str]:
+        return history(reached(self._options.target))
+
+    def _check_ends(self, known: StreamOffset) -> None:
+        """Whoever leads has all that was ever read; of a node alone, it may be behind."""
+        for p, following in known.next.items():
+            if self._options.node is None and following > self._logged.get(p, following) + 1:
+                raise LineageMismatch(
+                    f"partition {p} was read up to offset {following - 1}, and its log ends at {self._logged[p]}: the "
+                    "checkpoint is of another cluster, or of one that was made anew; begin a new query, with a new "
+                    "checkpoint",
+                )
 
     def _begin(self) -> StreamOffset:
         options, ends = self._options, self._now()
@@ -124,8 +144,15 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         following = {}
         for p, end in ends.items():
             at = {EARLIEST: held.get(p, 1), LATEST: end}.get(asked[p], max(1, asked[p]))
+            if options.node is None and at > self._logged[p] + 1:
+                raise InvalidRequest(
+                    f"option startingOffsets names {at} of partition {p}, whose log ends at {self._logged[p]}"
+                )
             following[p] = at
-        return StreamOffset(following, initial=True, since_global=options.start_global)
+        cluster, lineage = self._here()
+        return StreamOffset(
+            following, initial=True, since_global=options.start_global, cluster=cluster, lineage=lineage
+        )
 
 
 def _start(options: ReadOptions, partition: int) -> int:

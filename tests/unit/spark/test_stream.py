@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from logboom.errors import NoSuchPartition, PartitionDestroyed
+from logboom.errors import InvalidRequest, LineageMismatch, NoSuchPartition, PartitionDestroyed
 from logboom.spark import stream
 from logboom.spark.batch import view_schema
 from logboom.spark.options import read_options
@@ -11,15 +11,22 @@ from logboom.spark.shares import Share
 from logboom.spark.stream import LogboomStreamReader
 from logboom.types import Watermark
 
+HISTORY = {"now": ("boom", "")}
+
 
 @pytest.fixture
 def ends(monkeypatch):
-    """Offsets applied, by partition; a log begins at 1, that of partition 3 at 50."""
-    found = {0: 100, 3: 200}
+    """Offsets applied, by partition; what is logged is more; a log begins at 1, that of partition 3 at 50."""
+    found, logged = {0: 100, 3: 200}, {}
     monkeypatch.setattr(stream, "reached", lambda target: None)
     monkeypatch.setattr(stream, "session", lambda target: None)
-    marks = lambda options, session: [Watermark(p, n + 9, n + 9, n, 0, 1, "running") for p, n in sorted(found.items())]  # noqa: E731
+
+    def marks(options, session):
+        logged.update({p: max(n + 9, logged.get(p, 0)) for p, n in found.items()})
+        return [Watermark(p, logged[p], logged[p], n, 0, 1, "running") for p, n in sorted(found.items())]
+
     monkeypatch.setattr(stream, "marks", marks)
+    monkeypatch.setattr(stream, "history", lambda session: HISTORY["now"])
     monkeypatch.setattr(stream, "first_held", lambda session, asked, *, node: {p: 50 for p in asked if p == 3})
     return found
 
@@ -119,3 +126,40 @@ def test_a_global_offset_to_begin_at_stays_that_of_the_query(ends):
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     later = reader(startingGlobalOffset="90")
     assert {p.bounds.global_offset.low for p in later.partitions(found.initialOffset(), end)} == {40}
+
+
+@pytest.mark.parametrize("history", [("boom", "f" * 32), ("other", "")])
+@pytest.mark.parametrize("again", ["the batch that was under way", "the next batch"])
+def test_a_checkpoint_of_another_history_is_refused(ends, monkeypatch, history, again):
+    """A restored cluster, or another one: the same offsets are other records."""
+    start = reader().initialOffset()
+    end = reader().latestOffset(start, ReadAllAvailable())
+    ends.update({0: 500, 3: 500})
+    monkeypatch.setitem(HISTORY, "now", history)
+    found = reader(failOnDataLoss="false")
+    asked = (
+        (found.latestOffset, end, ReadAllAvailable()) if again == "the next batch" else (found.partitions, start, end)
+    )
+    with pytest.raises(LineageMismatch, match="new checkpoint"):
+        asked[0](*asked[1:])
+
+
+def test_a_checkpoint_of_an_earlier_release_is_of_the_first_history_and_learns_its_name(ends, monkeypatch):
+    old = {"version": 1, "next": {"0": 50, "3": 201}}
+    end = reader().latestOffset(old, ReadAllAvailable())
+    assert end == {"version": 1, "next": {"0": 101, "3": 201}, "cluster": "boom"}
+    assert reader().latestOffset({**old, "next": end["next"]}, ReadAllAvailable()) == {**old, "next": end["next"]}
+    monkeypatch.setitem(HISTORY, "now", ("boom", "f" * 32))
+    with pytest.raises(LineageMismatch):
+        reader().latestOffset(old, ReadAllAvailable())
+
+
+def test_a_log_that_ends_before_what_was_read_of_it_is_another(ends):
+    """Data that was removed and begun anew under the same names; of a node alone, it may be behind."""
+    ahead = {"version": 1, "next": {"0": 111, "3": 201}}
+    with pytest.raises(LineageMismatch, match="partition 0 was read up to offset 110, and its log ends at 109"):
+        reader().latestOffset(ahead, ReadAllAvailable())
+    assert reader(node="n1").latestOffset(ahead, ReadAllAvailable()) == ahead
+    with pytest.raises(InvalidRequest, match="startingOffsets names 111 of partition 0, whose log ends at 109"):
+        reader(startingOffsets='{"0": 111}').initialOffset()
+    assert reader(startingOffsets='{"0": 110}').initialOffset()["next"]["0"] == 110
