@@ -60,9 +60,9 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         known.check(*here)
         self._check_ends(known)
         if self._until is not None:
-            # Of a partition that has come since, nothing.
-            until = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
-            ends = {p: min(end, until[p]) for p, end in ends.items()}
+            # Of a partition that has come since, nothing. A new leader may yet have to apply what the one before had:
+            # it has it, and a task waits for it.
+            ends = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         options = self._options
         step = advance(known, ends, rows_max=rows_max, tasks_min=options.tasks_min, chosen=options.partitions)

@@ -90,6 +90,19 @@ def test_available_now_ends_with_what_there_was(ends):
     assert end["next"] == {"0": 101, "3": 201, "9": 1}
 
 
+def test_available_now_does_not_end_early_at_a_leader_that_has_yet_to_apply_what_there_was(ends):
+    """The next one has all that the one before had applied, and needs a moment to apply it, too."""
+    found = reader(maxOffsetsPerTrigger="60")
+    found.prepareForTriggerAvailableNow()
+    place, read = found.initialOffset(), 0
+    for applied in (100, 20, 20, 20, 20):
+        ends[0] = applied
+        following = found.latestOffset(place, found.getDefaultReadLimit())
+        read += sum(p.share.rows for p in found.partitions(place, following))
+        place = following
+    assert (place["next"], read) == ({"0": 101, "3": 201}, 251)
+
+
 def test_a_new_leader_that_has_applied_less_takes_nothing_back(ends):
     found = reader()
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
