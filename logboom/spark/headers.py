@@ -34,6 +34,7 @@ def packed(column: Any) -> Any:
         raise InvalidRequest(
             f"column headers has {nulls} nulls for names or values in one batch: leave such headers out"
         )
+    _check_text(names)
     nothing = pa.scalar(b"", pa.binary())
     name_heads, value_heads = _heads(_lengths(names), _name_head), _heads(_lengths(values), _value_head)
     each = pc.binary_join_element_wise(name_heads, names, value_heads, values, nothing)
@@ -52,6 +53,14 @@ def unpacked(column: Any) -> Any:
         for raw in distinct.dictionary.to_pylist()
     ]
     return pa.array(rows, COLUMN.type).take(distinct.indices)
+
+
+def _check_text(names: Any) -> None:
+    """Spark lets any bytes be a string (`cast(binary as string)`), and nobody could read such a record again."""
+    try:
+        names.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise InvalidRequest(f"column headers has a name that is no UTF-8 text: {error}") from error
 
 
 def _lengths(column: Any) -> Ints:

@@ -65,6 +65,19 @@ def test_a_header_without_name_or_bytes_is_an_error(entry):
         packed(pa.array([[entry]], COLUMN.type))
 
 
+@pytest.mark.parametrize("raw", [b"\xff", b"\xed\xa0\x80", b"ok\xc3"])
+def test_a_name_that_is_no_text_is_an_error(raw):
+    """Spark's `cast(binary as string)` checks nothing; a record with such a name could never be read again."""
+    names = pa.array([raw], pa.binary()).view(pa.string())
+    entries = pa.StructArray.from_arrays([names, pa.array([b"v"])], names=["key", "value"])
+    with pytest.raises(InvalidRequest, match="column headers has a name that is no UTF-8"):
+        packed(pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), entries))
+    values = pa.StructArray.from_arrays([pa.array(["n"]), names], names=["key", "value"])
+    assert packed(pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), values)).to_pylist() == [
+        as_packed([("n", raw)])
+    ]
+
+
 def batch_of(rows):
     """Rows of (partition, value, headers)."""
     return pa.RecordBatch.from_arrays(
