@@ -33,6 +33,8 @@ from logboom.types import MIB, PRODUCER_ID_BYTES, Level, Receipt, Scope, Status
 BLOCK_BYTES_MAX: Final = 1 * MIB
 COLLECT_BYTES: Final = 4 * MIB
 """Arrow batches are gathered up to this before they are sorted by partition: fewer, larger blocks."""
+REQUESTS_MAX: Final = 1024
+"""Under way at once per task: each takes about 15 KiB of its memory, however little it carries."""
 FINE: Final = frozenset((Status.OK, Status.NOT_FOUND, Status.UNKNOWN_RESULT))
 
 
@@ -210,7 +212,7 @@ class _Run:
         """Start every block of these rows, waiting whenever the window is full."""
         limit = min(self._plan.block_bytes_max, self._plan.in_flight_bytes_max)
         for partition_id, block in blocks(columns, bytes_max=limit):
-            self.drain(max(0, self._plan.in_flight_bytes_max - block.nbytes))
+            self.drain(max(0, self._plan.in_flight_bytes_max - block.nbytes), requests=REQUESTS_MAX - 1)
             part = self._parts.setdefault(partition_id, _Part())
             first = part.rows
             part.add(block)
@@ -233,9 +235,9 @@ class _Run:
             )
         )
 
-    def drain(self, allowed: int) -> None:
-        """Wait until at most ``allowed`` bytes are unacknowledged."""
-        while self._bytes > allowed:
+    def drain(self, allowed: int, *, requests: int = 0) -> None:
+        """Wait until at most ``allowed`` bytes, in at most so many requests, are unacknowledged."""
+        while self._bytes > allowed or len(self._window) > requests:
             future, size, partition_id = self._window[0]
             receipt = future.result()
             self._window.popleft()

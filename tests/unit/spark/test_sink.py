@@ -27,7 +27,7 @@ from logboom.spark.driver import _typed, submit
 from logboom.spark.layout import layout_of
 from logboom.spark.options import write_options
 from logboom.spark.report import combine, finish, load, same_as_before
-from logboom.spark.sink import WritePlan, producer_id, write_task
+from logboom.spark.sink import REQUESTS_MAX, WritePlan, producer_id, write_task
 from logboom.spark.stream import commit_plan, plan_of_batch
 from logboom.types import Receipt, Status
 
@@ -43,6 +43,7 @@ class Cluster:
         self.records = {p: [] for p in KV}
         self.calls = []
         self.unacknowledged = self.most = 0
+        self.open = self.open_most = 0
         self.fail_after = None
         self.status = Status.OK
 
@@ -52,11 +53,14 @@ class Cluster:
     def submit_block(self, partition_id, block, **how):
         self.unacknowledged += block.nbytes
         self.most = max(self.most, self.unacknowledged)
+        self.open += 1
+        self.open_most = max(self.open_most, self.open)
         return partition_id, block, how
 
     def apply(self, request):
         partition_id, block, how = request
         self.unacknowledged -= block.nbytes
+        self.open -= 1
         if self.fail_after is not None and len(self.calls) >= self.fail_after:
             raise DeadlineExceeded("gone")
         self.calls.append(how)
@@ -150,6 +154,16 @@ def test_unacknowledged_bytes_stay_below_the_limit():
     cluster = Cluster()
     write(cluster, [rows(20_000)], maxInFlightBytes="50000")
     assert 25_000 < cluster.most <= 50_000
+
+
+def test_requests_under_way_are_few_however_small_they_are():
+    """Each takes kilobytes of a task's memory, whatever is in it: there may be a partition for every few rows."""
+    cluster, ids = Cluster(), range(REQUESTS_MAX * 3)
+    cluster.rows, cluster.records = {p: [] for p in ids}, {p: [] for p in ids}
+    each = rows(len(ids)).add_column(0, "partition", pa.array(ids))
+    layout = layout_of(each.schema, write_options({"endpoints": "a:1"}), dict.fromkeys(ids, "kv"))
+    report = write_task(replace(plan(), layout=layout), [each], task=0, attempt=0, sender=cluster)
+    assert (report.rows, len(cluster.calls), cluster.open_most) == (len(ids), len(ids), REQUESTS_MAX)
 
 
 def test_order_changes_the_fingerprint():
