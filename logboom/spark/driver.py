@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
 from logboom.spark.batch import plan_write
 from logboom.spark.options import WriteOptions, write_options
-from logboom.spark.report import Report, load, wait_for
+from logboom.spark.report import Report, leave, leave_error, load, wait_for
 from logboom.spark.source import LogboomSource
 
 if TYPE_CHECKING:
@@ -84,7 +84,12 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
     try:
         df.write.format("logboom").options(**{**named, "reportFile": str(file)}).mode("append").save()
     except Exception as error:
-        load(file, checked.target)  # an error of the commit, typed and whole
+        try:
+            load(file, checked.target)  # an error of the commit, typed and whole
+        except LogboomError as whole:
+            if checked.report_file is not None:
+                leave_error(checked.report_file, whole)
+            raise
         typed = _typed(error)
         if typed is None:
             raise
@@ -95,6 +100,8 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
             "the write is done, and its report is on another machine: submit needs the driver's own Python",
             outcome="applied",
         )
+    if checked.report_file is not None:
+        leave(checked.report_file, report)
     return report
 
 

@@ -123,22 +123,31 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
     except LogboomError as error:
         # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.
         if plan.report_file is not None and (check is None or not isinstance(error, NonDeterministicReplay)):
-            try:
-                _leave(plan.report_file, {"error": error.to_wire(), **kept})
-            except OSError as full:  # what went wrong before says more
-                log.warning("no report can be left at %s: %s", plan.report_file, full)
+            leave_error(plan.report_file, error, **kept)
         raise
     report = replace(report, seconds=time.time() - began)
     if plan.report_file is not None:
-        try:
-            _leave(plan.report_file, {"report": _portable(report)})
-        except OSError as error:
-            raise InvalidRequest(
-                f"write {report.write_id}: all {report.rows} rows are in, and no report can be left at "
-                f"{plan.report_file}: {error}",
-                outcome="applied",
-            ) from error
+        leave(plan.report_file, report)
     return report
+
+
+def leave(path: str, report: Report) -> None:
+    """For whoever looks there. Raises InvalidRequest, outcome ``applied``."""
+    try:
+        _leave(path, {"report": _portable(report)})
+    except OSError as error:
+        raise InvalidRequest(
+            f"write {report.write_id}: all {report.rows} rows are in, and no report can be left at {path}: {error}",
+            outcome="applied",
+        ) from error
+
+
+def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
+    """In place of a report."""
+    try:
+        _leave(path, {"error": error.to_wire(), **kept})
+    except OSError as full:  # what went wrong before says more
+        log.warning("no report can be left at %s: %s", path, full)
 
 
 def same_as_before(plan: WritePlan, report: Report) -> None:
