@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _TYPES: Final = {kind.__name__: kind for kind in BY_CODE.values()}
 _RAISED: Final = re.compile(r"logboom\.errors\.(\w+): (.*)")
 _REMEMBERED_MAX: Final = 1024
-_fingerprints: dict[str, tuple[int, str]] = {}
+_fingerprints: dict[tuple[str, ...], tuple[int, str]] = {}
+"""By write id and cluster: the same name may be two writes to two of them."""
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -119,7 +120,8 @@ def _typed(error: Exception) -> LogboomError | None:
 
 def _compare(report: Report) -> None:
     """A write repeated from this driver must have the rows it had: else what took effect is a mixture."""
-    known = _fingerprints.get(report.write_id)
+    name = (report.write_id, *sorted(report.target.endpoints.split(",")))
+    known = _fingerprints.get(name)
     if known is not None and known != (report.rows, report.fingerprint):
         raise NonDeterministicReplay(
             f"write {report.write_id} ran before from here with {known[0]} rows and now with {report.rows}, or others, "
@@ -128,4 +130,4 @@ def _compare(report: Report) -> None:
         )
     while len(_fingerprints) >= _REMEMBERED_MAX:
         _fingerprints.pop(next(iter(_fingerprints)))
-    _fingerprints[report.write_id] = (report.rows, report.fingerprint)
+    _fingerprints[name] = (report.rows, report.fingerprint)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from logboom.errors import CommandsRejected, InvalidRequest
+from logboom.errors import CommandsRejected, InvalidRequest, NonDeterministicReplay
 from logboom.spark import driver
 from logboom.spark.options import write_options
 from logboom.spark.report import FORM, Report, _leave, _portable
@@ -66,3 +66,11 @@ def test_a_report_is_left_where_it_is_asked_for_too(tmp_path, name):
     assert caught.value.outcome == "applied"
     with pytest.raises(CommandsRejected):
         submit(3, error=CommandsRejected("that says more"), **{name: str(tmp_path / "taken")})
+
+
+def test_the_same_name_in_two_clusters_is_two_writes():
+    submit(3, endpoints="a:1,b:1")
+    assert submit(4, endpoints="c:1").rows == 4
+    with pytest.raises(NonDeterministicReplay, match="ran before from here with 3 rows and now with 4"):
+        submit(4, endpoints="b:1,a:1")
+    assert submit(4, endpoints="c:1").rows == 4
