@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import google_crc32c
 import msgspec
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from logboom.client import Client
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, RecordTooLarge
 from logboom.records import RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
@@ -195,6 +195,26 @@ class _Part:
         )
 
 
+class _Sent(NamedTuple):
+    """A request under way."""
+
+    answer: Future[Receipt]
+    size: int
+    partition_id: int
+    first: int
+    """Its first row, among those of the task for this partition."""
+    rows: int
+    key: bytes
+    """Of a row that is alone."""
+
+    def named(self, task: int) -> str:
+        """For whoever looks for them."""
+        last = self.first + self.rows
+        which = f"row {last}" if self.rows == 1 else f"rows {self.first + 1} to {last}"
+        key = f", key {self.key.decode(errors='backslashreplace')!r}" if self.key else ""
+        return f"{which} of those that task {task} has for partition {self.partition_id}{key}"
+
+
 class _Run:
     """One attempt of one task."""
 
@@ -204,7 +224,7 @@ class _Run:
         self._sender = sender
         self._producer = producer_id(plan.producer or plan.write_id, task)
         self._parts: dict[int, _Part] = {}
-        self._window: deque[tuple[Future[Receipt], int, int]] = deque()
+        self._window: deque[_Sent] = deque()
         self._bytes = 0
         self._rejected: Counter[str] = Counter()
 
@@ -216,7 +236,8 @@ class _Run:
             part = self._parts.setdefault(partition_id, _Part())
             first = part.rows
             part.add(block)
-            self._window.append((self._start(partition_id, block, first), block.nbytes, partition_id))
+            answer, key = self._start(partition_id, block, first), block.keys()[0] if block.count == 1 else b""
+            self._window.append(_Sent(answer, block.nbytes, partition_id, first, block.count, key))
             self._bytes += block.nbytes
 
     def _start(self, partition_id: int, block: RecordBlock, first: int) -> Future[Receipt]:
@@ -238,11 +259,15 @@ class _Run:
     def drain(self, allowed: int, *, requests: int = 0) -> None:
         """Wait until at most ``allowed`` bytes, in at most so many requests, are unacknowledged."""
         while self._bytes > allowed or len(self._window) > requests:
-            future, size, partition_id = self._window[0]
-            receipt = future.result()
+            sent = self._window[0]
+            try:
+                receipt = sent.answer.result()
+            except RecordTooLarge as error:
+                message = f"{sent.named(self._task)}: {error.message}"
+                raise RecordTooLarge(message, outcome=error.outcome, **error.fields) from error
             self._window.popleft()
-            self._bytes -= size
-            self._parts[partition_id].landed(receipt)
+            self._bytes -= sent.size
+            self._parts[sent.partition_id].landed(receipt)
             self._judge(receipt.results or ())
 
     def _judge(self, results: tuple[Status, ...]) -> None:
@@ -254,8 +279,8 @@ class _Run:
 
     def give_up(self) -> None:
         """Cancel what is under way; what was applied stays, and the next attempt's is recognised."""
-        for future, _, _ in self._window:
-            future.cancel()
+        for sent in self._window:
+            sent.answer.cancel()
 
     def report(self, attempt: int) -> TaskReport:
         parts = [part.report(p) for p, part in sorted(self._parts.items())]

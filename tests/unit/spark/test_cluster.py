@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from logboom.client.submits import PART_OVERHEAD
-from logboom.errors import NoSuchPartition, NotLeader, PartitionDestroyed, Unavailable
+from logboom.errors import NoSuchPartition, NotLeader, PartitionDestroyed, RecordTooLarge, Unavailable
 from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
@@ -139,10 +139,30 @@ def test_a_second_attempt_of_a_task_does_not_wait_for_what_the_first_is_to_send_
     session = connection.session(plan.target)
     ((turn,),) = session._background.client._submitter._lines._lines.values()
     session.run(lambda _: until(lambda: not turn._sent))
-    first._window[0][0].add_done_callback(lambda _: refused.clear())
+    first._window[0].answer.add_done_callback(lambda _: refused.clear())
     assert write_task(plan, [rows], task=0, attempt=1, sender=connection.session(plan.target)).rows == 1
     assert refused.is_set(), "the first attempt still waits"
     first.give_up()
+
+
+@pytest.mark.parametrize("limit", [64 * KIB - PART_OVERHEAD, 50_000])
+def test_a_row_that_is_too_large_is_named(node, options, limit):
+    """By the client, which knows what a frame may be, or by a node, which knows its logs."""
+
+    def refuse(session, frame):
+        if len(frame.body) > limit:
+            session.fail(frame, RecordTooLarge("too much for a batch", size=len(frame.body), limit=limit))
+        else:
+            session.usual(frame)
+
+    node.frame_bytes = 64 * KIB
+    node.answers[Kind.SUBMIT] = refuse
+    plan = plan_write(PAIRS, options(partitions="0", maxInFlightBytes=str(limit)))
+    sizes = [10, 20, limit + 1, 10]
+    rows = pa.RecordBatch.from_pydict({"key": [f"k{k}" for k in range(4)], "value": ["v" * n for n in sizes]})
+    with pytest.raises(RecordTooLarge, match=r"row 3 of those that task 7 has for partition 0, key 'k2'") as caught:
+        write_task(plan, [rows], task=7, attempt=0, sender=connection.session(plan.target))
+    assert caught.value.fields["limit"] == limit
 
 
 @pytest.mark.parametrize("frame_bytes", [64 * KIB, 1 * MIB, 8 * MIB])
