@@ -106,6 +106,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         barrier_level=options.barrier_level,
         in_flight_bytes_max=options.in_flight_bytes_max,
         report_file=options.report_file,
+        fail_on_rejected=options.fail_on_rejected,
         block_bytes_max=min(BLOCK_BYTES_MAX, found.block_bytes),
         sort_bytes_max=options.sort_bytes_max if options.row_order == "sorted" else None,
     )

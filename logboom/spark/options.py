@@ -37,6 +37,7 @@ WRITE: Final = (
     "op",
     "addColumns",
     "nullKey",
+    "failOnRejected",
     "reportFile",
 )
 SPARKS_OWN: Final = ("checkpointLocation", "queryName")
@@ -92,6 +93,8 @@ class WriteOptions:
     op: Op | None = None
     add_columns: tuple[str, ...] = ()
     null_key: bytes | None = None
+    fail_on_rejected: bool = True
+    """Commands that the state machine refused fail the write, at its end."""
     report_file: str | None = None
     """On the driver's machine: where ``commit`` leaves the report, as JSON."""
     row_order: RowOrder = "input"
@@ -151,6 +154,7 @@ def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOpt
         op=_choice({"op": op}, "op", ("put", "delete", "add"), "put") if op is not None else None,
         add_columns=add_columns,
         null_key=null_key.encode() if null_key is not None else None,
+        fail_on_rejected=_flag(rows, "failOnRejected", default=True),
         report_file=rows.get("reportfile") or None,
         # A stream cannot be sorted before it comes here, and after a shuffle its rows come in any order.
         row_order=_choice(rows, "rowOrder", ("input", "sorted"), "sorted" if stream else "input"),

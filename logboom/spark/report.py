@@ -61,6 +61,10 @@ class Report:
     """Equal for two runs that wrote the same rows in the same order from the same tasks."""
     target: Target = field(repr=False)
     wait: str = "applied"
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Status name to count, of commands that the state machine refused (``failOnRejected=false``)."""
+    unknown: int = 0
+    """Duplicates of which nobody remembers whether they were refused."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -98,17 +102,37 @@ def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
         fingerprint=FORM + digest.hexdigest(),
         target=plan.target,
         wait=plan.wait,
+        rejected=dict(rejected),
+        unknown=sum(task.unknown for task in done),
     )
-    if rejected:
-        counts = ", ".join(f"{count} {name}" for name, count in sorted(rejected.items()))
-        raise CommandsRejected(
-            f"the state machine refused {rejected.total()} of {report.rows} commands of write {plan.write_id} "
-            f"({counts}); all others took effect",
-            statuses=dict(rejected),
-            rows=report.rows,
-            global_index=report.global_index,
-        )
+    _check_refused(plan, report)
     return report
+
+
+def _check_refused(plan: WritePlan, report: Report) -> None:
+    if report.unknown:
+        log.warning(
+            "write %s: nobody remembers what became of %d commands that an earlier attempt had brought: some may have "
+            "been refused",
+            plan.write_id,
+            report.unknown,
+        )
+    if not report.rejected:
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(report.rejected.items()))
+    refused = (
+        f"the state machine refused {sum(report.rejected.values())} of {report.rows} commands of write "
+        f"{plan.write_id} ({counts}); all others took effect"
+    )
+    if not plan.fail_on_rejected:
+        log.warning("%s", refused)
+        return
+    raise CommandsRejected(
+        f"{refused}; failOnRejected=false goes on",
+        statuses=report.rejected,
+        rows=report.rows,
+        global_index=report.global_index,
+    )
 
 
 def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float, check: Check | None = None) -> Report:

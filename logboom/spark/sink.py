@@ -35,7 +35,7 @@ COLLECT_BYTES: Final = 4 * MIB
 """Arrow batches are gathered up to this before they are sorted by partition: fewer, larger blocks."""
 REQUESTS_MAX: Final = 1024
 """Under way at once per task: each takes about 15 KiB of its memory, however little it carries."""
-FINE: Final = frozenset((Status.OK, Status.NOT_FOUND, Status.UNKNOWN_RESULT))
+FINE: Final = frozenset((Status.OK, Status.NOT_FOUND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class WritePlan:
     barrier_timeout_ms: int
     in_flight_bytes_max: int
     report_file: str | None = None
+    fail_on_rejected: bool = True
     barrier_scope: Scope = Scope.LEADER
     barrier_level: Level | None = None
     """None: as ``wait`` says."""
@@ -86,6 +87,8 @@ class TaskReport(msgspec.Struct, frozen=True, array_like=True):
     parts: list[PartitionReport]
     rejected: dict[str, int]
     """Status name to count, of commands that the state machine refused."""
+    unknown: int = 0
+    """Commands of an earlier attempt of which nobody remembers whether they were refused."""
 
     def encode(self) -> bytes:
         """As it travels to the driver."""
@@ -227,6 +230,7 @@ class _Run:
         self._window: deque[_Sent] = deque()
         self._bytes = 0
         self._rejected: Counter[str] = Counter()
+        self._unknown = 0
 
     def send(self, columns: Columns) -> None:
         """Start every block of these rows, waiting whenever the window is full."""
@@ -268,13 +272,17 @@ class _Run:
             self._window.popleft()
             self._bytes -= sent.size
             self._parts[sent.partition_id].landed(receipt)
-            self._judge(receipt.results or ())
+            self._judge(receipt.results or (), sent.rows)
 
-    def _judge(self, results: tuple[Status, ...]) -> None:
-        if not results or (results[0] in FINE and results.count(results[0]) == len(results)):
-            return  # as nearly always: nothing is done for each row
-        for status, count in Counter(results).items():
-            if status not in FINE:
+    def _judge(self, results: tuple[Status, ...], rows: int) -> None:
+        if not results:
+            return
+        alike = results.count(results[0]) == len(results)  # as nearly always: nothing is done for each row
+        counts = {results[0]: rows} if alike else Counter(results)
+        for status, count in counts.items():
+            if status == Status.UNKNOWN_RESULT:
+                self._unknown += count
+            elif status not in FINE:
                 self._rejected[status.name] += count
 
     def give_up(self) -> None:
@@ -285,7 +293,7 @@ class _Run:
     def report(self, attempt: int) -> TaskReport:
         parts = [part.report(p) for p, part in sorted(self._parts.items())]
         rows = sum(p.rows for p in parts)
-        return TaskReport(self._plan.write_id, self._task, attempt, rows, parts, dict(self._rejected))
+        return TaskReport(self._plan.write_id, self._task, attempt, rows, parts, dict(self._rejected), self._unknown)
 
 
 def check_write_id(write_id: str) -> str:

@@ -107,7 +107,16 @@ def plan(write_id="w", **options):
     given = write_options({"endpoints": "a:1", **options})
     layout = layout_of(rows(1).schema, given, KV)
     sort = given.sort_bytes_max if given.row_order == "sorted" else None
-    return WritePlan(given.target, layout, write_id, given.wait, 1000, given.in_flight_bytes_max, sort_bytes_max=sort)
+    return WritePlan(
+        given.target,
+        layout,
+        write_id,
+        given.wait,
+        1000,
+        given.in_flight_bytes_max,
+        sort_bytes_max=sort,
+        fail_on_rejected=given.fail_on_rejected,
+    )
 
 
 def write(cluster, batches, *, task=0, attempt=0, **options):
