@@ -1,4 +1,8 @@
-"""One client per cluster and process, on a thread of its own: Spark reuses its Python workers."""
+"""One client per cluster and process, on a thread of its own: Spark reuses its Python workers.
+
+A few of them: a token is part of what they are for, and in a process that lives for months many come and go. Those that
+were used last stay; of the others those close that have nothing under way.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final, Generic, TypeVar
 
 from logboom.client import Client
 from logboom.spark.options import Target
 from logboom.sync_client import Background
 
 T = TypeVar("T")
+SESSIONS_MAX: Final = 8
+"""Kept open when nothing is under way on them."""
 
 
 class Session:
@@ -21,22 +28,68 @@ class Session:
 
     def __init__(self, target: Target) -> None:
         """Raises ConfigError for TLS files that are missing, InvalidRequest for bad endpoints."""
+        self._target = target
+        # The collector may end a stream, and with it what is under way, within anything on this thread.
+        self._lock = threading.RLock()
+        self._under_way = 0
+        self._background: Background | None = self._made()
+
+    def _made(self) -> Background:
+        target = self._target
         timeout = target.request_timeout_ms / 1000
         client = Client(target.endpoints, token=target.token, tls=target.tls_dir, timeout=timeout)
-        self._background = Background(client, name="logboom-spark")
+        return Background(client, name="logboom-spark")
+
+    @contextmanager
+    def _used(self) -> Iterator[Background]:
+        """The client, and nobody closes it meanwhile; another one if the last was closed."""
+        with self._lock:
+            if self._background is None:
+                self._background = self._made()
+            found = self._background
+            self._under_way += 1
+        try:
+            yield found
+        finally:
+            self._done()
+
+    def _done(self, _: object = None) -> None:
+        with self._lock:
+            self._under_way -= 1
+
+    def rest(self) -> None:
+        """Close the client, unless something is under way. Whoever has the session still may go on using it."""
+        with self._lock:
+            if self._under_way:
+                return
+            found, self._background = self._background, None
+        if found is not None:
+            found.close()
+
+    @property
+    def resting(self) -> bool:
+        """There is no client."""
+        return self._background is None
 
     @property
     def block_bytes(self) -> int:
         """How much for one partition a request to this cluster carries; known when a node has answered."""
-        return self._background.client.part_bytes
+        with self._used() as background:
+            return background.client.part_bytes
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future."""
-        return self._background.start(call)
+        with self._used() as background:
+            begun = background.start(call)
+            with self._lock:
+                self._under_way += 1
+        begun.add_done_callback(self._done)
+        return begun
 
     def run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """A request, and its result."""
-        return self._background.run(call)
+        with self._used() as background:
+            return background.run(call)
 
     def refresh(self, *, at_least: int | None = None, node: str | None = None) -> None:
         """Learn which partitions there are by now, as the leader, or a node that may be behind, knows it.
@@ -57,18 +110,20 @@ class Session:
 
         ``timeout`` (seconds) bounds the wait for more. Raises TimeoutError.
         """
-        ahead = _Ahead[T](size, bytes_max, self._background.loop)
-        filling = self.start(lambda client: ahead.fill(call(client)))
-        try:
-            while (found := ahead.take(timeout)) is not None:
-                yield found
-        finally:
-            # Also of a reader that stops half-way (limit): the stream ends at the node.
-            filling.cancel()
+        with self._used() as background:
+            ahead = _Ahead[T](size, bytes_max, background.loop)
+            filling = background.start(lambda client: ahead.fill(call(client)))
+            try:
+                while (found := ahead.take(timeout)) is not None:
+                    yield found
+            finally:
+                # Also of a reader that stops half-way (limit): the stream ends at the node.
+                filling.cancel()
 
     def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
         """A stream, item by item."""
-        return self._background.iterate(call)
+        with self._used() as background:
+            yield from background.iterate(call)
 
 
 class _Ahead(Generic[T]):
@@ -138,9 +193,15 @@ os.register_at_fork(after_in_child=_forked)
 
 def session(target: Target) -> Session:
     """The process's session for a cluster; made on first use, and again after a fork."""
-    key = (os.getpid(), target)
+    pid = os.getpid()
     with _lock:
-        found = _sessions.get(key)
-        if found is None:
-            found = _sessions[key] = Session(target)
-        return found
+        found = _sessions.pop((pid, target), None) or Session(target)
+        _sessions[pid, target] = found  # the last: ascending by their last use
+        old = [(key, each) for key, each in _sessions.items() if key[0] == pid][:-SESSIONS_MAX]
+    for key, each in old:
+        each.rest()
+        if each.resting:
+            with _lock:
+                if _sessions.get(key) is each:
+                    del _sessions[key]
+    return found

@@ -42,7 +42,7 @@ def options(node):
     for target in {each.target for each in made}:
         found = connection._sessions.pop((os.getpid(), target), None)
         if found is not None:
-            found._background.close()
+            found.rest()
 
 
 def test_the_largest_block_fits_a_cluster_with_its_defaults():

@@ -67,7 +67,10 @@ class Local(Session):
 
     def __init__(self, client):
         self.client = client
-        self._background = Background(client)
+        super().__init__(None)
+
+    def _made(self):
+        return Background(self.client)
 
     def end(self):
         self._background.close()

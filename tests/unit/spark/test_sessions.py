@@ -1,0 +1,64 @@
+"""Sessions of one process: how many there are, and what they come to after a restore."""
+
+import os
+import threading
+
+import pytest
+
+from logboom.spark import connection
+from logboom.spark.connection import SESSIONS_MAX, session
+from logboom.spark.options import write_options
+from logboom.wire import Kind
+from tests.unit.logboom.conftest import node
+from tests.unit.logboom.fake_server import FakeNode
+
+__all__ = ["node"]
+
+
+@pytest.fixture
+def target(node: FakeNode):
+    """By the token; its sessions end with the test."""
+    before = dict(connection._sessions)
+    yield lambda token: write_options({"endpoints": node.address, "token": token}).target
+    for key in [k for k in connection._sessions if k not in before]:
+        connection._sessions.pop(key).rest()
+
+
+def partitions(found):
+    return found.run(lambda client: client.partitions())
+
+
+def threads():
+    return sum(thread.name == "logboom-spark" for thread in threading.enumerate())
+
+
+def test_those_that_nobody_uses_any_more_are_closed(node, target):
+    """Tokens that are made anew every hour are a target each, in a process that lives for months."""
+    before = threads()
+    first = session(target("first"))
+    for number in range(3 * SESSIONS_MAX):
+        assert partitions(session(target(f"t{number}"))) == [0, 1, 2, 3]
+    assert threads() - before <= SESSIONS_MAX
+    assert len(node.sessions) <= SESSIONS_MAX + 1
+    assert sum(pid == os.getpid() for pid, _ in connection._sessions) <= SESSIONS_MAX
+    assert partitions(first) == [0, 1, 2, 3], "who still has one may use it"
+    first.rest()
+
+
+def test_one_with_something_under_way_is_left_alone(node, target):
+    asked, answer = threading.Event(), []
+
+    def later(session, frame):
+        answer.append((session, frame))
+        asked.set()
+
+    node.answers[Kind.STATUS] = later
+    busy = session(target("busy"))
+    waiting = busy.start(lambda client: client.status())
+    assert asked.wait(10)
+    for number in range(3 * SESSIONS_MAX):
+        partitions(session(target(f"t{number}")))
+    assert session(target("busy")) is busy
+    loop = node._server.get_loop()
+    loop.call_soon_threadsafe(answer[0][0].send, answer[0][1], Kind.STATUS_REPLY, {"leader": "n1"})
+    assert waiting.result(10)["leader"] == "n1"
