@@ -68,6 +68,8 @@ class Cluster:
         """Which history of the cluster; None: no node has said it."""
         self.settled = False
         """It is that one for good: a node that has a leader has said so, or something was seen of it."""
+        self.superseded = False
+        """A node that has a leader has said another one since."""
         self.members: dict[str, str] = {}
         self._members_at = [0, 0]
         """Term and Raft index of the entry that says so."""
@@ -185,6 +187,7 @@ class Cluster:
         followed = welcome.get("leader") is not None
         if self.lineage not in (None, lineage):
             if self.settled or not followed:
+                self.superseded |= followed
                 raise LineageMismatch(
                     f"{welcome.get('node')} is of another history of the cluster ({lineage_shown(lineage)}) than what "
                     f"this client has seen ({lineage_shown(self.lineage)}): it was restored. Make a new client; stop "

@@ -56,6 +56,11 @@ class Operations:
     _reader: Reader
     timeout: float
 
+    @property
+    def superseded(self) -> bool:
+        """The cluster was restored since: what this client has seen is of another history, and a new one is needed."""
+        return self._cluster.superseded
+
     async def key_partitions(self) -> int:
         """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
         await self._cluster.know_partitions(deadline=self._deadline(None))

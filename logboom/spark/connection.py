@@ -72,6 +72,12 @@ class Session:
         return self._background is None
 
     @property
+    def superseded(self) -> bool:
+        """Its cluster was restored since, and answers it no more."""
+        found = self._background
+        return found is not None and found.client.superseded
+
+    @property
     def block_bytes(self) -> int:
         """How much for one partition a request to this cluster carries; known when a node has answered."""
         with self._used() as background:
@@ -192,13 +198,16 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def session(target: Target) -> Session:
-    """The process's session for a cluster; made on first use, and again after a fork."""
+    """The process's session for a cluster; made on first use, and again after a fork, or a restore."""
     pid = os.getpid()
     with _lock:
-        found = _sessions.pop((pid, target), None) or Session(target)
+        before = _sessions.pop((pid, target), None)
+        found = Session(target) if before is None or before.superseded else before
         _sessions[pid, target] = found  # the last: ascending by their last use
-        old = [(key, each) for key, each in _sessions.items() if key[0] == pid][:-SESSIONS_MAX]
-    for key, each in old:
+        unused = [(key, each) for key, each in _sessions.items() if key[0] == pid][:-SESSIONS_MAX]
+    if before is not None and before is not found:
+        before.rest()
+    for key, each in unused:
         each.rest()
         if each.resting:
             with _lock:

@@ -1,10 +1,12 @@
 """Sessions of one process: how many there are, and what they come to after a restore."""
 
+import asyncio
 import os
 import threading
 
 import pytest
 
+from logboom.errors import LineageMismatch
 from logboom.spark import connection
 from logboom.spark.connection import SESSIONS_MAX, session
 from logboom.spark.options import write_options
@@ -62,3 +64,20 @@ def test_one_with_something_under_way_is_left_alone(node, target):
     loop = node._server.get_loop()
     loop.call_soon_threadsafe(answer[0][0].send, answer[0][1], Kind.STATUS_REPLY, {"leader": "n1"})
     assert waiting.result(10)["leader"] == "n1"
+
+
+def test_a_process_that_outlives_a_restore_makes_a_new_one(node, target):
+    """Spark's workers are used again, and nobody can have them make another client."""
+    node.lineage = ""
+    old = session(target("t"))
+    assert partitions(old) == [0, 1, 2, 3]
+    loop = node._server.get_loop()
+    asyncio.run_coroutine_threadsafe(node.stop(), loop).result(10)
+    node.lineage = "f" * 32
+    asyncio.run_coroutine_threadsafe(node.start(), loop).result(10)
+    with pytest.raises(LineageMismatch, match="it was restored"):
+        session(target("t")).run(lambda client: client.barrier(1, partitions=[0], timeout=5))
+    again = session(target("t"))
+    assert again.run(lambda client: client.token()).lineage == "f" * 32
+    assert session(target("t")) is again
+    assert old.resting
