@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
@@ -23,7 +24,7 @@ from logboom.spark.options import ReadOptions, Target, View, WriteOptions
 from logboom.spark.pushdown import EVERYTHING, Bounds, push
 from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.report import finish
-from logboom.spark.shares import Merged, Share, log_shares, merged_shares, state_shares
+from logboom.spark.shares import Merged, Share, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 
 
@@ -129,6 +130,16 @@ def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskRep
     return [TaskReport.decode(m.report) if isinstance(m, TaskMessage) else None for m in messages]
 
 
+def task_message(plan: WritePlan, rows: Iterable[pa.RecordBatch], context: Any) -> TaskMessage:
+    """In a task: write its rows, and say what was written, and in which history of the cluster."""
+    found = session(plan.target)
+    report = write_task(plan, rows, task=context.partitionId(), attempt=context.attemptNumber(), sender=found)
+    if report.rows:
+        cluster, lineage = history(found)
+        report = msgspec.structs.replace(report, cluster=cluster, lineage=lineage)
+    return TaskMessage(report.encode())
+
+
 class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Made once on the driver; its copy serves every attempt and the commit, so they share a write id."""
 
@@ -141,14 +152,7 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
         context = TaskContext.get()
         if context is None:
             raise InvalidRequest("the sink writes from Spark tasks only")
-        report = write_task(
-            self._plan,
-            iterator,
-            task=context.partitionId(),
-            attempt=context.attemptNumber(),
-            sender=session(self._plan.target),
-        )
-        return TaskMessage(report.encode())
+        return task_message(self._plan, iterator, context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: check the reports, pass the barrier."""

@@ -19,6 +19,7 @@ from logboom.errors import (
     BarrierTimeout,
     CommandsRejected,
     InvalidRequest,
+    LineageMismatch,
     LogboomError,
     NonDeterministicReplay,
     from_wire,
@@ -26,6 +27,7 @@ from logboom.errors import (
 from logboom.spark.connection import session
 from logboom.spark.options import Target
 from logboom.spark.sink import TaskReport, WritePlan
+from logboom.types import GlobalLogIndex, Token
 
 Check = Callable[[WritePlan, "Report"], None]
 log: Final = logging.getLogger("logboom.spark")
@@ -65,6 +67,9 @@ class Report:
     """Status name to count, of commands that the state machine refused (``failOnRejected=false``)."""
     unknown: int = 0
     """Duplicates of which nobody remembers whether they were refused."""
+    cluster: str = ""
+    lineage: str = ""
+    """Which history of the cluster the rows are in."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -75,6 +80,7 @@ class Report:
 def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
     """One report of all tasks. Raises NonDeterministicReplay when they do not fit together, CommandsRejected."""
     done = _consistent(plan, tasks)
+    cluster, lineage = _one_history(plan, done)
     rejected = Counter[str]()
     for task in done:
         rejected.update(task.rejected)
@@ -104,6 +110,8 @@ def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
         wait=plan.wait,
         rejected=dict(rejected),
         unknown=sum(task.unknown for task in done),
+        cluster=cluster,
+        lineage=lineage,
     )
     _check_refused(plan, report)
     return report
@@ -242,23 +250,39 @@ def _consistent(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> list[Tas
     return done
 
 
+def _one_history(plan: WritePlan, done: Sequence[TaskReport]) -> tuple[str, str]:
+    found = sorted({(task.cluster, task.lineage) for task in done if task.cluster})
+    if len(found) > 1:
+        raise LineageMismatch(
+            f"write {plan.write_id}: tasks wrote on both sides of a restore, and what was written before it is "
+            "given up; run it again under the same writeId",
+            outcome="unknown",
+            cluster=found[0][1],
+            expected=found[-1][1],
+        )
+    return found[0] if found else ("", "")
+
+
 def wait_for(report: Report, *, timeout: float, level: str | None = None, scope: str = "leader") -> None:
     """Pass one barrier over the partitions of a write. Raises BarrierTimeout, BarrierBlocked, Unavailable.
 
-    Whatever it raises, the rows are in: its outcome says so.
+    Whatever it raises, the rows are in: its outcome says so. But LineageMismatch: the cluster was restored since.
     """
     if not report.receipts:
         return
+    index = GlobalLogIndex(report.global_index)
     try:
         session(report.target).run(
             lambda client: client.barrier(
-                report.global_index,
+                Token(report.cluster, index, report.lineage) if report.cluster else index,
                 partitions=list(report.partitions),
                 level=level or LEVELS[report.wait],
                 scope=scope,
                 timeout=timeout,
             )
         )
+    except LineageMismatch as error:
+        raise LineageMismatch(f"write {report.write_id}: {error.message}", outcome="unknown", **error.fields) from error
     except LogboomError as error:
         late = isinstance(error, BarrierTimeout) and not isinstance(error, BarrierBlocked)
         raise type(error)(

@@ -89,6 +89,9 @@ class TaskReport(msgspec.Struct, frozen=True, array_like=True):
     """Status name to count, of commands that the state machine refused."""
     unknown: int = 0
     """Commands of an earlier attempt of which nobody remembers whether they were refused."""
+    cluster: str = ""
+    """Empty: of a task without rows, which asked nobody."""
+    lineage: str = ""
 
     def encode(self) -> bytes:
         """As it travels to the driver."""

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from logboom.errors import InvalidRequest, LineageMismatch, NonDeterministicReplay, NoSuchPartition, PartitionDestroyed
-from logboom.spark.batch import SharePartition, TaskMessage, columns_of_schema, plan_write, reached, task_reports
+from logboom.spark.batch import SharePartition, columns_of_schema, plan_write, reached, task_message, task_reports
 from logboom.spark.connection import session
 from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
@@ -28,7 +28,7 @@ from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log
 from logboom.spark.report import finish, same_as_before
 from logboom.spark.shares import first_held, history, marks
-from logboom.spark.sink import WritePlan, write_task
+from logboom.spark.sink import WritePlan
 
 log: Final = logging.getLogger("logboom.spark")
 QUERY: Final = "sql.streaming.queryId"
@@ -172,14 +172,7 @@ class LogboomStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if context is None or query is None or batch is None:
             raise InvalidRequest("a stream's writer writes from the tasks of a streaming query only")
         plan = plan_of_batch(self._plan, query, int(batch))
-        report = write_task(
-            plan,
-            iterator,
-            task=context.partitionId(),
-            attempt=context.attemptNumber(),
-            sender=session(plan.target),
-        )
-        return TaskMessage(report.encode())
+        return task_message(plan, iterator, context)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver: check the reports, pass the barrier. Spark counts the batch as done when this returns."""

@@ -4,12 +4,16 @@ import asyncio
 import os
 import threading
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from logboom.errors import LineageMismatch
 from logboom.spark import connection
+from logboom.spark.batch import plan_write, task_message, task_reports
 from logboom.spark.connection import SESSIONS_MAX, session
 from logboom.spark.options import write_options
+from logboom.spark.report import combine, finish
 from logboom.wire import Kind
 from tests.unit.logboom.conftest import node
 from tests.unit.logboom.fake_server import FakeNode
@@ -66,18 +70,49 @@ def test_one_with_something_under_way_is_left_alone(node, target):
     assert waiting.result(10)["leader"] == "n1"
 
 
+def restored(node):
+    loop = node._server.get_loop()
+    asyncio.run_coroutine_threadsafe(node.stop(), loop).result(10)
+    node.lineage = "f" * 32
+    asyncio.run_coroutine_threadsafe(node.start(), loop).result(10)
+
+
 def test_a_process_that_outlives_a_restore_makes_a_new_one(node, target):
     """Spark's workers are used again, and nobody can have them make another client."""
     node.lineage = ""
     old = session(target("t"))
     assert partitions(old) == [0, 1, 2, 3]
-    loop = node._server.get_loop()
-    asyncio.run_coroutine_threadsafe(node.stop(), loop).result(10)
-    node.lineage = "f" * 32
-    asyncio.run_coroutine_threadsafe(node.start(), loop).result(10)
+    restored(node)
     with pytest.raises(LineageMismatch, match="it was restored"):
         session(target("t")).run(lambda client: client.barrier(1, partitions=[0], timeout=5))
     again = session(target("t"))
     assert again.run(lambda client: client.token()).lineage == "f" * 32
     assert session(target("t")) is again
     assert old.resting
+
+
+class Task:
+    """As Spark tells a task of itself."""
+
+    def __init__(self, number):
+        self.partitionId, self.attemptNumber = (lambda: number), (lambda: 0)
+
+
+def test_a_write_on_both_sides_of_a_restore_is_not_done(node, target):
+    """What the first task wrote is given up, with the history that it was written in."""
+    node.lineage = ""
+    options = write_options({"endpoints": node.address, "token": "t", "partitions": "0"})
+    plan = plan_write(StructType().add("key", "string").add("value", "string"), options)
+    rows = pa.RecordBatch.from_pydict({"key": ["k"], "value": ["v"]})
+    first = task_message(plan, [rows], Task(0))
+    restored(node)
+    connection._sessions.pop((os.getpid(), options.target)).rest()  # another process
+    second = task_message(plan, [rows], Task(1))
+    nothing = task_message(plan, [], Task(2))
+    with pytest.raises(LineageMismatch, match="tasks wrote on both sides of a restore") as caught:
+        combine(plan, task_reports([first, second, nothing]))
+    assert caught.value.outcome == "unknown"
+    assert combine(plan, task_reports([second, nothing])).lineage == "f" * 32
+    with pytest.raises(LineageMismatch, match="another history") as caught:
+        finish(plan, task_reports([first, nothing]), began=0.0)
+    assert caught.value.outcome == "unknown"
