@@ -50,6 +50,15 @@ class Columns:
         return sum(int(each.nbytes) for each in (self.payloads, self.keys, self.headers) if each is not None)
 
 
+    def copied(self) -> Columns:
+        """Without what it was made of: of Spark's batches all columns are one buffer."""
+
+        def own(column: Any) -> Any:
+            return None if column is None else pa.concat_arrays([column, column[:0]])
+
+        return Columns(self.partition.copy(), own(self.keys), own(self.payloads), own(self.headers))
+
+
 def columns_of(batch: pa.RecordBatch, layout: Layout) -> Columns:
     """One Arrow batch as commands. Raises InvalidRequest or NoSuchPartition, naming the column."""
     keys = _keys(batch, layout) if layout.has_key else None

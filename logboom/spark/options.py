@@ -64,6 +64,8 @@ WHOLE: Final = re.compile(r"^\s*0*([0-9]{1,19})\s*$")
 WHOLE_MAX: Final = 2**63 - 1
 TIMEOUT_MS_MAX: Final = TIMEOUT_S_MAX * 1000
 PARTITIONS_MAX: Final = 1 << 20
+SORT_BYTES_MAX: Final = 2**31 - 1
+"""Arrow's columns of bytes end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOpt
         report_file=rows.get("reportfile") or None,
         # A stream cannot be sorted before it comes here, and after a shuffle its rows come in any order.
         row_order=_choice(rows, "rowOrder", ("input", "sorted"), "sorted" if stream else "input"),
-        sort_bytes_max=_whole(rows, "maxSortBytes", default.sort_bytes_max, low=1),
+        sort_bytes_max=_whole(rows, "maxSortBytes", default.sort_bytes_max, low=1, high=SORT_BYTES_MAX),
     )
 
 

@@ -140,7 +140,7 @@ def _collected(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[C
     for whole in batches:
         for batch in _pieces(whole):
             columns = columns_of(batch, plan.layout)
-            collected.append(columns)
+            collected.append(columns if limit is None else columns.copied())
             size += columns.nbytes
             if limit is None and size >= min(COLLECT_BYTES, plan.in_flight_bytes_max):
                 yield concat(collected)
@@ -152,7 +152,10 @@ def _collected(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[C
                 )
     if collected:
         together = concat(collected)
-        yield together if limit is None else in_order(together)
+        collected.clear()
+        if limit is not None:
+            together = in_order(together)
+        yield together
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:

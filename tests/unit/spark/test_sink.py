@@ -27,7 +27,7 @@ from logboom.spark.driver import _typed, submit
 from logboom.spark.layout import layout_of
 from logboom.spark.options import write_options
 from logboom.spark.report import combine, finish, load, same_as_before
-from logboom.spark.sink import REQUESTS_MAX, WritePlan, producer_id, write_task
+from logboom.spark.sink import REQUESTS_MAX, WritePlan, _collected, producer_id, write_task
 from logboom.spark.stream import commit_plan, plan_of_batch
 from logboom.types import Receipt, Status
 
@@ -163,6 +163,43 @@ def test_unacknowledged_bytes_stay_below_the_limit():
     cluster = Cluster()
     write(cluster, [rows(20_000)], maxInFlightBytes="50000")
     assert 25_000 < cluster.most <= 50_000
+
+
+def test_sorting_takes_little_more_than_twice_what_is_sorted():
+    """Spark's batches are let go as they come, and what was collected when it is in one piece."""
+    pool, room = pa.system_memory_pool(), 1 << 20
+    usual = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        before = pool.bytes_allocated()
+        most = 0
+
+        def batches():
+            nonlocal most
+            for number in range(40):
+                most = max(most, pool.bytes_allocated() - before)
+                names = {"key": [f"{number}/{k}" for k in range(100)], "value": [b"v" * 1000] * 100}
+                yield as_spark_hands_them_over(pa.RecordBatch.from_pydict(names))
+
+        for columns in _collected(plan(rowOrder="sorted", maxSortBytes=str(5 * room)), batches()):
+            assert columns.count == 4000
+            assert most <= columns.nbytes + room, "the batches themselves are held"
+            assert pool.bytes_allocated() - before <= columns.nbytes + room, "what is sorted is held unsorted, too"
+    finally:
+        pa.set_memory_pool(usual)
+
+
+def as_spark_hands_them_over(batch):
+    """All columns in one buffer."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    return next(iter(pa.ipc.open_stream(stream.getvalue())))
+
+
+def test_more_than_arrow_sorts_at_once_is_refused():
+    with pytest.raises(InvalidRequest, match="maxSortBytes takes a whole number from 1 to 2147483647"):
+        write_options({"endpoints": "a:1", "maxSortBytes": str(2**31)})
 
 
 def test_requests_under_way_are_few_however_small_they_are():
