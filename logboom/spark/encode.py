@@ -49,7 +49,6 @@ class Columns:
         """Roughly what they take on the wire."""
         return sum(int(each.nbytes) for each in (self.payloads, self.keys, self.headers) if each is not None)
 
-
     def copied(self) -> Columns:
         """Without what it was made of: of Spark's batches all columns are one buffer."""
 
