@@ -57,6 +57,10 @@ STATE_ONLY: Final = ("atGlobalOffset",)
 READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "pushdown", *STATE_ONLY, *BATCH_LOG_ONLY)
 STREAM_READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "maxOffsetsPerTrigger", *LOG_ONLY)
 KNOWN: Final = {name.lower(): name for name in (*WRITE, *READ, *STREAM_WRITE, *STREAM_READ)}
+NO_TABLE: Final = (
+    "Spark hands no options of a table (CREATE TABLE) to a Python source: use CREATE TEMPORARY VIEW v USING logboom "
+    "OPTIONS (...)"
+)
 EARLIEST: Final = -2
 LATEST: Final = -1
 ID_RANGE: Final = re.compile(r"^\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?$")
@@ -215,6 +219,8 @@ def columns_asked(given: Mapping[str, str]) -> tuple[View, bool, bool]:
 
 def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> dict[str, str]:
     rows = {str(k).lower(): str(v) for k, v in given.items()}
+    if "provider" in rows:
+        raise InvalidRequest(f"a table of a catalog: {NO_TABLE}")
     fine = {name.lower() for name in allowed}
     for name in rows:
         if name in fine:
@@ -230,7 +236,7 @@ def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> 
 
 def _target(rows: Mapping[str, str]) -> Target:
     if not rows.get("endpoints", "").strip():
-        raise InvalidRequest("option endpoints is needed: host:port of the nodes, comma-separated")
+        raise InvalidRequest(f"option endpoints is needed: host:port of the nodes, comma-separated; {NO_TABLE}")
     return Target(
         endpoints=",".join(parse_endpoints(rows["endpoints"])),
         token=rows.get("token"),

@@ -1,7 +1,7 @@
 import pytest
 
 from logboom.errors import InvalidRequest
-from logboom.spark.options import EARLIEST, LATEST, read_options, write_options
+from logboom.spark.options import EARLIEST, LATEST, columns_asked, read_options, write_options
 
 E = {"endpoints": "127.0.0.1:7701"}
 
@@ -121,3 +121,11 @@ def test_the_largest_number_is_taken():
 
 def test_a_token_is_not_shown():
     assert "secret" not in repr(write_options({**E, "token": "secret"}))
+
+
+def test_a_table_of_a_catalog_is_told_what_there_is_instead():
+    """Spark asks for its columns with all that the table has, and then reads it without any of its options."""
+    table = {"provider": "logboom", "owner": "me", "endpoints": "a:1", "option.endpoints": "a:1"}
+    for ask in (lambda: columns_asked(table), lambda: read_options({}), lambda: write_options({})):
+        with pytest.raises(InvalidRequest, match="CREATE TEMPORARY VIEW"):
+            ask()
