@@ -256,7 +256,20 @@ def _plain_numbers(column: Any, name: str, kind: str) -> npt.NDArray[Any]:
     numbers: npt.NDArray[Any] = column.cast(pa.int64() if kind == "q" else pa.float64(), safe=kind == "q").to_numpy(
         zero_copy_only=False
     )
+    if kind == "d" and pa.types.is_integer(column.type):
+        _check_exact(column.to_numpy(zero_copy_only=False), numbers, name)
     return numbers
+
+
+def _check_exact(given: npt.NDArray[Any], doubles: npt.NDArray[Any], name: str) -> None:
+    """A sum of doubles is no exact one, but what is added is what was given."""
+    held = doubles < 2.0**63  # else it is none to begin with
+    wrong = ~held | (np.where(held, doubles, 0.0).astype(np.int64) != given)
+    if wrong.any():
+        raise InvalidRequest(
+            f"column {name} has {int(given[wrong][0])}, which no double is equal to, and another column makes all "
+            "numbers doubles: cast() it to double if about so much will do, or write it on its own"
+        )
 
 
 def _mixed(batch: pa.RecordBatch, layout: Layout) -> Any:

@@ -67,6 +67,16 @@ def test_one_floating_column_makes_all_numbers_doubles():
     assert commands(rows, addColumns="n,x") == by_key(Add(b"k", 3.0, 0.5).record())
 
 
+@pytest.mark.parametrize(("number", "fits"), [(2**53, True), (2**53 + 1, False), (-(2**63), True), (2**63 - 1, False)])
+def test_an_integer_that_no_double_is_equal_to_is_refused(number, fits):
+    rows = batch(key=["k"], n=[number], x=[0.5])
+    if fits:
+        assert commands(rows, addColumns="n,x") == by_key(Add(b"k", float(number), 0.5).record())
+    else:
+        with pytest.raises(InvalidRequest, match=f"column n has {number}, which no double is equal to"):
+            commands(rows, addColumns="n,x")
+
+
 @given(st.lists(st.tuples(keys, st.lists(st.integers(-9, 9), min_size=1, max_size=4))))
 def test_an_array_column_may_have_rows_of_different_lengths(rows):
     given_rows = pa.RecordBatch.from_arrays(
