@@ -103,6 +103,8 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _existing(asked: tuple[int, ...] | None, machines: Mapping[int, str]) -> tuple[int, ...]:
+    if not machines:
+        raise NoSuchPartition("there is no partition to write to: this cluster has none", partitions=0)
     if asked is None:
         return tuple(sorted(machines))
     missing = [p for p in asked if p not in machines]

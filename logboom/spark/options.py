@@ -68,6 +68,7 @@ WHOLE: Final = re.compile(r"^\s*0*([0-9]{1,19})\s*$")
 WHOLE_MAX: Final = 2**63 - 1
 TIMEOUT_MS_MAX: Final = TIMEOUT_S_MAX * 1000
 PARTITIONS_MAX: Final = 1 << 20
+TASKS_MAX: Final = 100_000
 SORT_BYTES_MAX: Final = 2**31 - 1
 """Arrow's columns of bytes end there."""
 
@@ -198,7 +199,7 @@ def read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptio
         end_global=_whole(rows, "endingGlobalOffset", 0, low=0) if "endingglobaloffset" in rows else None,
         fail_on_data_loss=_flag(rows, "failOnDataLoss", default=True),
         ordered=ordered,
-        tasks_min=_whole(rows, "minPartitions", 0, low=1),
+        tasks_min=_whole(rows, "minPartitions", 0, low=1, high=TASKS_MAX),
         rows_per_trigger_max=(
             _whole(rows, "maxOffsetsPerTrigger", 1, low=1) if "maxoffsetspertrigger" in rows else None
         ),

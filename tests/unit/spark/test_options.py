@@ -1,6 +1,8 @@
+import pyarrow as pa
 import pytest
 
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, NoSuchPartition
+from logboom.spark.layout import layout_of
 from logboom.spark.options import EARLIEST, LATEST, columns_asked, read_options, write_options
 
 E = {"endpoints": "127.0.0.1:7701"}
@@ -129,3 +131,18 @@ def test_a_table_of_a_catalog_is_told_what_there_is_instead():
     for ask in (lambda: columns_asked(table), lambda: read_options({}), lambda: write_options({})):
         with pytest.raises(InvalidRequest, match="CREATE TEMPORARY VIEW"):
             ask()
+
+
+def test_a_query_has_no_more_tasks_than_a_driver_can_plan():
+    """`minPartitions` makes a share of a log of each: of a billion rows a billion."""
+    assert read_options({**E, "minPartitions": "100000"}).tasks_min == 100_000
+    for stream in (False, True):
+        with pytest.raises(InvalidRequest, match="minPartitions takes a whole number from 1 to 100000"):
+            read_options({**E, "minPartitions": "1000000000"}, stream=stream)
+
+
+def test_a_cluster_whose_partitions_were_all_destroyed_is_said_to_have_none():
+    schema = pa.schema([("key", pa.string()), ("value", pa.string())])
+    for options in ({}, {"partitions": "3"}):
+        with pytest.raises(NoSuchPartition, match="this cluster has none"):
+            layout_of(schema, write_options({**E, **options}), {})
