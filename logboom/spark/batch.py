@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -99,7 +100,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         options = replace(options, partitions=alike if by_name and alike else tuple(first))
     return WritePlan(
         target=options.target,
-        layout=layout_of(to_arrow_schema(schema, timezone="UTC"), options, machines),
+        layout=layout_of(_arrow_schema(schema), options, machines),
         write_id=check_write_id(options.write_id) if options.write_id is not None else uuid.uuid4().hex,
         wait=options.wait,
         barrier_timeout_ms=options.barrier_timeout_ms,
@@ -111,6 +112,18 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         block_bytes_max=min(BLOCK_BYTES_MAX, found.block_bytes),
         sort_bytes_max=options.sort_bytes_max if options.row_order == "sorted" else None,
     )
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    for column in schema:
+        try:
+            to_arrow_schema(StructType([column]), timezone="UTC")
+        except PySparkTypeError as error:
+            raise InvalidRequest(
+                f"column {column.name} is {column.dataType.simpleString()}, which Spark cannot hand to Python: drop or "
+                "cast() it"
+            ) from error
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def reached(target: Target) -> Session:

@@ -6,10 +6,10 @@ import threading
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql.types import IntegerType, StructType, YearMonthIntervalType
 
 from logboom.client.submits import PART_OVERHEAD
-from logboom.errors import NoSuchPartition, NotLeader, PartitionDestroyed, RecordTooLarge, Unavailable
+from logboom.errors import InvalidRequest, NoSuchPartition, NotLeader, PartitionDestroyed, RecordTooLarge, Unavailable
 from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
@@ -77,6 +77,11 @@ def test_a_partition_of_keys_that_was_destroyed_is_told_before_anything_is_writt
         plan_write(PAIRS, options())
     assert plan_write(PAIRS, options(partitions="0,1,3")).layout.partitions == (0, 1, 3)
     assert plan_write(NAMED, options()).layout.partitions == (0, 1, 3)
+
+
+def test_a_column_of_a_type_that_arrow_lacks_is_named(node, options):
+    with pytest.raises(InvalidRequest, match="column since is interval month, which"):
+        plan_write(StructType().add("key", "string").add("since", YearMonthIntervalType(1, 1)), options(partitions="0"))
 
 
 def test_a_process_that_was_forked_while_another_thread_made_a_session_makes_its_own(node, options):
