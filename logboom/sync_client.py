@@ -340,6 +340,11 @@ class SyncClient:
         """See Client."""
         return self._start().client.part_bytes
 
+    @property
+    def superseded(self) -> bool:
+        """See Client."""
+        return self._start().client.superseded
+
     partitions = _blocking(Client.partitions)
     refresh_partitions = _blocking(Client.refresh_partitions)
     key_partitions = _blocking(Client.key_partitions)
