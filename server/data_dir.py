@@ -15,8 +15,10 @@ from server.manifest import FORMAT_VERSION, Manifest, decode, encode
 MANIFEST: Final = "manifest.json"
 BEFORE_MANIFESTS: Final = "identity.json"
 LOCK: Final = "lock"
-BEGUN: Final = {LOCK, MANIFEST + ".new"}
-"""What a first start leaves that ended before it had claimed the directory."""
+LOST_AND_FOUND: Final = "lost+found"
+"""A file system's own, where a whole one is the directory: a volume in a container, say."""
+BEGUN: Final = {LOCK, MANIFEST + ".new", LOST_AND_FOUND}
+"""What a first start leaves that ended before it had claimed the directory, and what is nobody's data."""
 
 
 class DataDir:

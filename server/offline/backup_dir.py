@@ -26,6 +26,7 @@ from ports.disk import Disk
 from raftlog.journal import cluster_hash
 from raftlog.parent_state import ParentState
 from raftlog.voids import Void
+from server.data_dir import LOST_AND_FOUND
 from server.manifest import sealed
 from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of
 from snapshots.meta import SetMeta
@@ -39,7 +40,7 @@ LOGS: Final = "logs"
 LOCK: Final = "lock"
 FILE_BYTES: Final = 32 << 20
 """Of batches in one file, about."""
-OURS: Final = re.compile(rf"{INDEX}(\.new)?|{LOGS}|{LOCK}")
+OURS: Final = re.compile(rf"{INDEX}(\.new)?|{LOGS}|{LOCK}|{re.escape(LOST_AND_FOUND)}")
 KEPT_IN_LOGS: Final = "log"
 """State machine whose records are in its log and nowhere else."""
 

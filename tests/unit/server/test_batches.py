@@ -15,6 +15,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.batch import Batch
 from raftlog.journal import cluster_hash
+from server.disk_os import OsDisk
 from server.manifest import sealed
 from server.offline.backup_dir import BackupDir, Contents, Kept, LogArchive, decode_contents, encode_contents
 from server.offline.batches import decode, encode, name_of
@@ -148,6 +149,11 @@ def test_the_list_of_the_first_history_is_as_older_releases_read_it() -> None:
     for change in ({"format": 1}, {"lineage": ""}, {"lineage": "ab"}, {"lineage": 1}):
         with pytest.raises(CorruptData):
             decode_contents(sealed(fields | change), path="x")
+
+
+def test_a_file_system_of_its_own_is_no_directory_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir(mode=0)
+    BackupDir(OsDisk(), tmp_path).claim(CLUSTER)
 
 
 def test_a_directory_of_something_else_is_refused() -> None:

@@ -112,6 +112,12 @@ class TestOpened:
         assert held_by(tmp_path / "data") == OURS
         assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["lock", FILE]
 
+    def test_fresh_where_a_file_system_is_mounted(self, tmp_path: Path) -> None:
+        (tmp_path / "lost+found").mkdir(mode=0)
+        open_dir(tmp_path).close()
+        open_dir(tmp_path).close()
+        assert held_by(tmp_path) == OURS
+
     def test_fresh_with_parents(self, tmp_path: Path) -> None:
         open_dir(tmp_path / "var" / "lib" / "data").close()
         open_dir(tmp_path / "var" / "lib" / "data").close()
