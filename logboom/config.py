@@ -21,7 +21,11 @@ from logboom.settings import Member, Settings
 from logboom.types import ID_LENGTH_MAX, KIB, MIB, is_address
 
 PREFIX: Final = "LOGBOOM_"
-NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN"))
+NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN", "IMAGE", "DEMO_IMAGE"))
+OF_SERVICES: Final = re.compile(
+    r"([A-Z0-9]+_)*(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9]+)*|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""Kubernetes tells every container of every service: of one that is called ``logboom``, say."""
 PARTITIONS_MAX: Final = 100_000
 SNAPSHOTS_MIN: Final = 2
 PEER_FRAME_BYTES_MIN: Final = 1 * MIB + 64 * KIB
@@ -107,8 +111,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[tuple[str, ...], str]:
     found = {}
     for name, value in environment.items():
-        if name.startswith(PREFIX) and name[len(PREFIX) :] not in NOT_SETTINGS:
-            path = tuple(name[len(PREFIX) :].lower().split("__"))
+        rest = name.removeprefix(PREFIX)
+        if rest != name and rest not in NOT_SETTINGS and not OF_SERVICES.fullmatch(rest):
+            path = tuple(rest.lower().split("__"))
             if (name + value).encode(errors="replace").decode() != name + value:
                 raise ConfigError(f"environment variable {name!r} is not UTF-8", path=name)
             if len(path) < 2 or not all(path):

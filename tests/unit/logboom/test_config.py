@@ -34,6 +34,23 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     assert settings.cluster.partitions == 3
 
 
+@pytest.mark.parametrize("service", ["LOGBOOM", "LOGBOOM_NODE", "LOGBOOM_N1_CLIENTS"])
+def test_what_kubernetes_says_of_a_service_is_no_setting(service: str) -> None:
+    rest = ("", "_7701_TCP", "_7701_TCP_PROTO", "_7701_TCP_PORT", "_7701_TCP_ADDR")
+    names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP_OPS", *(f"PORT{each}" for each in rest)]
+    assert load(environment={f"{service}_{name}": "tcp://10.96.0.12:7701" for name in names}) == Settings()
+
+
+@pytest.mark.parametrize("name", ["LOGBOOM_NODE_ID", "LOGBOOM_SUPPORT", "LOGBOOM_NODE__PORT", "LOGBOOM_PORTS"])
+def test_what_only_looks_like_a_service_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"environment variable|unknown setting"):
+        load(environment={name: "7701"})
+
+
+def test_the_images_of_the_compose_file_are_no_settings() -> None:
+    assert load(environment={"LOGBOOM_IMAGE": "logboom:1", "LOGBOOM_DEMO_IMAGE": "demo:1"}) == Settings()
+
+
 def test_members_as_text() -> None:
     members = load(environment={"LOGBOOM_CLUSTER__MEMBERS": MEMBERS}).cluster.members
     assert [m.id for m in members] == ["n1", "n2", "n3"]
