@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -22,6 +22,7 @@ from server.node import Node
 
 log = structlog.get_logger(__name__)
 
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
 
 
@@ -68,13 +69,19 @@ async def _serve(settings: Settings) -> int:
         if not stop.done():
             stop.set_result(None)
 
+    def leave(*_: object) -> None:
+        log.info("stopped", node=settings.node.id)
+        os._exit(EXIT_OK)
+
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask_to_stop)
     installs = 0
     while True:
+        for number in STOPS:
+            signal.signal(number, leave)  # while it opens, which may take minutes, the loop hears nothing
         try:
             node = Node(settings, fatal=fatal)
+            for number in STOPS:
+                loop.add_signal_handler(number, ask_to_stop)
             node.watching.installs = installs
             await node.start()
         except LogboomError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -37,6 +38,7 @@ COMMANDS: Final = {
 }
 STDOUT: Final = 1
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 USAGE_CODES: Final = frozenset(("config", "wrong_node", "incompatible_version"))
 UNREACHABLE_CODES: Final = frozenset(("unavailable", "unknown_outcome", "deadline_exceeded", "not_leader"))
 SERVER_CODES: Final = frozenset(("corrupt_data", "protocol", "error"))
@@ -91,6 +93,8 @@ def exit_status(error: LogboomError) -> int:
 
 def main(args: list[str] | None = None) -> Any:
     """Entry point: typed errors become one line on stderr and an exit status."""
+    if os.getpid() == 1:  # alone in a container: the kernel keeps from it what it has no handler for
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # where the locale has no such character
     try:

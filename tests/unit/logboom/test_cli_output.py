@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +55,20 @@ def test_a_value_gives_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[s
     print_stream([{"key": evil, "value": "zwölf €"}], "table")
     shown = "\\x1b[2Jgone\\nn9  leader\\t\\u202e\\x9b"
     assert capsys.readouterr().out == f"value  {shown}\n{shown}\tzwölf €\n"
+
+
+def test_a_command_that_is_a_container_s_first_process_ends_when_it_is_told_to() -> None:
+    code = "import os, sys; os.getpid = lambda: 1; from logboom.cli import main; main(sys.argv[1:])"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        command = [sys.executable, "-c", code, "tail", "-p", "0", "--endpoints", endpoint]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                server.settimeout(60)
+                connection, _ = server.accept()
+                with connection:
+                    process.terminate()
+                    # The kernel gives a first process no signal that it has no handler for; any other ends with -15.
+                    assert process.wait(60) == 128 + signal.SIGTERM
+            finally:
+                process.kill()

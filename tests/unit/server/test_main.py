@@ -86,3 +86,32 @@ async def test_what_must_stop_a_node_does_so_while_it_stops_by_itself(monkeypatc
         assert await ended == server.main.EXIT_UNHEALTHY
     serving.cancel()
     await asyncio.wait([serving])
+
+
+class Opening:
+    """In place of a node: asked to stop while it opens."""
+
+    def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _turn in range(1000):
+            signal.getsignal(signal.SIGTERM)  # minutes of reading
+        pytest.fail("it reads on")
+
+
+class Ended(BaseException):
+    """In place of the process's end."""
+
+
+async def test_a_node_that_is_asked_to_stop_while_it_opens_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(status: int) -> None:
+        raise Ended(status)
+
+    before = {number: signal.getsignal(number) for number in server.main.STOPS}
+    monkeypatch.setattr(server.main, "Node", Opening)
+    monkeypatch.setattr(os, "_exit", end)
+    try:
+        with pytest.raises(Ended, match="0"):
+            await server.main._serve(Settings())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
