@@ -33,6 +33,7 @@ CLIENT_FRAME_BYTES_MIN: Final = 1 * KIB
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "warn", "critical")
 LOG_FORMATS: Final = ("auto", "json", "console")
 PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
+HTTP: Final = ("http_address", "probe_address")
 SECTIONS: Final = (
     "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
 )  # fmt: skip
@@ -209,10 +210,10 @@ def check(settings: Settings) -> None:
 
 def _check_operators(settings: Settings) -> None:
     node, trace = settings.node, settings.trace
-    for name in ("client_address", "peer_address", "http_address"):
+    for name in ("client_address", "peer_address", *HTTP):
         address = getattr(node, name)
         # Any free port will do for the first two, if others learn of it.
-        if address and not is_address(address if name == "http_address" else re.sub(":0$", ":1", address)):
+        if address and not is_address(address if name in HTTP else re.sub(":0$", ":1", address)):
             _wrong(f"node.{name}", f"{address!r} is not host:port")
     for name, known in (("log_level", LOG_LEVELS), ("log_format", LOG_FORMATS)):
         if getattr(node, name).lower() not in known:

@@ -88,6 +88,9 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`host:port` to bind for other nodes; empty: the member's own."""
     http_address: str = ""
     """`host:port` to bind for operators (metrics, health, status page; see `[http]`), empty: none."""
+    probe_address: str = ""
+    """`host:port` to bind for `/healthz` and `/readyz` alone, without TLS whatever `[tls]` says: what restarts
+    containers has no certificate. Empty: none."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     log_format: str = "auto"

@@ -25,6 +25,7 @@ FORMATS_MAX: Final = 8
 """Ways to ask for metrics that are told apart; the rest get plain text."""
 
 Answer = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Pages = Mapping[str, Answer]
 
 
 class Operators:
@@ -39,13 +40,8 @@ class Operators:
         self._scrapes: dict[tuple[str, bool], asyncio.Task[HttpResponse]] = {}
         self.stopping = False
         """Set when the node is about to stop: it is not ready any more."""
-        self._pages: Mapping[str, Answer] = {
-            "/": self._page,
-            "/metrics": self._metrics,
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
-            "/status": self._status,
-        }
+        self._probes: Pages = {"/healthz": self._healthz, "/readyz": self._readyz}
+        self._pages: Pages = {"/": self._page, "/metrics": self._metrics, **self._probes, "/status": self._status}
         if watched.settings.http.debug:
             self._pages = {**self._pages, "/debug/stacks": self._stacks}
 
@@ -63,9 +59,16 @@ class Operators:
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """See ports.http."""
-        page = self._pages.get(request.path)
+        return await self._respond(self._pages, request)
+
+    async def probed(self, request: HttpRequest) -> HttpResponse:
+        """The same where anybody may ask: whether the node lives and is ready, and no more."""
+        return await self._respond(self._probes, request)
+
+    async def _respond(self, pages: Pages, request: HttpRequest) -> HttpResponse:
+        page = pages.get(request.path)
         if page is None:
-            response = HttpResponse.text(404, f"there are: {' '.join(self._pages)}")
+            response = HttpResponse.text(404, f"there are: {' '.join(pages)}")
         else:
             response = await page(request)
         self._asked[request.path if page is not None else "other", response.status] += 1

@@ -35,7 +35,7 @@ class Watching:
         self.installs = 0
         """Times that this process has made the node anew."""
         self.operators: Operators | None = None
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._spans = self._span_queue()
 
     def _span_queue(self) -> SpanQueue | None:
@@ -66,9 +66,10 @@ class Watching:
         return (0, 0) if self._spans is None else (self._spans.exported, self._spans.dropped)
 
     async def start(self, backend: Backend, service: ClientService, applied: ApplyCounts) -> None:
-        """Listen, if there is an address. Raises ConfigError."""
+        """Listen, where there is an address. Raises ConfigError."""
         settings, world = self._settings, self._world
-        if not settings.node.http_address or world.http is None or world.background is None:
+        http_address, probe_address = settings.node.http_address, settings.node.probe_address
+        if not (http_address or probe_address) or world.http is None or world.background is None:
             return
         watched = Watched(
             settings=settings,
@@ -84,20 +85,22 @@ class Watching:
             installs=self.installs,
         )
         http = settings.http
-        self.operators = Operators(watched, world.background("http"))
-        self._listener = await world.http.listen(
-            settings.node.http_address,
-            self.operators.respond,
-            limits=HttpLimits(
-                connections_max=http.connections_max,
-                request_s=http.request_ms / 1000,
-                request_bytes=http.request_bytes,
-                headers_max=http.headers_max,
-            ),
-            tls=self._tls,
+        limits = HttpLimits(
+            connections_max=http.connections_max,
+            request_s=http.request_ms / 1000,
+            request_bytes=http.request_bytes,
+            headers_max=http.headers_max,
         )
+        self.operators = Operators(watched, world.background("http"))
+        if http_address:
+            found = await world.http.listen(http_address, self.operators.respond, limits=limits, tls=self._tls)
+            self._listeners.append(found)
+            log.info("http", address=found.address)
+        if probe_address:
+            found = await world.http.listen(probe_address, self.operators.probed, limits=limits, tls=None)
+            self._listeners.append(found)
+            log.info("probes", address=found.address)
         self.operators.start()
-        log.info("http", address=self._listener.address)
 
     def stopping(self) -> None:
         """Nobody should begin anything here any more."""
@@ -106,8 +109,8 @@ class Watching:
 
     async def close(self) -> None:
         """Last of all: what is asked meanwhile is answered."""
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         if self.operators is not None:
             await self.operators.close()
         if self._spans is not None:

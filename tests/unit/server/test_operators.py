@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from logboom import Put
+from logboom import Put, certs
+from logboom.testing import free_ports
 from server.page import PAGE, PAGE_HEADERS
 from tests.unit.server.watched import fetch, watched
 
@@ -87,6 +88,27 @@ async def test_over_the_socket_and_compressed_if_asked(tmp_path: Path) -> None:
     assert "content-encoding" not in plain[1]
     assert packed[1]["content-encoding"] == "gzip"
     assert len(packed[2]) < len(plain[2]) / 3
+
+
+async def test_probes_need_no_certificate_where_all_else_does(tmp_path: Path) -> None:
+    certs.make_test_authority(tmp_path / "tls", ["n1"])
+    probes = f"127.0.0.1:{free_ports(1)[0]}"
+    async with watched(tmp_path, tls__directory=str(tmp_path / "tls"), node__probe_address=probes) as it:
+        for path, status in (("healthz", 200), ("readyz", 200), ("status", 404), ("metrics", 404), ("", 404)):
+            assert (await asyncio.to_thread(fetch, f"http://{probes}/{path}"))[0] == status, path
+        operators = it.node.settings.node.http_address
+        for url in (f"http://{operators}/healthz", f"https://{operators}/healthz"):
+            with pytest.raises(OSError):
+                await asyncio.to_thread(fetch, url)
+
+
+async def test_probes_alone(tmp_path: Path) -> None:
+    probes = f"127.0.0.1:{free_ports(1)[0]}"
+    async with watched(tmp_path, node__http_address="", node__probe_address=probes) as it:
+        assert (await asyncio.to_thread(fetch, f"http://{probes}/readyz"))[2] == b"ready\n"
+        it.node.watching.stopping()
+        assert (await asyncio.to_thread(fetch, f"http://{probes}/readyz"))[0] == 503
+        assert (await asyncio.to_thread(fetch, f"http://{probes}/healthz"))[0] == 200
 
 
 async def test_without_an_address_there_is_nothing(tmp_path: Path) -> None:
