@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,21 @@ async def test_files_that_do_not_fit_together_change_nothing(tmp_path: Path) -> 
         assert await let_in(it, after)
     assert len(told) == 1
     assert "n1" in told[0]
+
+
+def test_an_authority_that_was_not_written_to_its_end_is_made_anew(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from logboom import certs\n"
+        "opened = os.fdopen\n"
+        "def full(descriptor, *how):\n"
+        "    if 'ca.pem' == os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}')).removesuffix('.new'):\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return opened(descriptor, *how)\n"
+        "os.fdopen = full\n"
+        "certs.make_test_authority(sys.argv[1], ['n1'])\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
+    command = [sys.executable, "-m", "logboom", "certs", "--dir", str(tmp_path), "--nodes", "n1", "--if-missing"]
+    subprocess.run(command, check=True)
+    certs.peer_contexts(tmp_path, "n1")
