@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -31,3 +32,19 @@ def test_the_example_loads(tmp_path: Path) -> None:
     settings = config.load(file, environment={})
     config.check_node(settings)
     assert [member.id for member in settings.cluster.members] == ["n1", "n2", "n3"]
+
+
+def test_the_manifest_for_kubernetes_gives_a_node_all_it_needs() -> None:
+    (manifest,) = re.findall(r"```yaml\n(.*?)```", (FILE.parent / "kubernetes.md").read_text(), re.DOTALL)
+    joined = re.sub(r"\\\n\s*", "", manifest)
+    given = dict(re.findall(r'name: (LOGBOOM_\w+),?\s+value: "?([^"}\n]+)', joined))
+    assert joined.count("name: LOGBOOM_") == len(given) + 1  # and this one, by the pod's name:
+    of_services = {"LOGBOOM_SERVICE_HOST": "10.96.0.1", "LOGBOOM_PORT_7701_TCP": "tcp://10.96.0.1:7701"}
+    for pod in ("logboom-0", "logboom-1", "logboom-2"):
+        settings = config.load(
+            environment={**given, **of_services, "LOGBOOM_NODE__ID": pod, "LOGBOOM_NODE__DATA_DIR": "/var/lib/logboom"}
+        )
+        config.check_node(settings)
+        assert len(settings.cluster.members) == 3
+        for port in (settings.node.client_address, settings.node.peer_address, settings.node.probe_address):
+            assert re.search(rf"(?:p|P)ort: {port.rpartition(':')[2]}\b", joined), port
