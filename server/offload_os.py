@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -10,11 +11,27 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class _Pool(ThreadPoolExecutor):
+    """What is submitted while no further thread is to be had is done by those that there are."""
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:  # a limit of processes, of a container or a user, that others share
+            if not self._threads:
+                raise
+
+
 class ThreadOffload:
     """A bounded pool; results come back on the loop that submitted."""
 
     def __init__(self, *, workers: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=name)
+        """Raises OSError if there cannot be a single thread: no job is ever left lying."""
+        self._pool = _Pool(max_workers=workers, thread_name_prefix=name)
+        try:
+            self._pool.submit(int)
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, f"{error}, for {name!r}: is there a limit of processes?") from error
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """See Offload."""

@@ -1,0 +1,40 @@
+"""Threads for blocking work, where there are not as many as were asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from server.offload_os import ThreadOffload
+
+
+def no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+async def test_jobs_are_done_by_the_threads_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    offload = ThreadOffload(workers=4, name="few")
+    busy, done = threading.Event(), asyncio.Queue[int | None]()
+    offload.submit(lambda: busy.wait(60), lambda _, __: None)
+    with monkeypatch.context() as patched:
+        no_more(patched)
+        for number in range(3):
+            offload.submit(lambda number=number: number, lambda found, _: done.put_nowait(found))  # type: ignore[misc]
+        last = asyncio.ensure_future(offload.run(lambda: 3))
+        await asyncio.sleep(0)
+    busy.set()
+    async with asyncio.timeout(60):
+        assert [await done.get() for _ in range(3)] == [0, 1, 2]
+        assert await last == 3
+    await offload.close()
+
+
+async def test_without_a_single_thread_there_is_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_more(monkeypatch)
+    with pytest.raises(OSError, match="limit of processes"):
+        ThreadOffload(workers=4, name="none")
