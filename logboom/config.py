@@ -35,7 +35,7 @@ LOG_FORMATS: Final = ("auto", "json", "console")
 PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
 HTTP: Final = ("http_address", "probe_address")
 SECTIONS: Final = (
-    "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
+    "node", "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
 )  # fmt: skip
 """Of numbers that are above zero, or may be zero."""
 SCANS_MAX: Final = 256

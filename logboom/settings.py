@@ -91,6 +91,9 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     probe_address: str = ""
     """`host:port` to bind for `/healthz` and `/readyz` alone, without TLS whatever `[tls]` says: what restarts
     containers has no certificate. Empty: none."""
+    stop_ms: int = 15_000
+    """A node that is stopped and has not closed everything by then (a state machine hangs, say) ends all the same,
+    with status 5; that is as safe as a crash. One that closes to start anew from a snapshot gets ten times as long."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     log_format: str = "auto"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
@@ -23,6 +25,8 @@ from server.node import Node
 log = structlog.get_logger(__name__)
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+ANEW: Final = 10
+"""Times as long: a node that is to go on in the same process may take its time."""
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
 
 
@@ -35,12 +39,16 @@ def run(settings: Settings) -> int:
     gc.set_threshold(50_000, 20, 20)
     # Sync threads hand results to the loop: do not let either wait long for the interpreter.
     sys.setswitchinterval(0.0005)
-    try:
+    make: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
         import uvloop
-    except ImportError:
-        return asyncio.run(_serve(settings))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
+
+        make = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=make) as runner:
+        status = runner.run(_serve(settings))
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
+        os._exit(status)  # one that waits for a collector would be waited for
+    return status
 
 
 def _raise_open_files() -> None:
@@ -99,7 +107,7 @@ async def _serve(settings: Settings) -> int:
             break
         log.info("starting_anew", reason=reason.message)
         installs += 1
-        await node.close()
+        await _close(node, ANEW * settings.node.stop_ms)
         if asked:
             return EXIT_OK
         stop = loop.create_future()
@@ -109,9 +117,21 @@ async def _serve(settings: Settings) -> int:
     if reason is not None:
         _end(reason)
     await node.hand_over()
-    await node.close()
+    await _close(node, settings.node.stop_ms)
     log.info("stopped", node=node.node_id)
     return EXIT_OK
+
+
+async def _close(node: Node, most_ms: int) -> None:
+    """Within that time, or the process ends without: that is safe, as a crash is."""
+
+    def too_long() -> None:
+        log.error("not_closed_in_time", ms=most_ms, advice="the next start does the rest")
+        os._exit(EXIT_UNHEALTHY)
+
+    timer = asyncio.get_running_loop().call_later(most_ms / 1000, too_long)
+    await node.close()
+    timer.cancel()
 
 
 def _end(reason: BaseException) -> NoReturn:

@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 FLUSH_S: Final = 1.0
 BATCH: Final = 512
 POST_S: Final = 3.0
+CLOSE_S: Final = 5.0
+"""For what is under way and what is left, when the node stops. A collector may take for ever, byte by byte."""
 KIND_INTERNAL, KIND_SERVER = 1, 2
 STATUS_ERROR: Final = 2
 ENTRIES: Final = frozenset(("submit", "barrier", "forwarded", "replica"))
@@ -91,14 +93,15 @@ class SpanQueue:
             self._timer.cancel()
         rest = list(self._waiting)
         self._waiting.clear()
-        if rest:
-            try:
-                await self._offload.run(lambda: self._send(rest))
-                self.exported += len(rest)
-            except Exception as error:  # noqa: BLE001 - a node stops well whatever its collector is
-                self.dropped += len(rest)
-                log.warning("spans_not_exported", error=repr(error))
-        await self._offload.close()
+        try:
+            async with asyncio.timeout(CLOSE_S) as limit:
+                await self._offload.run(lambda: self._send(rest) if rest else None)
+            self.exported += len(rest)
+        except Exception as error:  # noqa: BLE001 - a node stops well whatever its collector is
+            self.dropped += len(rest)
+            log.warning("spans_not_exported", error=repr(error))
+        if not limit.expired():  # else nobody waits for that thread
+            await self._offload.close()
 
 
 def encode(spans: Sequence[Span], resource: Mapping[str, Value]) -> bytes:

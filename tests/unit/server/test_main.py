@@ -7,6 +7,8 @@ import errno
 import gc
 import os
 import signal
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ import pytest
 
 import server.main
 from dispatcher.installing import InstallDue
-from logboom.settings import Settings
+from logboom.settings import NodeSettings, Settings
 
 INSTALLS = 3
 
@@ -115,3 +117,53 @@ async def test_a_node_that_is_asked_to_stop_while_it_opens_ends_at_once(monkeypa
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Hanging:
+    """In place of a node: asked to stop, or to start anew, it never closes."""
+
+    node_id = "n1"
+    why: Callable[[Callable[[BaseException], None]], None]
+
+    def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
+        self.fatal = fatal
+        self.watching = SimpleNamespace(installs=0)
+
+    async def start(self) -> None:
+        type(self).why(self.fatal)
+
+    async def hand_over(self) -> None:
+        """At once."""
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "why", [lambda _: os.kill(os.getpid(), signal.SIGTERM), lambda fatal: fatal(InstallDue("a snapshot has come"))]
+)
+async def test_a_node_that_does_not_close_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, why: Callable[[Callable[[BaseException], None]], None]
+) -> None:
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(Hanging, "why", staticmethod(why), raising=False)
+    monkeypatch.setattr(server.main, "Node", Hanging)
+    monkeypatch.setattr(os, "_exit", ended.set_result)
+    serving = asyncio.create_task(server.main._serve(Settings(node=NodeSettings(stop_ms=10))))
+    async with asyncio.timeout(10):
+        assert await ended == server.main.EXIT_UNHEALTHY
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
+    code = (
+        "import threading, server.main\n"
+        "from logboom.settings import NodeSettings, Settings\n"
+        "async def serve(_):\n"
+        "    threading.Thread(target=threading.Event().wait, args=(600,)).start()\n"
+        "    return 0\n"
+        "server.main._serve = serve\n"
+        "raise SystemExit(server.main.run(Settings()))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

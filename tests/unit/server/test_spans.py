@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import server.spans
 from dispatcher.tracing import Span
 from server.offload_os import ThreadOffload
 from server.spans import BATCH, Export, SpanFile, SpanPost, SpanQueue, encode
@@ -200,3 +201,18 @@ async def test_a_collector_gets_them_by_http() -> None:
         thread.join(10)
     assert [(path, kind) for path, kind, _ in got] == [("/v1/traces", "application/json")] * 2
     assert spans_in(got[0][2])[0]["traceId"] == "a" * 32
+
+
+async def test_a_collector_that_takes_for_ever_does_not_hold_the_end_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.spans, "CLOSE_S", 0.05)
+    answered = threading.Event()
+    made = SpanQueue(
+        resource={}, exports=[lambda _: answered.wait(60)], spans_max=10, offload=ThreadOffload(workers=1, name="spans")
+    )
+    made.emit(ROOT)
+    try:
+        async with asyncio.timeout(20):
+            await made.close()
+        assert (made.exported, made.dropped) == (0, 1)
+    finally:
+        answered.set()
