@@ -30,6 +30,7 @@ from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
 from server.offline.states import DATA, KNOWN, check_states, is_there
 from server.offline.verify_backup import verify_backup
+from server.partitions import changes_in
 from server.rejoin import REJOIN, set_aside
 from snapshots.meta import SetMeta
 
@@ -65,6 +66,8 @@ class _Node:
         self._path = path
         self._report = report
         self._rejoining = False
+        self._created: dict[PartitionId, str] = {}
+        """State machines of partitions that were created while the cluster ran: of them the manifest says nothing."""
 
     def check(self) -> None:
         """All of it."""
@@ -179,9 +182,15 @@ class _Node:
                 for command, _, _ in journal.entries[1:]:
                     for route in unpack_routes(command):
                         routes.setdefault(PartitionId(route.partition_id), []).append(route)
+                for change in changes_in(journal):
+                    if change.kind is not None:
+                        self._created[change.partition_id] = change.kind.state_machine
             except (CorruptData, IncompatibleVersion) as error:
                 self._report.error(self._path / "journal", error, REBUILD)
         void.update(each.digest for each in parent.voids.kept)
+        self._created.update(
+            (partition, each.kind.state_machine) for partition, each in parent.lifecycle.created.items()
+        )
         firsts = {}
         for partition in sorted(there):
             self._report.count("partitions")
@@ -207,7 +216,7 @@ class _Node:
         wanted: list[tuple[PartitionId, str, Path]] = []
         for partition, first in firsts.items():
             directory = self._path / "partitions" / str(partition) / STATE
-            name = _machine(self._disk, manifest, partition, directory)
+            name = self._created.get(partition) or _machine(self._disk, manifest, partition, directory)
             if name not in KNOWN:
                 problem = f"not looked at: a state of {name!r}" if name else "not looked at: nobody says whose it is"
                 self._report.note(directory, problem, "nothing")

@@ -198,6 +198,29 @@ def test_many_batches_in_a_row_are_one_finding(copy: Path) -> None:
     assert "batches that end at 1 to 5" in found[0]["problem"]
 
 
+@pytest.mark.parametrize("snapshot", [False, True], ids=["the journal says whose", "its base says whose"])
+def test_states_of_partitions_that_were_created_are_looked_at(tmp_path: Path, snapshot: bool) -> None:
+    with LocalCluster(nodes=1, partitions=1, directory=tmp_path) as cluster:
+        with cluster.client() as boom:
+            created = boom.create_partition(state_machine="kv")
+            kept = boom.create_partition(state_machine="log")
+            boom.submit(created, [Put(b"last", b"value" * 40)])
+            boom.submit(kept, [Record(b"r")])
+            if snapshot:
+                boom.create_snapshot()
+                boom.submit(created, [Put(b"more", b"m")])
+                boom.create_snapshot()
+                wait_for((cluster.data_dirs["n1"] / "journal" / "base").exists)
+        cluster.kill("n1", signal.SIGTERM)
+        assert cluster.wait_ended("n1") == 0
+        data = cluster.data_dirs["n1"]
+        assert verified(data)["findings"] == []
+        state = data / "partitions" / str(created) / "state"
+        flip(state / "data.mdb", (state / "data.mdb").read_bytes().rindex(b"valuevalue"))
+        found = [each for each in verified(data)["findings"] if each["level"] == "damage"]
+        assert [each["path"] for each in found] == [str(state)]
+
+
 def test_a_removed_segment_is_missed(copy: Path) -> None:
     segments(copy, LOG)[-1].unlink()
     found = verified(copy)
