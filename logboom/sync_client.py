@@ -378,6 +378,7 @@ class SyncClient:
     commit_cursor = _blocking(Client.commit_cursor)
     delete_cursor = _blocking(Client.delete_cursor)
     cursors = _blocking(Client.cursors)
+    cursors_partition = _blocking(Client.cursors_partition)
     status = _blocking(Client.status)
     status_all = _blocking(Client.status_all)
     watermarks = _blocking(Client.watermarks)

@@ -23,7 +23,7 @@ from logboom.cli.cursors import cursor_row
 from logboom.client.reads import watermark_of
 from logboom.errors import InvalidRequest, LogboomError, Unavailable
 from logboom.sync_client import SyncClient
-from logboom.types import lineage_shown
+from logboom.types import CURSORS, lineage_shown
 
 EXIT_UNHEALTHY = 5
 CURSORS_S = 2.0
@@ -228,6 +228,11 @@ def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
     if not yes:
         raise click.UsageError(f"this removes everything in partition {partition}, for good: say --yes")
     with target.connect() as client:
+        if partition == client.cursors_partition():
+            raise InvalidRequest(
+                f"partition {partition} holds the positions of all named consumers (`logboom cursors list`): "
+                "`logboom cursors delete` forgets one"
+            )
         client.destroy_partition(partition)
     print_one({"partition": partition, "state": "destroyed"}, output)
 
@@ -274,6 +279,8 @@ def list_(target: Target, output: str) -> None:
     """Every partition on every node: state machine, state, how far it is."""
     with target.connect() as client:
         machines = client.state_machines()
+        if (cursors := client.cursors_partition(known=True)) is not None:
+            machines[cursors] = CURSORS
         answers = client.status_all()
     rows = [
         {

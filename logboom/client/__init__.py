@@ -119,7 +119,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         return [row[0] for row in self._cluster.partitions if CURSORS not in row[3:]]
 
     async def state_machines(self) -> dict[int, str]:
-        """Ids of all partitions, and the state machine of each."""
+        """Ids of all partitions, but the one for cursors, and the state machine of each."""
         await self.partitions()
         return {row[0]: row[1] for row in self._cluster.partitions if CURSORS not in row[3:]}
 

@@ -223,6 +223,13 @@ class Cursors:
             return []
         return await self._cursors.rows(timeout)
 
+    async def cursors_partition(self, *, known: bool = False, timeout: float | None = None) -> int | None:
+        """Id of the partition that holds them, which ``partitions`` leaves out; None: there is none yet.
+
+        ``known``: as far as this client has heard; else the leader is asked.
+        """
+        return self._cursors.known if known else await self._cursors.where(timeout, create=False)
+
 
 def key_of(name: str, partition_id: int | None) -> bytes:
     """Raises InvalidRequest."""

@@ -146,6 +146,22 @@ def test_cursors_survive_and_show_their_lag(cluster: LocalCluster, boom: SyncCli
     assert said["cursors"] == [{"cursor": "reader", "partition": 1, "position": end, "lag": 3}]
 
 
+def test_the_partition_of_cursors_is_named_and_not_destroyed_for_another(
+    cluster: LocalCluster, boom: SyncClient
+) -> None:
+    boom.commit_cursor("billing", 0, 3)
+    listed = json.loads(
+        CliRunner().invoke(cli, ["partitions", "list", "-o", "json", "--endpoints", cluster.endpoints]).stdout
+    )
+    (where,) = {row["partition"] for row in listed if row["state_machine"] == "cursors"}
+    assert where not in boom.partitions()
+    assert boom.cursors_partition() == where
+    asked = CliRunner().invoke(cli, ["partitions", "destroy", str(where), "--yes", "--endpoints", cluster.endpoints])
+    assert "cursors delete" in str(asked.exception)
+    assert boom.cursor("billing", 0).position() == 3
+    boom.delete_cursor("billing", 0)
+
+
 @pytest.mark.parametrize("retain", ["snapshot.retain_log_bytes", "snapshot.retain_log_ms"])
 def test_what_was_removed_is_said_or_passed_over(tmp_path: Path, retain: str) -> None:
     settings = {
