@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any, Final
 
 import click
@@ -91,6 +92,19 @@ def exit_status(error: LogboomError) -> int:
     return EXIT_SERVER if error.code in SERVER_CODES else EXIT_FAILED
 
 
+def _extra_with(package: str) -> str | None:
+    """The extra of this package that brings another; clients are installed without any."""
+    try:
+        wanted = metadata.requires("logboom") or ()
+    except metadata.PackageNotFoundError:  # not installed: files on the path
+        return None
+    for line in wanted:
+        found = re.match(r"""([\w.-]+).*;.*\bextra == ["']([\w-]+)["']""", line)
+        if found is not None and found[1].replace("-", "_") == package:
+            return found[2]
+    return None
+
+
 def main(args: list[str] | None = None) -> Any:
     """Entry point: typed errors become one line on stderr and an exit status."""
     if os.getpid() == 1:  # alone in a container: the kernel keeps from it what it has no handler for
@@ -114,6 +128,14 @@ def main(args: list[str] | None = None) -> Any:
     except LogboomError as error:
         click.echo(f"logboom: {error} [{error.code}]", err=True)
         sys.exit(exit_status(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        extra = _extra_with(package)
+        if extra is None:
+            raise
+        say = f"{package} is not installed, and this command needs it: pip install 'logboom[{extra}]' [config]"
+        click.echo(f"logboom: {say}", err=True)
+        sys.exit(EXIT_USAGE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"logboom: {where}{error.strerror or error} [io]", err=True)
