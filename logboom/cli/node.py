@@ -52,12 +52,12 @@ def server_module(name: str) -> Any:
 
 
 @click.command(epilog="Example:  logboom local --nodes 3 --partitions 8 --state-machine kv")
-@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 9))
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 9), help="How many, n1 to n9.")
 @click.option("--dir", "directory", type=click.Path(), help="Keep data here (default: temporary, removed at the end).")
-@click.option("--partitions", default=8, show_default=True, type=click.IntRange(1))
-@click.option("--state-machine", default="kv", show_default=True)
+@click.option("--partitions", default=8, show_default=True, type=click.IntRange(1), help="How many to begin with.")
+@click.option("--state-machine", default="kv", show_default=True, help="Of all of them: kv, log, or one of your own.")
 @click.option("--tls", is_flag=True, help="Mutual TLS with a test authority made on the spot.")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def local(
     nodes: int,
     directory: str | None,
@@ -100,8 +100,10 @@ def local(
 
 
 @click.command(epilog="Example:  logboom demo")
-@click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="Use this cluster instead of starting one.")
-@click.option("--tls-dir", envvar="LOGBOOM_TLS_DIR", type=click.Path())
+@click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="Use this cluster, and kill nobody; LOGBOOM_ENDPOINTS.")
+@click.option(
+    "--tls-dir", envvar="LOGBOOM_TLS_DIR", type=click.Path(), help="ca.pem, client.pem and client.key; LOGBOOM_TLS_DIR."
+)
 @click.option("--rows", type=click.IntRange(1), help="Only so many rows.")
 @click.option("--dir", "directory", type=click.Path(), help="Keep the nodes' data here (default: temporary).")
 @click.option("--kill-hook", help="With --endpoints: a command that kills the node whose id it gets, for job 2.")

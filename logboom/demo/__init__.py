@@ -116,6 +116,9 @@ class _Demo:
         if self._cluster is not None:
             with self._stage(f"three nodes, {PARTITIONS} kv partitions, data in {self._cluster.directory}"):
                 self._stack.enter_context(self._cluster)
+        elif self._hook is None:
+            where = f"the cluster at {self._endpoints} (--endpoints, LOGBOOM_ENDPOINTS)"
+            self._console.print(f"{where}: its leader is not killed, so there is no job 2")
         tls = client_context(self._tls) if self._tls else None
         self._client = self._stack.enter_context(SyncClient(self._endpoints, tls=tls, timeout=30.0))
         self._members = self._client.members()

@@ -38,6 +38,8 @@ def test_a_difference_on_one_node_is_exit_status_1(small):
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.count("1 DIFFER") == 3
+    assert f"the cluster at {small.endpoints}" in done.stdout
+    assert "its leader is not killed" in " ".join(done.stdout.split())
     assert "3 values differ" in done.stdout
 
 
