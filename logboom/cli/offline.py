@@ -73,7 +73,7 @@ def inspect() -> None:
 
 
 def _inspector(kind: str, text: str, example: str) -> None:
-    @inspect.command(kind, help=text, epilog=f"Example:  logboom inspect {kind} {example}")
+    @inspect.command(kind, help=text, epilog=f"\b\nExample:\n  logboom inspect {kind} {example}")
     @click.argument("path", type=PATH)
     @output_option
     def command(path: Path, output: str) -> None:

@@ -130,7 +130,7 @@ def scan(
         print_stream(({"key": to_text(k, encoding), "value": shown(v, encoding)} for k, v in entries), output)
 
 
-@click.command(epilog="Examples:  logboom tail -p 3 -f      logboom tail --start-global 100 -o jsonl")
+@click.command(epilog="\b\nExamples:\n  logboom tail -p 3 -f\n  logboom tail --start-global 100 -o jsonl")
 @click.option("-p", "--partition", type=PARTITION, help="One partition; without it, all in global order.")
 @click.option("--start", type=INDEX, default=0, help="First index (with -p); 0: the earliest.")
 @click.option("--start-global", type=INDEX, default=0, help="First global index.")

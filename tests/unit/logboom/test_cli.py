@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -58,6 +59,24 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     result = CliRunner().invoke(cli, [*command, "--help"])
     assert result.exit_code == 0
     assert "xample" in result.output or command in ([], ["partitions"])
+
+
+def test_examples_of_help_are_not_broken_over_lines() -> None:
+    """They are pasted. Of groups' commands, too."""
+
+    def look(command: click.Command, path: list[str]) -> None:
+        shown = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
+        for line in (command.epilog or "").replace("\b", "").splitlines():
+            assert line.strip() in shown
+            assert line.count("logboom ") <= 1
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                look(found, [*path, name])
+
+    look(cli, [])
 
 
 @pytest.mark.parametrize(
