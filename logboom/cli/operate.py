@@ -213,9 +213,15 @@ def create(target: Target, state_machine: str | None, mode: str | None, count: i
 
     Keys are not routed to them (`--by-key`): those stay where they are.
     """
-    with target.connect() as client:
-        made = [client.create_partition(state_machine=state_machine, mode=mode) for _ in range(count)]
-    print_rows([{"partition": partition} for partition in made], output)
+    made = []
+    try:
+        with target.connect() as client:
+            for _ in range(count):
+                partition = client.create_partition(state_machine=state_machine, mode=mode)
+                made.append({"partition": partition})
+    finally:  # those that were made are there, whatever has become of the others
+        if made:
+            print_rows(made, output)
 
 
 @partitions.command(epilog="Example:  logboom partitions destroy 9 --yes")

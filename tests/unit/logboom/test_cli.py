@@ -326,6 +326,23 @@ def test_watermarks_are_shown_once_or_as_they_move(node: FakeNode, capsys, follo
 # -- operating
 
 
+def test_partitions_that_were_made_are_told_when_another_could_not_be(node: FakeNode, capsys) -> None:
+    made = iter((4, 5))
+
+    def answer(session: Session, frame: Frame) -> None:
+        if frame.header["action"] != "create_partition":
+            session.send(frame, Kind.ADMIN_REPLY, {"partitions": [], "key_partitions": 4})
+        elif (partition := next(made, None)) is not None:
+            session.send(frame, Kind.ADMIN_REPLY, {"partition": partition})
+        else:
+            session.fail(frame, BY_CODE["invalid_request"]("there are 6 partitions, and cannot be more"))
+
+    node.answers[Kind.ADMIN] = answer
+    status, out, err = run(capsys, "partitions", "create", "--count", "3", "-o", "json")
+    assert (status, json.loads(out)) == (2, [{"partition": 4}, {"partition": 5}])
+    assert "cannot be more" in err
+
+
 def test_status_when_all_is_well(node: FakeNode, capsys) -> None:
     node.answers[Kind.STATUS] = status_of()
     status, out, err = run(capsys, "status", "-o", "json", "--digests")
