@@ -126,7 +126,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         return "empty"
     if (isinstance(value, int) and field.name.endswith("bytes")) or "_bytes" in field.name:
         for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-            if value % unit == 0:
+            if value and value % unit == 0:
                 return f"`{value}` ({value // unit} {name})"
     return f"`{value}`"
 
