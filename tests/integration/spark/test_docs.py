@@ -1,6 +1,7 @@
-"""The examples of the README and the notebook of docs/spark.md run as they stand, but for the addresses."""
+"""The examples of the README and the notebook of docs/spark.md run as they stand."""
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,33 +14,34 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("s
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 NOTEBOOK = (ROOT / "docs" / "spark.md").read_text().partition("## A notebook")[2]
-ENDPOINTS = "127.0.0.1:7701,127.0.0.1:7702,127.0.0.1:7703"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def small():
+def small(monkeypatch):
     with LocalCluster(nodes=1, partitions=4) as running:
+        monkeypatch.setenv("LOGBOOM_ENDPOINTS", running.endpoints)
         yield running
 
 
 def test_the_client_example(small, capsys):
-    exec(EXAMPLES[0].replace(ENDPOINTS, small.endpoints), {})
+    exec(EXAMPLES[0], {})
     assert capsys.readouterr().out == "b'v' (1,)\n"
 
 
 def test_the_spark_example(spark, small, capsys):
-    exec(EXAMPLES[1].replace(ENDPOINTS, small.endpoints), {"spark": spark})
+    exec(EXAMPLES[1], {"spark": spark})
     shown = capsys.readouterr().out
     assert "|apples|    10|  400|" in shown
     assert "| pears|     2|   90|" in shown
 
 
-def test_the_notebook(spark, small, tmp_path, capsys):
+def test_the_notebook(spark, small, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     cells = re.findall(r"```python\n(.*?)```", NOTEBOOK, re.DOTALL)
-    names = {"spark": spark, "CHECKPOINT": str(tmp_path)}
+    names = {"spark": spark}
     for cell in cells:
-        exec(cell.replace(ENDPOINTS, small.endpoints), names)
+        exec(cell, names)
     names["boom"].close()
     assert capsys.readouterr().out == "10000 events\n10000 read\n100 users, 0 differ\n"
     # The cell of the stream again: nothing new, nothing changed.
