@@ -213,6 +213,9 @@ class _Node:
         return firsts
 
     def _states(self, manifest: Manifest | None, firsts: dict[PartitionId, int], sets: Collection[SetMeta]) -> None:
+        for meta in sets:  # where the journal cannot be read they may know
+            for each in meta.partitions:
+                self._created.setdefault(each.partition_id, each.state_machine)
         wanted: list[tuple[PartitionId, str, Path]] = []
         for partition, first in firsts.items():
             directory = self._path / "partitions" / str(partition) / STATE

@@ -219,6 +219,9 @@ def test_states_of_partitions_that_were_created_are_looked_at(tmp_path: Path, sn
         flip(state / "data.mdb", (state / "data.mdb").read_bytes().rindex(b"valuevalue"))
         found = [each for each in verified(data)["findings"] if each["level"] == "damage"]
         assert [each["path"] for each in found] == [str(state)]
+        if snapshot:
+            in_journal(data)
+            assert str(state) in {each["path"] for each in verified(data)["findings"] if each["level"] == "damage"}
 
 
 def test_a_removed_segment_is_missed(copy: Path) -> None:
