@@ -101,7 +101,7 @@ def _places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBas
     except CorruptData as error:
         if base.empty_ok:
             return Columns(before_index=base.last_index, before_digest=base.digest)
-        raise CorruptData(f"{error}; this node must be rebuilt from a snapshot", path=str(path), offset=0) from error
+        raise CorruptData(f"{error}; this node has to be replaced", path=str(path), offset=0) from error
     return _behind_removed(columns, directory, opened)
 
 

@@ -28,6 +28,10 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 ANEW: Final = 10
 """Times as long: a node that is to go on in the same process may take its time."""
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
+ADVICE: Final = (
+    "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
+    "start` in docs/operating.md"
+)
 
 
 def run(settings: Settings) -> int:
@@ -94,7 +98,10 @@ async def _serve(settings: Settings) -> int:
             await node.start()
         except LogboomError as error:
             say(f"logboom node: {error} [{error.code}]")
-            return EXIT_DAMAGED if isinstance(error, CorruptData) else EXIT_USAGE
+            if not isinstance(error, CorruptData):
+                return EXIT_USAGE
+            say(f"logboom node: {ADVICE.format(settings.node.data_dir)}")
+            return EXIT_DAMAGED
         except InvariantViolated as error:
             _end(error)
         except OSError as error:

@@ -162,7 +162,7 @@ def decode(raw: bytes, *, path: str) -> Manifest:
     except (msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
         raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
     if not whole:
-        raise CorruptData(f"{path} does not match its checksum: restore it, or the node from a peer", path=path)
+        raise CorruptData(f"{path} does not match its checksum: put it back from a copy", path=path)
     if version not in (FORMAT_VERSION, BEFORE_LINEAGE, BEFORE_VOIDS):
         raise IncompatibleVersion(
             f"{path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",

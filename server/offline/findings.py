@@ -12,7 +12,10 @@ from logboom.errors import LogboomError
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, and how many bytes of how many are done."""
-REBUILD: Final = "this node must not go on with it: replace the node, or restore the cluster from a backup"
+REBUILD: Final = (
+    "this node must not go on with it: `logboom members remove` it and take in another one, under another id, or "
+    "restore the cluster from a backup"
+)
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -81,7 +81,7 @@ class TestBase:
         if what == "other":
             base = base._replace(digest=bytes(16))
         disk.kill()
-        with pytest.raises(CorruptData, match="rebuilt from a snapshot") as caught:
+        with pytest.raises(CorruptData, match="has to be replaced") as caught:
             open_log(disk, base)
         assert caught.value.path == str(DIRECTORY / "places")
 

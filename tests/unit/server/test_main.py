@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
+from msgspec import convert
 
 import server.main
 from dispatcher.installing import InstallDue
+from logboom.errors import ConfigError, CorruptData, LogboomError
 from logboom.settings import NodeSettings, Settings
 
 INSTALLS = 3
@@ -77,6 +79,21 @@ class Stopping:
         self.fatal(InstallDue("a snapshot has come"))  # is of no moment any more
         self.fatal(OSError(errno.EIO, "the disk"))
         await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("error", "status"), [(CorruptData("places: damaged"), 4), (ConfigError("x: no"), 2)])
+async def test_what_a_start_cannot_mend_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: LogboomError, status: int
+) -> None:
+    async def start(_: Paper) -> None:
+        raise error
+
+    monkeypatch.setattr(Paper, "start", start)
+    settings = convert({"node": {"data_dir": "/data/n1"}}, Settings)
+    assert await server.main._serve(settings) == status
+    said = capfd.readouterr().err
+    assert error.message in said
+    assert ("logboom verify /data/n1" in said) == (status == 4)
 
 
 async def test_what_must_stop_a_node_does_so_while_it_stops_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
