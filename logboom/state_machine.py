@@ -153,7 +153,8 @@ class Machine(Protocol):
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """Apply in order; before it shows, pass the results to ``seal`` and keep what it returns with the state.
 
-        All or nothing: on an exception no effect may remain.
+        ``seal`` is called once, also for no batches (those of the group were refused, or declared void). All or
+        nothing: on an exception, of ``seal`` too, no effect may remain; the same is tried again later.
         """
         ...
 

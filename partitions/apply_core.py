@@ -6,7 +6,7 @@ off the loop and tells ``Cursor`` what came of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -136,8 +136,25 @@ class ApplyGroup:
             last = batches[-1]
             return Position(last.last_index, last.global_index), self.dedupe.changes()
 
-        self.machine.apply(applied, seal)
+        self._apply(applied, seal)
         return outcomes
+
+    def _apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> None:
+        """Raises ValueError for a machine that does not take, exactly once, what it has to keep with its state."""
+        calls, sealed = 0, 0
+
+        def once(results: Results) -> Sealed:
+            nonlocal calls, sealed
+            calls += 1
+            if calls > 1:
+                raise ValueError("the state machine called seal a second time in one apply")
+            found = seal(results)
+            sealed += 1
+            return found
+
+        self.machine.apply(batches, once)
+        if (calls, sealed) != (1, 1):
+            raise ValueError("the state machine's apply ended without position and meta from seal: it applied nothing")
 
     def _step_over(self, gap: Voided) -> AppliedBatch:
         """A batch that was declared void takes its indices, and has no effect."""
@@ -145,7 +162,7 @@ class ApplyGroup:
         self.dedupe.rollback()
         first, last = PartitionLogIndex(gap.first_index), PartitionLogIndex(gap.last_index)
         position = Position(last, GlobalLogIndex(gap.global_index))
-        self.machine.apply([], lambda _: (position, self.dedupe.changes()))
+        self._apply([], lambda _: (position, self.dedupe.changes()))
         return AppliedBatch(first, last, position.applied_global_index, NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
 
     def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[Decision], list[ApplyBatch]]:

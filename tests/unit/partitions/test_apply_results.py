@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from logboom.errors import Voided
+from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Results, Sealed
+from logboom.types import PartitionLogIndex
+from partitions.apply_core import ApplyGroup
+from partitions.dedupe import Dedupe
 from tests.unit.partitions.worker_world import world
 
 
@@ -42,3 +49,48 @@ def test_others_are_an_error_of_the_machine_and_nothing_is_remembered_of_them(gi
             assert not w.worker.dedupe.changes()
 
         w.run(story)
+
+
+def never(batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
+    return [b"\0"] * len(batches)
+
+
+def twice(batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
+    results = [b"\0"] * len(batches)
+    seal(results)
+    seal(results)
+    return results
+
+
+def in_vain(batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
+    with suppress(ValueError):
+        seal([])
+    return []
+
+
+@pytest.mark.parametrize("apply", [never, twice, in_vain])
+def test_what_is_kept_with_the_state_is_taken_once(apply: Callable[..., Results]) -> None:
+    """All nodes ended where it was not taken at all; taken twice, each batch was answered and remembered twice."""
+    with world() as w:
+
+        async def story() -> None:
+            w.machine.apply = apply  # type: ignore[method-assign]
+            w.commit(3)
+            w.notify()
+            await asyncio.sleep(60)
+            assert (w.worker.applied_index, w.worker.state) == (0, "paused")
+            assert "seal" in w.worker.last_error
+            assert not w.worker.dedupe.changes()
+
+        w.run(story)
+
+
+def test_a_void_is_kept_with_the_state_too() -> None:
+    """A machine that did nothing for no batches was behind its log at the next start, which may begin behind it."""
+    gap = Voided("", first_index=1, last_index=3, global_index=7)
+    log: Any = SimpleNamespace(read_committed=lambda **_: (_ for _ in ()).throw(gap), recent=None)
+    machine: Any = SimpleNamespace(needs_records=True, apply=never)
+    settings = ApplySettings()
+    group = ApplyGroup(log, machine, Dedupe(settings), settings, PartitionLogIndex(0), PartitionLogIndex(3))
+    with pytest.raises(ValueError, match="without position"):
+        group.run()
