@@ -81,7 +81,10 @@ class DurabilityMode(StrEnum):
 
 
 class Status(IntEnum):
-    """What one command did. One byte on the wire, equal on every node."""
+    """What one command did. One byte on the wire, equal on every node.
+
+    State machines of users have others: ``Status(77)`` is named ``OTHER_77``. From 64 on they stay theirs.
+    """
 
     OK = 0
     NOT_FOUND = 1
@@ -96,6 +99,17 @@ class Status(IntEnum):
     """A payload that this state machine cannot read."""
     UNKNOWN_RESULT = 6
     """Applied before, in an attempt whose result is no longer remembered."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Status | None:
+        if type(value) is not int or not 0 <= value <= 255:
+            return None
+        other = int.__new__(cls, value)
+        other._name_, other._value_ = f"OTHER_{value}", value
+        return cls._value2member_map_.setdefault(value, other)  # type: ignore[return-value]
+
+    def __reduce_ex__(self, _: object) -> tuple[type[Status], tuple[int]]:
+        return Status, (self._value_,)  # by name, as Python 3.11 does it, others are not found
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle  # noqa: TID251 - of receipts, as Spark does it
 import socket
 import time
 
@@ -44,6 +45,26 @@ async def test_statuses_that_differ_come_one_by_one() -> None:
         )
         receipt = await boom.submit(0, [Put(b"a", b""), Put(b"b", b"")])
         assert receipt.results == (Status.OK, Status.MISMATCH)
+
+
+async def test_a_state_machine_may_have_statuses_of_its_own() -> None:
+    """The write was ordered and applied, and its client told of an unknown outcome, or of a ValueError."""
+    async with cluster() as [node], Client(node.address) as boom:
+        for count, raw in ((1, b"\x4d"), (2, bytes((0, 255)))):
+            rows = [[0, 1, count, 1, 0, raw]]
+            node.once(Kind.SUBMIT, lambda s, f, r=rows: s.send(f, Kind.SUBMITTED, {"parts": r, "commit_index": 1}))
+            receipt = await boom.submit(0, [Put(b"a", b"")] * count)
+            assert receipt.results == tuple(raw)
+            assert [each.name for each in receipt.results or ()][-1] == f"OTHER_{raw[-1]}"
+
+
+def test_statuses_of_others_are_statuses() -> None:
+    assert Status(77) is Status(77)
+    assert pickle.loads(pickle.dumps(Status(77))) is Status(77)
+    assert [each.value for each in Status] == list(range(7))
+    for none in (256, -1, "77"):
+        with pytest.raises(ValueError, match="not a valid Status"):
+            Status(none)
 
 
 async def test_singles_of_one_turn_travel_as_one_part() -> None:
