@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from dispatcher.requests import field_of
@@ -23,8 +24,13 @@ def state_damaged(backend: Any, partition_id: PartitionId, machine: Machine, err
 
 
 def encode_value(value: Value) -> bytes:
-    """As on the wire: ``b`` + bytes, or ``q``/``d`` + numbers."""
-    return b"b" + value if isinstance(value, bytes) else pack_numbers(value)
+    """As on the wire: ``b`` + bytes, or ``q``/``d`` + numbers. Raises InvalidRequest for what is no value."""
+    if isinstance(value, bytes):
+        return b"b" + value
+    if isinstance(value, tuple):
+        with suppress(InvalidRequest):
+            return pack_numbers(value)
+    raise InvalidRequest(f"the state machine gave {value!r:.40} as a value: they are bytes, or tuples of numbers")
 
 
 def partition_of_header(backend: Any, header: Mapping[str, Any]) -> PartitionId:
@@ -85,6 +91,8 @@ async def get(backend: Any, frame: Frame, deadline: float, *, lone: bool = False
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             raise
+    if len(values) != len(distinct):
+        raise InvalidRequest(f"the state machine gave {len(values)} values for {len(distinct)} keys")
     known = {k: None if v is None else encode_value(v) for k, v in zip(distinct, values, strict=True)}
     size = sum(len(known[k] or b"") for k in keys)
     if size > REPLY_BYTES_MAX:  # a key may be named ten thousand times

@@ -13,11 +13,44 @@ from typing import Any, Final
 from dispatcher import reads
 from dispatcher.requests import field_of
 from logboom.commands import Value
-from logboom.errors import CorruptData, QuotaExceeded
+from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
 from logboom.state_machine import Machine, Position
 
 SCAN_CHUNK: Final = 1_000
+PIECE_BYTES: Final = 1024 * 1024
+"""Of a chunk leave in one frame; a larger entry goes alone."""
 Rows = tuple[list[tuple[bytes, Value]], Position]
+
+
+def rows_of(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> Iterator[Rows]:
+    """What ``machine.scan`` gives, which is called with the first chunk: off the loop. Raises InvalidRequest, too.
+
+    Machines of users go by the number of keys alone: what does not fit into a frame leaves in several.
+    """
+    chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+    try:
+        for rows, position in chunks:
+            for piece in _pieces(rows):
+                yield piece, position
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+
+def _pieces(rows: list[tuple[Any, Any]]) -> Iterator[list[tuple[bytes, Value]]]:
+    first = nbytes = 0
+    for at, (key, value) in enumerate(rows):
+        if not isinstance(key, bytes) or not isinstance(value, bytes | tuple):
+            raise InvalidRequest(
+                f"the state machine gave {key!r:.40} with {value!r:.40}: both are bytes, or the value numbers"
+            )
+        size = len(key) + len(value) * (1 if isinstance(value, bytes) else 8)
+        if nbytes and nbytes + size > PIECE_BYTES:
+            yield rows[first:at]
+            first, nbytes = at, 0
+        nbytes += size
+    yield rows[first:] if first else rows
 
 
 class View:
@@ -76,7 +109,7 @@ class Scans:
         self.open += 1
         try:
             with backend.using(partition_id) as machine:
-                view = View(machine, None, machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK))
+                view = View(machine, None, rows_of(machine, start=start, end=end, limit=limit))
                 try:
                     while (rows := await backend.offload.run(view.more)) is not None:
                         yield reads.entries(*rows)

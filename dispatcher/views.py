@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dispatcher import reads
 from dispatcher.requests import field_of
-from dispatcher.scans import SCAN_CHUNK, Rows, View
+from dispatcher.scans import Rows, View, rows_of
 from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
@@ -131,14 +131,14 @@ class Views:
 
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
     """Off the loop, while nothing is applied."""
-    rest = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+    rest = rows_of(machine, start=start, end=end, limit=limit)
     try:
         return View(machine, next(rest, None), rest)
-    except CorruptData as error:  # for whoever reads it, who knows what to do about it
+    except LogboomError as error:  # for whoever reads it, who knows what to do about it
         return View(machine, None, _raising(error))
 
 
-def _raising(error: CorruptData) -> Iterator[Rows]:
+def _raising(error: LogboomError) -> Iterator[Rows]:
     yield from ()
     raise error
 

@@ -159,13 +159,20 @@ class Machine(Protocol):
         ...
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
-        """Values and the position that they are at, from one consistent view. Raises CorruptData."""
+        """A value (or None) for each key and the position that they are at, from one consistent view.
+
+        A value is bytes or a tuple of numbers. Raises CorruptData, or InvalidRequest for whom it cannot answer; for
+        anything else the client asks again until its deadline.
+        """
         ...
 
     def scan(
         self, *, start: bytes, end: bytes | None, limit: int, chunk: int
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
-        """Keys in [start, end) ascending, all from one view, in chunks of so many keys, or fewer; ``limit`` 0: all."""
+        """Keys in [start, end) ascending, all from one view, in chunks of so many keys, or fewer; ``limit`` 0: all.
+
+        An entry has less than 16 MiB: larger ones cannot be sent.
+        """
         ...
 
     def digest(self) -> tuple[bytes, Position]:
