@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -36,8 +37,12 @@ class Background:
         self._ending: set[asyncio.Task[None]] = set()
         self._calls: set[_Call] = set()
         # A daemon: whoever ends without closing is not waited for.
-        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
+
+    def _run(self) -> None:
+        self.loop.run_forever()
+        self.loop.close()
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future. Raises InvalidRequest when closed."""
@@ -139,6 +144,18 @@ class Background:
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(begin)
 
+    def abandon(self) -> None:
+        """Nobody will call again: ``close``, which nobody waits for. See ``_end_soon`` for where this may be called."""
+
+        async def end() -> None:
+            self.closed = True
+            await _end(self.client)
+            self.loop.stop()
+
+        if self.pid == os.getpid():
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(lambda: self._ending.add(self.loop.create_task(end())))
+
     def close(self) -> None:
         """Close the client, end whatever is still under way, and the thread."""
         with self._lock:
@@ -148,7 +165,6 @@ class Background:
         ending.result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
-        self.loop.close()
         for waiting in list(self._calls):  # it came too late for the loop
             waiting.fail(_closed())
 
@@ -278,11 +294,13 @@ def _iterating(
 class SyncClient:
     """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork.
 
+    A forked child is another producer, whatever ``producer_id`` says: its numbering begins at 0, too.
     Callbacks (``select``, ``on_void``) run on its own thread; calls in there are refused.
+    One that nobody refers to any more is closed.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._make: Callable[[], Client] = lambda: Client(*args, **kwargs)
+        self._args, self._kwargs = args, kwargs
         self._lock = threading.Lock()
         self._pid = 0
         self._running: Background | None = None
@@ -299,12 +317,16 @@ class SyncClient:
             # parent may have held the lock just then. What the parent had is kept, so that nothing closes it here.
             self._lock = threading.Lock()
             self._inherited.append(self._running)
+            if self._pid:  # what a child sends under the parent's numbers counts as sent before
+                self._kwargs = {**self._kwargs, "producer_id": None, "rng": None}
             self._pid, self._running = os.getpid(), None
         with self._lock:
             if self._closed:
                 raise _closed()
             if self._running is None:
-                self._running = Background(self._make())
+                self._running = Background(Client(*self._args, **self._kwargs))
+                self._left = weakref.finalize(self, self._running.abandon)
+                self._left.atexit = False  # whoever ends without closing is not waited for
             return self._running
 
     def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
@@ -328,6 +350,7 @@ class SyncClient:
             self._closed = True
             running, self._running = self._running, None
         if running is not None:
+            self._left.detach()
             running.close()
 
     @property
