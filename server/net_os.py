@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import structlog
 
 from logboom.certs import Tls, current
+from logboom.dialing import connect
 from logboom.errors import ConfigError, LogboomError
 from logboom.wire import PLACE_BYTES, READ_BYTES, Frame, FrameDecoder
 from ports.clock import Clock
@@ -377,7 +378,7 @@ class AsyncioNetwork:
     ) -> Connection:
         """See Network."""
         host, port = split_address(address)
-        coroutine = asyncio.get_running_loop().create_connection(
+        coroutine = connect(
             lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading),
             host,
             port,

@@ -250,6 +250,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, host, port)
 
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return [(None, None, 0, "", (host, port))]
+
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return self.network.bind(protocol_factory, host, port)
 

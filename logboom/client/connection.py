@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
+from logboom.dialing import connect
 from logboom.errors import (
     InvalidRequest,
     LogboomError,
@@ -117,10 +118,9 @@ class NodeConnection(asyncio.BufferedProtocol):
         Raises Unavailable, Unauthenticated, WrongNode, or what the node answered.
         """
         host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
-                _, connection = await loop.create_connection(
+                _, connection = await connect(
                     lambda: cls(address),
                     host.strip("[]"),
                     int(port),
