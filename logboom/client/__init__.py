@@ -56,7 +56,7 @@ class Client(Operations, LogReading, Cursors, Waits):
     writes it, or a context. ``admission_wait`` (seconds) is the default of every submit. ``max_in_flight_bytes``:
     submits beyond it wait for earlier ones to be answered.
     ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
-    One client belongs to one event loop.
+    A client belongs to the event loop that it is first used on.
     """
 
     def __init__(
@@ -91,9 +91,11 @@ class Client(Operations, LogReading, Cursors, Waits):
         await self.close()
 
     async def close(self) -> None:
-        """Give up on what is open and close the connections."""
-        await self._submitter.close()
-        await self._cluster.close()
+        """Give up on what is open and close the connections. Idempotent."""
+        if not self._cluster.is_left:
+            self._cluster.begin()
+            await self._submitter.close()
+            await self._cluster.close()
 
     @property
     def last_seen(self) -> GlobalLogIndex:
@@ -111,10 +113,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         return Token(str(self._cluster.id), self.last_seen, self._cluster.lineage or "")
 
     async def partitions(self) -> list[int]:
-        """Ids of all partitions, but the one for cursors.
-
-        As they were when this client first connected, or last changed or missed one itself.
-        """
+        """Ids of all, but the one for cursors, as this client learned when it first connected, or missed one."""
         await self._cluster.know_partitions(deadline=self._deadline(None))
         return [row[0] for row in self._cluster.partitions if CURSORS not in row[3:]]
 

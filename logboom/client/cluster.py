@@ -7,12 +7,12 @@ import itertools
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
+from logboom.client.home import Home
 from logboom.errors import (
     InvalidRequest,
     LineageMismatch,
@@ -51,7 +51,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     return found
 
 
-class Cluster:
+class Cluster(Home):
     """Shared by everything that a client does."""
 
     def __init__(
@@ -90,16 +90,6 @@ class Cluster:
         self._rng = rng if rng is not None else random.Random()
         self._next = self._rng.randrange(len(self.endpoints))
         self.closed = False
-
-    @cached_property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The one that this client is first used on. Asking for it each time would cost a system call."""
-        return asyncio.get_running_loop()
-
-    @property
-    def now(self) -> float:
-        """The loop's clock, which deadlines are on."""
-        return self.loop.time()
 
     def addresses(self) -> list[str]:
         """Every node that is known of; given endpoints first."""

@@ -293,4 +293,4 @@ class Operations:
         return dict(frame.header["members"])
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._cluster.loop.time() + seconds(self.timeout if timeout is None else timeout)
+        return self._cluster.begin() + seconds(self.timeout if timeout is None else timeout)

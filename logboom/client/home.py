@@ -1,0 +1,40 @@
+"""The event loop that a client lives on: the one that it is first used on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import cached_property
+
+from logboom.errors import InvalidRequest
+
+
+class Home:
+    """See the module."""
+
+    _thread = 0
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Asking for it each time would cost a system call."""
+        self._thread = threading.get_ident()
+        return asyncio.get_running_loop()
+
+    @property
+    def now(self) -> float:
+        """The loop's clock, which deadlines are on."""
+        return self.loop.time()
+
+    def begin(self) -> float:
+        """The same, for a call that begins. Raises InvalidRequest on another loop."""
+        loop = self.loop
+        if threading.get_ident() != self._thread or not loop.is_running():
+            raise InvalidRequest(
+                "this client belongs to the event loop that it was first used on, and this is another: make one on each"
+            )
+        return loop.time()
+
+    @property
+    def is_left(self) -> bool:
+        """The loop is closed, and with it all that was under way."""
+        return "loop" in self.__dict__ and self.loop.is_closed()
