@@ -197,7 +197,7 @@ async def test_what_cannot_be_sent_is_told_at_once_and_blocks_nobody(monkeypatch
         await boom.submit(0, Put(b"b", b""))
 
 
-@pytest.mark.parametrize("header", [{}, {"parts": []}, {"parts": [[0, 1]]}, {"parts": [[0, 1, 1, 1, 0, b"\xff"]]}])
+@pytest.mark.parametrize("header", [{}, {"parts": []}, {"parts": [[0, 1]]}, {"parts": [[0, 1, 1, 1, 0, b"", 7]]}])
 async def test_an_answer_that_is_none(header: dict[str, Any]) -> None:
     def malformed(session: Session, frame: Frame) -> None:
         session.send(frame, Kind.SUBMITTED, header)
