@@ -156,6 +156,8 @@ class PartitionRooms:
             open_state_file=self._world.open_state_file,
         )
         machine.position()
+        for _ in machine.meta():
+            pass
         return machine
 
     def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:

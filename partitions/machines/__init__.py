@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Final, NoReturn
 
 from logboom.errors import ConfigError
 from logboom.settings import ApplySettings
@@ -16,6 +18,8 @@ from ports.state_file import StateFile
 
 BUILT_IN: dict[str, type[Machine]] = {"kv": KvMachine, "log": LogMachine}
 GROUP = "logboom.state_machines"
+NEEDED: Final = ("needs_records", "unsaved_bytes", "position", "meta", "checkpoint", "apply", "dump", "load", "close")
+"""Of an open machine: without any of them its node cannot go on. Without the others, reads fail."""
 
 
 def machine_class(name: str) -> type[Machine]:
@@ -36,7 +40,7 @@ def open_machine(
     found = _registered(name) if name not in BUILT_IN else None
     disk.make_directory(directory)
     if found is not None:
-        return found.open(directory, partition_id, settings)
+        return _whole(name, found.open(directory, partition_id, settings))
     if name == "log":
         return LogMachine(disk, directory / "checkpoint")
     return KvMachine(open_state_file(directory, settings))
@@ -45,6 +49,22 @@ def open_machine(
 def discard(machine: Machine) -> None:
     """Close one whose state nobody needs: those that are built in save nothing then, hence need no room for it."""
     getattr(machine, "discard", machine.close)()
+
+
+def _whole(name: str, machine: Machine) -> Machine:
+    lacking = [each for each in NEEDED if not hasattr(machine, each)]
+    if lacking:
+        with suppress(Exception):  # it cannot be used, whatever it says
+            machine.close()
+        _refuse(name, lacking)
+    return machine
+
+
+def _refuse(name: str, lacking: list[str]) -> NoReturn:
+    raise ConfigError(
+        f"state machine {name!r} has no {' and no '.join(lacking)}: see logboom.state_machine.Machine",
+        path="cluster.state_machine",
+    )
 
 
 def _registered(name: str) -> type[StateMachine]:
@@ -57,8 +77,5 @@ def _registered(name: str) -> type[StateMachine]:
     found: type[StateMachine] = registered[name].load()
     missing = [each for each in ("dump", "load") if not callable(getattr(found, each, None))]
     if missing:
-        raise ConfigError(
-            f"state machine {name!r} has no {' and no '.join(missing)}: see logboom.state_machine.Machine",
-            path="cluster.state_machine",
-        )
+        _refuse(name, missing)
     return found

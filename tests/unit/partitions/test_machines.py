@@ -61,10 +61,14 @@ class FullDisk(OsDisk):
         raise OSError(28, "No space left on device")
 
 
+closed: list[object] = []
+
+
 class Users:
     """Somebody's own machine."""
 
     needs_records = False
+    unsaved_bytes = 0
 
     def __init__(self, *given: Any) -> None:
         self.given = given
@@ -72,8 +76,13 @@ class Users:
     def dump(self) -> Any:
         raise NotImplementedError
 
+    position = meta = checkpoint = apply = dump
+
     def load(self, entries: Any, position: Position) -> None:
         raise NotImplementedError
+
+    def close(self) -> None:
+        closed.append(self)
 
     @classmethod
     def open(cls, directory: Path, partition_id: PartitionId, settings: ApplySettings) -> Users:
@@ -124,6 +133,18 @@ class TestByName:
         with pytest.raises(ConfigError, match="'users' has no load"):
             look("users")
         assert not Path("/nowhere").exists()
+
+    @pytest.mark.usefixtures("users")
+    @pytest.mark.parametrize("name", ["needs_records", "unsaved_bytes", "meta", "checkpoint", "apply", "position"])
+    def test_one_without_which_no_node_goes_on_is_refused_when_it_is_opened(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without `meta` every node ended where the partition was created, and at each start after that."""
+        monkeypatch.delattr(Users, name)
+        closed.clear()
+        with pytest.raises(ConfigError, match=f"'users' has no {name}: see"):
+            opened("users", tmp_path)
+        assert len(closed) == 1
 
 
 class TestLogCheckpoint:
