@@ -256,7 +256,7 @@ class Snapshotting:
         """What was captured of its state is still needed: its machine must not be closed."""
         return self._gathering is not None and partition_id in self._gathering.dumps
 
-    def _abandon(self, gathering: _Gathering, why: str) -> None:
+    def _abandon(self, gathering: _Gathering, why: str, error: BaseException | None = None) -> None:
         for partition_id in gathering.missing:
             if partition_id in self._workers:
                 self._workers[partition_id].drop_cut()
@@ -265,7 +265,8 @@ class Snapshotting:
         if self._closed:
             return
         self.failed += 1
-        log.error("snapshot_failed", global_index=gathering.global_index, error=why)
+        where = None if isinstance(error, LogboomError | OSError) else error
+        log.error("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
         self._fail(Unavailable(f"the snapshot failed: {why}", retry_after=1.0))
 
     def _write(self, gathering: _Gathering) -> SetMeta:
@@ -325,7 +326,7 @@ class Snapshotting:
             return
         if meta is None:
             # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.
-            self._abandon(gathering, repr(error))
+            self._abandon(gathering, repr(error), error)
             return
         gathering.end()
         self._gathering = None

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from logboom.errors import Voided
+from logboom.errors import Unavailable, Voided
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Results, Sealed
 from logboom.types import PartitionLogIndex
@@ -94,3 +95,19 @@ def test_a_void_is_kept_with_the_state_too() -> None:
     group = ApplyGroup(log, machine, Dedupe(settings), settings, PartitionLogIndex(0), PartitionLogIndex(3))
     with pytest.raises(ValueError, match="without position"):
         group.run()
+
+
+@pytest.mark.parametrize("error", [KeyError("balance"), Unavailable("not now")])
+def test_the_log_says_once_where_a_machine_failed(error: Exception) -> None:
+    """It said KeyError('balance') eight times, and nowhere in which line."""
+    with world() as w, capture_logs() as logs:
+
+        async def story() -> None:
+            w.machine.failures = [error] * 3
+            w.commit(3)
+            w.notify()
+            await asyncio.sleep(60)
+            where = [each["exc_info"] for each in logs if each["event"] == "apply_failed"]
+            assert where == [error if isinstance(error, KeyError) else None, None, None]
+
+        w.run(story)
