@@ -152,8 +152,7 @@ class Client(Operations, LogReading, Cursors, Waits):
         A node that is overloaded refuses at once, and the client tries again until ``timeout``. With
         ``admission_wait`` (seconds) the node keeps the request in a queue for so long, in which its turn comes sooner.
 
-        ``traceparent`` (W3C Trace Context) says which span asks, to a node that traces. Without it, it is
-        OpenTelemetry's current span, if your program uses that and the span is sampled.
+        ``traceparent`` (W3C): which span asks, for nodes that trace; else OpenTelemetry's current one, if sampled.
         """
         traceparent = tracing.parent(traceparent)
         alone = isinstance(commands, SUBMITTABLE) or not isinstance(commands, Sequence)
@@ -213,7 +212,8 @@ class Client(Operations, LogReading, Cursors, Waits):
         Keys go to the partitions that the cluster began with, however many are created or destroyed later: a key
         always has the same one. If that was destroyed, PartitionDestroyed.
         """
-        count = await self.key_partitions()
+        deadline = self._deadline(timeout)
+        count = await self.key_partitions(timeout=timeout)
         by_partition: dict[int, list[Record]] = {}
         for command in commands:
             record = checked(command)
@@ -222,8 +222,9 @@ class Client(Operations, LogReading, Cursors, Waits):
             by_partition.setdefault(partition_of(record.key, count), []).append(record)
         if not by_partition:
             raise InvalidRequest("no commands given")
+        left = max(0.0, deadline - self._cluster.now)
         return await self.submit_many(
-            by_partition, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
+            by_partition, wait=wait, timeout=left, admission_wait=admission_wait, traceparent=traceparent
         )
 
     async def submit_blocks(

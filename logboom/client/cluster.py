@@ -359,7 +359,7 @@ class Cluster(Home):
         attempts = Attempts(self, deadline=deadline, writes=writes)
         refreshed = isinstance(failed, NoSuchPartition)
         if isinstance(failed, NoSuchPartition):
-            failed = await self._unknown(failed, refreshed=False)
+            failed = await self._unknown(failed, refreshed=False, deadline=deadline)
         while True:
             if failed is not None and (pause := attempts.failed(failed)):
                 await asyncio.sleep(pause)
@@ -372,10 +372,10 @@ class Cluster(Home):
             except TimeoutError:
                 raise attempts.too_late(sent=sent) from failed
             except LogboomError as error:
-                failed = (
-                    error if not isinstance(error, NoSuchPartition) else await self._unknown(error, refreshed=refreshed)
-                )
-                refreshed |= isinstance(error, NoSuchPartition)
+                failed = error
+                if isinstance(error, NoSuchPartition):
+                    failed = await self._unknown(error, refreshed=refreshed, deadline=deadline)
+                    refreshed = True
 
     async def meet(self, *, deadline: float) -> None:
         """Have a node say, once, what this cluster takes. Raises what ``any`` raises, when the deadline has passed."""
@@ -403,13 +403,13 @@ class Cluster(Home):
                 expected=self.lineage,
             )
 
-    async def _unknown(self, error: NoSuchPartition, *, refreshed: bool) -> LogboomError:
+    async def _unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> LogboomError:
         """What to make of it: a node may not have heard yet of a partition that was just created."""
         if isinstance(error, PartitionDestroyed):
             return error
         if not refreshed:
             try:
-                async with asyncio.timeout(CONNECT_S):
+                async with asyncio.timeout_at(min(deadline, self.now + CONNECT_S)):
                     await self.refresh_partitions(await self.leader())
             except (LogboomError, TimeoutError):
                 return error

@@ -61,9 +61,9 @@ class Operations:
         """The cluster was restored since: what this client has seen is of another history, and a new one is needed."""
         return self._cluster.superseded
 
-    async def key_partitions(self) -> int:
+    async def key_partitions(self, *, timeout: float | None = None) -> int:
         """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
-        await self._cluster.know_partitions(deadline=self._deadline(None))
+        await self._cluster.know_partitions(deadline=self._deadline(timeout))
         return self._cluster.key_partitions
 
     async def members(self) -> dict[str, str]:

@@ -169,9 +169,9 @@ class Waits:
 
     # -- inside
 
-    async def _index_at(self, when: datetime, deadline: float) -> GlobalLogIndex:
-        if when.tzinfo is None:
-            raise InvalidRequest(f"{when} has no time zone")
+    async def _index_at(self, when: Any, deadline: float) -> GlobalLogIndex:
+        if not isinstance(when, datetime) or when.tzinfo is None:
+            raise InvalidRequest(f"a time is a datetime with a time zone, not {when!r}")
         timestamp_ms = max(0, int(when.timestamp() * 1000) + 1)
 
         async def ask(connection: NodeConnection) -> Frame:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from logboom import Add, Client, Put, Record, RecordBlock
+from logboom.client.cluster import CONNECT_S
 from logboom.client.log_batches import LogBatch
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge, Unavailable
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NoSuchPartition, RecordTooLarge, Unavailable
 from logboom.types import MIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, cluster, silent, until
@@ -290,3 +291,22 @@ async def test_a_scan_that_is_refused_again_and_again_has_one_connection_of_its_
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         assert most <= 3, "the shared one, that of this attempt, and perhaps the one that is just being closed"
+
+
+class TestTimeouts:
+    """Of a call hold for all that it does. (A client of a minute: what goes by that is seen.)"""
+
+    async def test_keys_are_routed_within_it(self) -> None:
+        async with Client(nobody(), timeout=60) as boom, asyncio.timeout(20):
+            with pytest.raises(Unavailable):
+                await boom.submit_by_key([Put(b"k", b"v")], timeout=0.1)
+
+    async def test_a_second_look_at_the_partitions_is_taken_within_it(self) -> None:
+        async with cluster() as [node], Client(node.address, timeout=60) as boom:
+            await boom.submit(0, Put(b"k", b"v"))
+            node.answers[Kind.GET] = lambda s, f: s.fail(f, NoSuchPartition("9 of 4", partition_id=9))
+            node.answers[Kind.ADMIN] = silent
+            began = time.monotonic()
+            with pytest.raises(NoSuchPartition):
+                await boom.get(9, b"k", timeout=0.1)
+            assert time.monotonic() - began < CONNECT_S
