@@ -115,7 +115,7 @@ class Status(IntEnum):
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where one partition's share of a request landed.
 
-    ``duplicate`` counts the leading records that an earlier attempt had already
+    ``duplicate`` counts the records that an earlier attempt had already
     applied; they took no effect again. ``results`` is None below level ``applied``.
     """
 

@@ -15,7 +15,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.cursors import Cursors
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
-from logboom.client.parts import Part, check_partition, checked
+from logboom.client.parts import Part, check_partition, checked, checked_producer
 from logboom.client.reads import AtLeast, Reader, ViewEntry
 from logboom.client.streams import close
 from logboom.client.submits import Submitter
@@ -71,12 +71,12 @@ class Client(Operations, LogReading, Cursors, Waits):
         max_in_flight_bytes: int = 64 * MIB,
         rng: random.Random | None = None,
     ) -> None:
-        """Raises InvalidRequest for bad endpoints or a producer id that is not 16 bytes, ConfigError for TLS files.
+        """Raises InvalidRequest for bad endpoints or a bad producer id, ConfigError for TLS files.
 
         A ``producer_id`` of one's own must never have been used before: numbering begins at 0.
         """
         random_bytes = os.urandom if rng is None else rng.randbytes
-        self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else _producer(producer_id)
+        self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else checked_producer(producer_id)
         self.timeout = timeout
         self.admission_wait = admission_wait
         context = tls if tls is None or isinstance(tls, ssl.SSLContext) else renewed_client(os.fspath(tls))
@@ -285,7 +285,7 @@ class Client(Operations, LogReading, Cursors, Waits):
             Part(partition_id, sequence, block),
             wait=level,
             deadline=deadline,
-            producer_id=_producer(producer_id),
+            producer_id=checked_producer(producer_id),
             epoch=epoch,
             dense=dense,
             line=line,
@@ -442,9 +442,3 @@ class Client(Operations, LogReading, Cursors, Waits):
             node=node,
             deadline=self._deadline(timeout),
         )
-
-
-def _producer(given: Any) -> bytes:
-    if not isinstance(given, bytes) or len(given) != PRODUCER_ID_BYTES:
-        raise InvalidRequest(f"producer_id must be {PRODUCER_ID_BYTES} bytes, not {given!r}")
-    return given

@@ -12,7 +12,16 @@ from typing import Any, Final
 from logboom.commands import Command, to_record
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge
 from logboom.records import KEY_BYTES_MAX, RecordBlock
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Receipt, Record, Status
+from logboom.types import (
+    NO_PRODUCER,
+    PRODUCER_ID_BYTES,
+    GlobalLogIndex,
+    PartitionId,
+    PartitionLogIndex,
+    Receipt,
+    Record,
+    Status,
+)
 
 RECORD_OVERHEAD: Final = 16
 PARTITION_ID_MAX: Final = (1 << 32) - 1
@@ -116,6 +125,15 @@ def check_partition(partition_id: Any) -> None:
     """Raises InvalidRequest for what cannot be a partition's id; which there are the nodes know."""
     if type(partition_id) is not int or not 0 <= partition_id <= PARTITION_ID_MAX:
         raise InvalidRequest(f"a partition's id is an int from 0 to {PARTITION_ID_MAX}, not {partition_id!r}")
+
+
+def checked_producer(given: Any) -> bytes:
+    """Raises InvalidRequest for what is no producer's id."""
+    if not isinstance(given, bytes) or len(given) != PRODUCER_ID_BYTES:
+        raise InvalidRequest(f"producer_id must be {PRODUCER_ID_BYTES} bytes, not {given!r}")
+    if given == NO_PRODUCER:
+        raise InvalidRequest("a producer_id of zeros is nobody's: what is sent twice would take effect twice")
+    return given
 
 
 def checked(command: Command | Record) -> Record:

@@ -310,3 +310,13 @@ class TestTimeouts:
             with pytest.raises(NoSuchPartition):
                 await boom.get(9, b"k", timeout=0.1)
             assert time.monotonic() - began < CONNECT_S
+
+
+async def test_a_producer_of_zeros_is_refused() -> None:
+    """Nodes take it for nobody's: what was sent again, by the client itself too, was applied again."""
+    with pytest.raises(InvalidRequest, match="zeros"):
+        Client(nobody(), producer_id=bytes(16))
+    async with cluster() as [node], Client(node.address) as boom:
+        with pytest.raises(InvalidRequest, match="zeros"):
+            await boom.submit(0, Put(b"k", b"v"), producer_id=bytes(16), sequence=0)
+        assert not node.of(Kind.SUBMIT)
