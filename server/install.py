@@ -74,7 +74,7 @@ def install_logs(meta: SetMeta, *, disk: Disk, journal: Journal, directory_of: C
 
 
 def restore_state(store: SnapshotStore, meta: SetMeta, partition_id: PartitionId, machine: Machine) -> None:
-    """Fill a machine that lags behind the set, or is empty. Raises CorruptData."""
+    """Fill a machine that lags behind the set, or is empty. Raises CorruptData, ValueError where it took nothing."""
     section = section_of(meta, partition_id)
     position = Position(PartitionLogIndex(section.applied_index), GlobalLogIndex(section.applied_global_index))
     if machine.position() == position:
@@ -84,6 +84,8 @@ def restore_state(store: SnapshotStore, meta: SetMeta, partition_id: PartitionId
         machine.load(read_section(file, section), position)
     finally:
         file.close()
+    if machine.position() != position:  # a user's: what is applied to it next would be what it has, or lacks, already
+        raise ValueError(f"the state machine is at {machine.position()} after load: it was given a dump of {position}")
     log.info("state_restored", partition=partition_id, global_index=meta.global_index, applied=position.applied_index)
 
 
