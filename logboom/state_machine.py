@@ -1,12 +1,16 @@
-"""The interface of a partition's state machine, for built-in ones and for yours.
+"""The interface of a partition's state machine, for built-in ones and for yours (docs/state-machines.md has one).
 
 Register a class under the entry point group ``logboom.state_machines``; its name there is
 what ``cluster.state_machine`` in the configuration says.
 
 Rules: ``apply`` is deterministic (no clock, no randomness, no I/O beyond its own state), takes
 whole batches so that it can be vectorised, and saves state, position and the opaque
-``meta`` entries in ONE transaction. All methods are called off the event loop, ``apply``
-from one thread at a time, reads concurrently with it. A class that says ``applies_in_memory = True``
+``meta`` entries in ONE transaction.
+
+``apply``, ``get``, ``scan``, ``digest``, ``dump`` and ``checkpoint`` are called on threads, now this one, now that:
+``apply`` on one at a time, reads and ``checkpoint`` beside it. ``open``, ``load``, ``close``, ``position`` and ``meta``
+may be called on the event loop, too, at a start and an end or when a partition is opened; ``unsaved_bytes`` is read
+there all the time: it is at hand. A class that says ``applies_in_memory = True``
 promises that ``apply`` waits for no disk: it may be called with a few commands on the loop itself.
 
 A machine may have ``get_at_once(keys)``: ``get`` that waits for nobody (None: it would have to), and seldom for a
@@ -145,8 +149,9 @@ class Machine(Protocol):
     def checkpoint(self) -> None:
         """Save what is applied: state, position and meta in one transaction, as of one moment.
 
-        Called beside ``apply`` when ``unsaved_bytes`` has grown, and tried again if it raises. What was
-        not saved is applied again from the log after a crash, with the same effects.
+        Called beside ``apply`` when ``unsaved_bytes`` has grown, and, whatever that says, twice before the log forgets
+        what is applied: then no power loss undoes it any more. Tried again if it raises. What was not saved is applied
+        again from the log after a crash, with the same effects.
         """
         ...
 
