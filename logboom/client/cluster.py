@@ -132,7 +132,7 @@ class Cluster(Home):
             if self.closed:
                 raise InvalidRequest(CLOSED) from None  # by ``close``: whoever waits for this was not cancelled
             raise
-        except (Unavailable, LineageMismatch):
+        except LogboomError:
             pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
             pause = min(pause, DOWN_MAX_S)
             self._down[address] = (self.now + pause * (0.5 + self._rng.random()), pause)

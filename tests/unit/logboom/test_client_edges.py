@@ -13,7 +13,15 @@ import pytest
 from logboom import Add, Client, Put, Record, RecordBlock
 from logboom.client.cluster import CONNECT_S
 from logboom.client.log_batches import LogBatch
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NoSuchPartition, RecordTooLarge, Unavailable
+from logboom.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    LogboomError,
+    NoSuchPartition,
+    RecordTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
 from logboom.types import MIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, cluster, silent, until
@@ -320,3 +328,15 @@ async def test_a_producer_of_zeros_is_refused() -> None:
         with pytest.raises(InvalidRequest, match="zeros"):
             await boom.submit(0, Put(b"k", b"v"), producer_id=bytes(16), sequence=0)
         assert not node.of(Kind.SUBMIT)
+
+
+async def test_a_node_that_refuses_us_is_not_asked_again_at_every_turn() -> None:
+    """One that did not answer was left alone for a while; one that did not take our certificate was not."""
+    async with cluster(2) as [node, other]:
+        other.answers[Kind.HELLO] = lambda s, f: s.fail(f, Unauthenticated("not you"))
+        node.answers[Kind.STATUS] = lambda s, f: s.send(f, Kind.STATUS_REPLY, {})
+        async with Client([node.address, other.address]) as boom:
+            for _ in range(50):
+                await boom.status()
+                await asyncio.sleep(0.002)
+        assert len(other.of(Kind.HELLO)) <= 4
