@@ -107,6 +107,8 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.nodes = [f"n{k + 1}" for k in range(nodes)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._told: set[str] = set()
+        """Nodes that a signal may have ended: nobody has to wonder why they did."""
         self._removed = False
         self._leashes: dict[str, int] = {}
         """Our ends of their stdins."""
@@ -260,6 +262,7 @@ class LocalCluster:
         root = str(self.sources.get(node, Path(__file__).resolve().parent.parent))
         paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
         environment.update(self._environment, PYTHONPATH=os.pathsep.join(paths))
+        self._told.discard(node)
         self._unleash(node)
         stdin, self._leashes[node] = os.pipe()
         try:
@@ -300,7 +303,8 @@ class LocalCluster:
                         return
                 except LogboomError:
                     states = []
-                dead = [n for n, p in self._processes.items() if p.poll() not in (None, -signal.SIGKILL)]
+                ended = {n for n, p in self._processes.items() if p.poll() not in (None, -signal.SIGKILL)}
+                dead = sorted(ended - self._told)
                 if dead or time.monotonic() > deadline:
                     node = dead[0] if dead else (running or self.nodes)[0]
                     raise Unavailable(f"{node} did not start; the end of its log:\n{self._log_end(node)}")
@@ -328,6 +332,8 @@ class LocalCluster:
     def kill(self, node: str, number: int = signal.SIGKILL) -> None:
         """Send a signal; with SIGKILL, wait until the process is gone."""
         process = self._processes[node]
+        if number not in (signal.SIGSTOP, signal.SIGCONT):
+            self._told.add(node)
         process.send_signal(number)
         if number == signal.SIGKILL:
             process.wait()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from logboom import Add, Client, Put, Status
-from logboom.errors import ConfigError, InvalidRequest, LogboomError
+from logboom.errors import ConfigError, InvalidRequest, LogboomError, Unavailable
 from logboom.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,6 +130,17 @@ def test_a_node_that_is_started_again_lives_on() -> None:
             cluster.restart("n1")
             cluster.wait_serving()
             assert boom.get(0, b"k") == b"v"
+
+
+def test_a_node_that_was_told_to_end_is_not_waited_for() -> None:
+    """Where it took longer than two seconds until the others served, it was said not to have started."""
+    with LocalCluster(nodes=2, partitions=1) as cluster:
+        cluster.kill("n1", signal.SIGTERM)
+        cluster.wait_ended("n1")
+        cluster.restart("n2")
+        with pytest.raises(Unavailable, match="n2 did not start"):  # alone it is no majority
+            cluster.wait_serving(timeout=3)
+        cluster.start()
 
 
 def test_stop_and_start_again(tmp_path: Path) -> None:
