@@ -13,8 +13,8 @@ from logboom.errors import LogboomError
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, and how many bytes of how many are done."""
 REBUILD: Final = (
-    "this node must not go on with it: `logboom members remove` it and take in another one, under another id, or "
-    "restore the cluster from a backup"
+    "this node must not go on with it: where the other voters are a majority of themselves, move its directory away, "
+    "start it with an empty one, and it begins anew; else restore the cluster from a backup"
 )
 
 
