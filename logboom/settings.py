@@ -98,6 +98,10 @@ class NodeSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`debug`, `info`, `warning` or `error`."""
     log_format: str = "auto"
     """``json``, ``console`` or ``auto`` (console on a terminal)."""
+    log_queue_bytes: int = 4 * MIB
+    """Log lines that wait for whoever reads stderr; more are lost, and counted: nobody waits for a log."""
+    log_drain_ms: int = 1_000
+    """At its end a node waits so long, at most, until they are read."""
 
 
 class RaftSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,33 +1,23 @@
 """Logging: structlog to stderr, as JSON lines or for people. What libraries log goes the same way.
 
-Nobody may be there to read it, or its disk may be full: that is no reason for a node to end.
+Nobody may be there to read it, or its disk may be full: that is no reason for a node to end, nor to wait.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import logging
 import os
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
-STDERR: Final = 2
+from logboom.settings import NodeSettings
+from server.log_lines import STDERR, Lines
 
-
-class Stderr:
-    """As a stream, unbuffered. What cannot be written is dropped: a log line never raises."""
-
-    def write(self, text: str) -> int:
-        """All of it, or as much as is taken."""
-        left = memoryview(text.encode("utf-8", "backslashreplace"))
-        with contextlib.suppress(OSError):
-            while left:
-                left = left[os.write(STDERR, left) :]
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
+_LINES: Final = Lines()
+_USUAL: Final = NodeSettings()
+_drain_s = 0.0
 
 
 def keep_standard_streams() -> None:
@@ -41,12 +31,38 @@ def keep_standard_streams() -> None:
 
 def say(line: str) -> None:
     """To whoever has started the node: one line on stderr."""
-    Stderr().write(f"{line}\n")
+    _LINES.write(f"{line}\n")
 
 
-def configure(*, level: str, form: str, node: str = "") -> None:
-    """``form``: json, console, or auto (console on a terminal). ``node``: on every line."""
-    stream: TextIO = Stderr()  # type: ignore[assignment]  # as much of one as is used
+def lost() -> int:
+    """Lines that could not be written, or that nobody has read in time, since the start."""
+    return _LINES.lost
+
+
+def ending() -> None:
+    """What is logged from now on are the last words: there is room for them."""
+    _LINES.ending()
+
+
+def drain() -> None:
+    """Until what has been logged is written; ``node.log_drain_ms`` at most."""
+    _LINES.drain(_drain_s)
+
+
+def configure(
+    *,
+    level: str,
+    form: str,
+    node: str = "",
+    queue_bytes: int = _USUAL.log_queue_bytes,
+    drain_s: float = _USUAL.log_drain_ms / 1000,
+) -> None:
+    """``form``: json, console, or auto (console on a terminal). ``node``: on every line.
+
+    ``queue_bytes``, ``drain_s``: see NodeSettings.
+    """
+    global _drain_s
+    stream = cast(TextIO, _LINES)  # as much of one as is used
     console = form == "console" or (form == "auto" and os.isatty(STDERR))
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
 
@@ -63,6 +79,17 @@ def configure(*, level: str, form: str, node: str = "") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
+
+    def told(lost: int) -> str:
+        event: Any = {"event": "log_lines_lost", "lines": lost}
+        for step in (*shared, renderer):
+            event = step(None, "warning", event)
+        return f"{event}\n"
+
+    _LINES.queue_bytes, _LINES.told, _drain_s = queue_bytes, told, drain_s
+    _LINES.start()
+    atexit.unregister(drain)
+    atexit.register(drain)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(least),

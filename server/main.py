@@ -19,7 +19,7 @@ from dispatcher.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
-from server.logs import configure, keep_standard_streams, say
+from server.logs import configure, drain, ending, keep_standard_streams, say
 from server.node import Node
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,13 @@ ADVICE: Final = (
 def run(settings: Settings) -> int:
     """The exit status: 0 after a clean stop, 2 for configuration, 4 for damage, 5 when the node had to stop itself."""
     keep_standard_streams()
-    configure(level=settings.node.log_level, form=settings.node.log_format, node=settings.node.id)
+    configure(
+        level=settings.node.log_level,
+        form=settings.node.log_format,
+        node=settings.node.id,
+        queue_bytes=settings.node.log_queue_bytes,
+        drain_s=settings.node.log_drain_ms / 1000,
+    )
     _raise_open_files()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
     gc.set_threshold(50_000, 20, 20)
@@ -143,7 +149,9 @@ async def _close(node: Node, most_ms: int) -> None:
 
 def _end(reason: BaseException) -> NoReturn:
     """Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how."""
+    ending()
     log.critical("stopping", error=repr(reason), exc_info=reason)
+    drain()
     os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
 
 

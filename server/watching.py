@@ -81,6 +81,7 @@ class Watching:
             client_traffic=self.clients,
             peer_traffic=self.peers,
             fsyncs=world.fsyncs,
+            log_lines_lost=world.log_lines_lost,
             spans=self._exported,
             installs=self.installs,
         )

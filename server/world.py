@@ -20,6 +20,7 @@ from ports.net import Network
 from ports.offload import Offload
 from ports.rng import Rng
 from ports.state_file import StateFile
+from server import logs
 from server.clock_os import OsClock
 from server.disk_os import OsDisk
 from server.http_os import OsHttp
@@ -64,6 +65,8 @@ class World:
     """A thread of its own, by name, for what must hold up nothing else."""
     fsyncs: Callable[[], dict[str, Counted]] = dict
     """How long syncs took, by kind of file, if somebody counts."""
+    log_lines_lost: Callable[[], int] = int
+    """Since the process began; of a world that counts them."""
 
 
 def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None]) -> World:
@@ -86,6 +89,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         http=OsHttp(on_fatal=fatal),
         background=lambda name: ThreadOffload(workers=1, name=name),
         fsyncs=disk.syncs.snapshot,
+        log_lines_lost=logs.lost,
         resident_bytes=_resident_bytes,
     )
 

@@ -43,6 +43,8 @@ class Watched:
     peer_traffic: Traffic
     fsyncs: Callable[[], dict[str, Counted]]
     """By kind of file; of a world that counts them."""
+    log_lines_lost: Callable[[], int]
+    """Of this process."""
     spans: Callable[[], tuple[int, int]]
     """Exported, and dropped."""
     installs: int
@@ -153,6 +155,7 @@ def _node(watched: Watched, sample: Sample) -> None:
             ("uptime_seconds", watched.clock.monotonic() - service.started),
             ("recovered", backend.recovery.over),
             ("installs_total", watched.installs),
+            ("log_lines_lost_total", watched.log_lines_lost()),
         )
     )
 
