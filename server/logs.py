@@ -20,6 +20,20 @@ _USUAL: Final = NodeSettings()
 _drain_s = 0.0
 
 
+class _Logger:
+    """Without a lock, which structlog's own hold while they write.
+
+    The collector may run there, find a task whose error nobody has looked at, and log that: the thread would wait for
+    itself.
+    """
+
+    def msg(self, line: str) -> None:
+        """At whatever level."""
+        _LINES.write(f"{line}\n")
+
+    debug = info = warning = error = critical = msg
+
+
 def keep_standard_streams() -> None:
     """A process that was started without one of them would give its number to the next file, a journal perhaps."""
     for number in range(STDERR + 1):
@@ -93,7 +107,7 @@ def configure(
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=lambda *_: _Logger(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stream)

@@ -97,3 +97,22 @@ def test_nothing_comes_of_a_line_that_cannot_be_written(gone: str) -> None:
         check=True,
     )
     assert result.stdout == "done True\n"
+
+
+def test_what_the_collector_finds_while_a_line_is_written_is_logged_too() -> None:
+    """A task whose error nobody has looked at, say."""
+    code = (
+        "import gc\n"
+        "from server import logs\n"
+        "class Lost:\n"
+        "    def __init__(self): self.me = self\n"
+        "    def __del__(self): log.error('lost')\n"
+        "write = logs._LINES.write\n"
+        "def interrupted(text):\n"
+        "    gc.collect()\n"
+        "    return write(text)\n"
+        "logs._LINES.write = interrupted\n"
+        "Lost()\n"
+        "log.info('line')"
+    )
+    assert [row["event"] for row in parsed(logged(code))] == ["lost", "line"]
