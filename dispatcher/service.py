@@ -39,6 +39,7 @@ from logboom.settings import Settings
 from logboom.types import PartitionId
 from logboom.wire import FLAG_MORE, PROTOCOL_VERSION, REPLY_BYTES_MAX, Buffer, Frame, Kind, encode, shown
 from ports.net import Connection
+from ports.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +59,7 @@ class ClientService:
         self.settings = settings
         self.tracer = tracer
         self.counts = SessionCounts()
+        self.seldom = Seldom(backend.clock)
         self.sessions: dict[Session, None] = {}
         """In the order in which they came: what is done to each is done in an order that can be repeated."""
         self.started = backend.clock.monotonic()
@@ -315,8 +317,9 @@ class Session:
             await work(frame)  # begun here: whoever is cancelled before leaves no coroutine that nobody awaited
         except LogboomError as error:
             self.fail(request_id, error)
-        except Exception as error:
-            log.error("request_failed", remote=self.remote, request_id=request_id, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            about = {"remote": self.remote, "request_id": request_id}
+            self._service.seldom.say(log.error, "request_failed", **about, exc_info=error)
             self.fail(request_id, Unavailable(f"the node failed to answer: {type(error).__name__}"))
 
     def _timeout(self, header: dict[str, Any]) -> float:

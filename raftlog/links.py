@@ -24,6 +24,7 @@ from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
 from ports.rng import Rng
+from ports.seldom import Seldom
 from ports.timers import wait
 from raftlog.configuration import Configuration
 from raftlog.directories import Directories
@@ -110,6 +111,7 @@ class Links:
         self.drop = drop
         self.adopt = adopt
         self.directories = directories
+        self.seldom = Seldom(clock)
         self.strangers: set[NodeId] = set()
         """Members that were refused for their history."""
         self.links: dict[NodeId, _Link] = {}
@@ -408,7 +410,7 @@ class _Link:
             peer = self.links.check_hello(frame.header, self)
             self.links.introduced(peer, frame.header)
         except LogboomError as error:
-            log.warning("peer_refused", error=str(error), code=error.code)
+            self.links.seldom.say(log.warning, "peer_refused", error=str(error), code=error.code)
             if error.fields.get("gone") or isinstance(error, LineageMismatch):
                 self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
                 self.connection.close()

@@ -13,7 +13,9 @@ from logboom.certs import Tls
 from logboom.errors import ConfigError
 from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
+from ports.seldom import Seldom
 from server.accepting import Port
+from server.clock_os import OsClock
 from server.http_requests import REASONS, HttpRefused, RequestDecoder
 from server.net_os import split_address
 
@@ -106,8 +108,8 @@ class _Connection(asyncio.Protocol):
             self._server.fatal(error)
             self.abort()
             return
-        except Exception as error:  # whatever it is, it is not worth more than this answer
-            log.error("http_failed", path=request.path, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not worth more than this answer
+            self._server.seldom.say(log.error, "http_failed", path=request.path, exc_info=error)
             response = HttpResponse.text(500, "the node failed to answer; its log says why")
         if self._over or self._transport is None:
             return
@@ -178,6 +180,7 @@ class OsHttpListener:
 
     def __init__(self, respond: Respond, limits: HttpLimits, fatal: Callable[[BaseException], None]) -> None:
         self.respond = respond
+        self.seldom = Seldom(OsClock())
         self.fatal = fatal
         self.limits = limits
         self.connections: dict[_Connection, None] = {}

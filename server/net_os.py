@@ -21,6 +21,7 @@ from logboom.wire import PLACE_BYTES, READ_BYTES, Frame, FrameDecoder
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
+from ports.seldom import Seldom
 from server.accepting import CLOSE_S, Port
 
 log = structlog.get_logger(__name__)
@@ -40,8 +41,10 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         fatal: Callable[[BaseException], None],
         registry: dict[AsyncioConnection, None],
         reading: Reading,
+        seldom: Seldom,
     ) -> None:
         self._handler = handler
+        self._seldom = seldom
         self._limits = limits
         self._fatal = fatal
         self._registry = registry
@@ -94,9 +97,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._fatal(error)
             self._cut(error)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is logged
             if not isinstance(error, LogboomError):
-                log.error("connection_handler_failed", remote=self._remote, exc_info=error)
+                self._seldom.say(log.error, "connection_handler_failed", remote=self._remote, exc_info=error)
             self._cut(error)
             return
         self._limits.traffic.frames_in += frames
@@ -182,7 +185,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
         if self._buffered() > 2 * self._limits.send_buffer_bytes:
-            log.warning("slow_reader_cut", remote=self._remote, bytes=self._buffered())
+            self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=self._buffered())
             self._limits.traffic.cut += 1
             self.abort()
 
@@ -269,7 +272,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _too_slow(self, what: str) -> None:
-        log.warning("connection_too_slow", remote=self._remote, to=what)
+        self._seldom.say(log.warning, "connection_too_slow", remote=self._remote, to=what)
         self._cut(TimeoutError(f"{self._remote} took too long to {what}"))
 
     def _cut(self, error: BaseException) -> None:
@@ -292,8 +295,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             call()
         except InvariantViolated as error:
             self._fatal(error)
-        except Exception as error:
-            log.error("connection_handler_failed", remote=self._remote, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._seldom.say(log.error, "connection_handler_failed", remote=self._remote, exc_info=error)
             self.abort()
 
 
@@ -339,7 +342,7 @@ class AsyncioNetwork:
         port: type[Port] = Port,
     ) -> None:
         """``port``: of another kind where connections are not the system's."""
-        self._clock = clock
+        self._seldom = Seldom(clock)
         self._fatal = on_fatal
         self._reading = Reading() if reading is None else reading
         self._port = port
@@ -360,7 +363,7 @@ class AsyncioNetwork:
             limits.traffic.refused += 1
 
         bound = self._port(
-            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading),
+            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading, self._seldom),
             connections=connections,
             connections_max=limits.connections_max,
             tls=tls,
@@ -379,7 +382,7 @@ class AsyncioNetwork:
         """See Network."""
         host, port = split_address(address)
         coroutine = connect(
-            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading),
+            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading, self._seldom),
             host,
             port,
             ssl=current(tls),
