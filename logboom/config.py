@@ -36,12 +36,14 @@ PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
 HTTP: Final = ("http_address", "probe_address")
 SECTIONS: Final = (
     "node", "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
+    "tls",
 )  # fmt: skip
 """Of numbers that are above zero, or may be zero."""
 SCANS_MAX: Final = 256
 """A state's file has room for twice as many who look at it."""
 MAY_BE_ZERO: Final = frozenset(
     (
+        "warn_days",
         "slow_ms",
         "stalled_ms",
         "chronic_ms",

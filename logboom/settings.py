@@ -400,6 +400,8 @@ class TlsSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     directory: str = ""
     """Where the files are. They may be replaced while the node runs: new connections use the new ones."""
+    warn_days: int = 30
+    """From so many days before one of its certificates ends a node says so once a day, 0: never."""
 
 
 class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

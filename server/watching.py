@@ -15,6 +15,7 @@ from logboom.types import NodeId
 from partitions.apply_counts import ApplyCounts
 from ports.http import HttpLimits
 from ports.net import Listener, Traffic
+from server.certificates import Certificates
 from server.metrics.sample import Watched
 from server.operators import Operators
 from server.spans import Export, SpanFile, SpanPost, SpanQueue
@@ -36,6 +37,9 @@ class Watching:
         """Times that this process has made the node anew."""
         self.operators: Operators | None = None
         self._listeners: list[Listener] = []
+        self._certificates = Certificates(
+            settings.tls.directory, node_id, warn_days=settings.tls.warn_days, clock=world.clock
+        )
         self._spans = self._span_queue()
 
     def _span_queue(self) -> SpanQueue | None:
@@ -68,6 +72,7 @@ class Watching:
     async def start(self, backend: Backend, service: ClientService, applied: ApplyCounts) -> None:
         """Listen, where there is an address. Raises ConfigError."""
         settings, world = self._settings, self._world
+        self._certificates.start()
         http_address, probe_address = settings.node.http_address, settings.node.probe_address
         if not (http_address or probe_address) or world.http is None or world.background is None:
             return
@@ -81,6 +86,7 @@ class Watching:
             client_traffic=self.clients,
             peer_traffic=self.peers,
             fsyncs=world.fsyncs,
+            certificates=lambda: self._certificates.ends,
             log_lines_lost=world.log_lines_lost,
             spans=self._exported,
             installs=self.installs,
@@ -110,6 +116,7 @@ class Watching:
 
     async def close(self) -> None:
         """Last of all: what is asked meanwhile is answered."""
+        self._certificates.stop()
         for listener in self._listeners:
             await listener.close()
         if self.operators is not None:

@@ -71,6 +71,9 @@ OTHERS: Final = (
             Metric("recovered", "gauge", "1: watermarks of all partitions may be shown after the last start"),
             Metric("event_loop_lag_seconds", "histogram", "How late timers of the event loop fire, four a second"),
             Metric("installs_total", "counter", "Times that this process made the node anew from a snapshot"),
+            Metric(
+                "certificate_ends_seconds", "gauge", "Seconds since 1970 at which the file's first one ends", ("file",)
+            ),
             Metric("log_lines_lost_total", "counter", "Log lines that nobody has read in time, or that no disk took"),
         ),
     ),

@@ -43,6 +43,8 @@ class Watched:
     peer_traffic: Traffic
     fsyncs: Callable[[], dict[str, Counted]]
     """By kind of file; of a world that counts them."""
+    certificates: Callable[[], dict[str, float]]
+    """When those of each file end."""
     log_lines_lost: Callable[[], int]
     """Of this process."""
     spans: Callable[[], tuple[int, int]]
@@ -150,6 +152,8 @@ def _partition(
 def _node(watched: Watched, sample: Sample) -> None:
     backend, service = watched.backend, watched.service
     sample.put("build_info", 1, service.version, watched.node_id, backend.cluster.id)
+    for file, ends in watched.certificates().items():
+        sample.put("certificate_ends_seconds", ends, file)
     sample.put_all(
         (
             ("uptime_seconds", watched.clock.monotonic() - service.started),

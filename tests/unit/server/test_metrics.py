@@ -35,9 +35,9 @@ SPECIFIED = (
     "global_applied_index",
 )
 ONLY_ONCE_THERE = {
-    # Nothing to tell without a peer, an error, or somebody who asks.
+    # Nothing to tell without a peer, an error, certificates, or somebody who asks.
     "link_up", "link_queued_bytes", "link_connects_total", "follower_lag_entries", "follower_feed",
-    "request_errors_total", "http_requests_total",
+    "request_errors_total", "http_requests_total", "certificate_ends_seconds",
 }  # fmt: skip
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
