@@ -26,6 +26,9 @@ INDEX_MAX: Final = 1 << 62
 """What nodes take; so for ids of partitions."""
 PARTITION_MAX: Final = (1 << 32) - 1
 DURATION_S_MAX: Final = 366 * 86_400.0
+HEADING: Final = 5
+TEXT_COLUMN: Final = 12
+"""Columns of a table that does not fit are no narrower: what a heading, and a text, is folded to."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
 _PARTITIONS: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
@@ -262,23 +265,45 @@ def _table(rows: list[Row], title: str) -> None:
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     numeric = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
-    if on_terminal(sys.stdout):
-        from rich import box
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-        for name, right in zip(names, numeric, strict=True):
-            table.add_column(name, justify="right" if right else "left", overflow="fold")
-        for line in cells:
-            table.add_row(*map(escape, line))
-        Console().print(table)
+    if on_terminal(sys.stdout) and _framed(names, cells, numeric, title):
         return
     widths = [max(len(line[k]) for line in [names, *cells]) for k in range(len(names))]
     for line in [names, *cells]:
         columns = zip(line, widths, numeric, strict=True)
         click.echo("  ".join(f"{c:>{w}}" if right else f"{c:<{w}}" for c, w, right in columns).rstrip())
+
+
+def _framed(names: list[str], cells: list[list[str]], numeric: list[bool], title: str) -> bool:
+    """As wide as the terminal. Headings and long texts are folded, numbers never; False: there is no room."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    room = console.width - 3 * len(names) - 1
+    longest = [max(len(line[k]) for line in cells) for k in range(len(names))]
+    folded = sum(max(len(name), most) for name, most in zip(names, longest, strict=True)) > room
+    least = [
+        max(most, min(len(name), HEADING)) if right else min(max(len(name), most), TEXT_COLUMN)
+        for name, most, right in zip(names, longest, numeric, strict=True)
+    ]
+    if folded and sum(least) > room:
+        return False
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for name, right, width in zip(names, numeric, least, strict=True):
+        fixed = width if folded and right else None
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            overflow="fold",
+            width=fixed,
+            min_width=width if folded else None,
+        )
+    for line in cells:
+        table.add_row(*map(escape, line))
+    console.print(table)
+    return True
 
 
 def watermark_row(mark: Watermark) -> dict[str, Any]:
