@@ -214,7 +214,9 @@ def _live(updates: Iterator[WatermarkUpdate]) -> None:
     with Live(auto_refresh=False) as live:
         for update in updates:
             rows = [watermark_row(mark) for mark in update.watermarks]
-            table = Table(*rows[0], box=box.SIMPLE_HEAD, title=_headline(update), title_justify="left")
+            table = Table(
+                *(rows[0] if rows else ()), box=box.SIMPLE_HEAD, title=_headline(update), title_justify="left"
+            )
             for row in rows:
                 table.add_row(*map(str, row.values()))
             live.update(table, refresh=True)
