@@ -27,6 +27,7 @@ from logboom.types import CURSORS, lineage_shown
 
 EXIT_UNHEALTHY = 5
 CURSORS_S = 2.0
+PROBLEMS_SHOWN = 10
 Answers = Mapping[str, dict[str, Any] | LogboomError]
 
 
@@ -69,7 +70,7 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
     if away and not sick:
         talk(f"logboom: {', '.join(away)} cannot be reached; the others are a majority and go on without")
     if sick:
-        talk(f"logboom: unhealthy: {'; '.join(sick)}")
+        talk(f"logboom: unhealthy: {summed_up(sick)}")
         sys.exit(EXIT_UNHEALTHY)
 
 
@@ -160,8 +161,9 @@ def void_rows(answers: Answers) -> list[dict[str, Any]]:
 
 
 def problems(answers: Answers) -> list[str]:
-    """What an operator should look at, one line each; empty: healthy."""
-    found = []
+    """What an operator should look at, one line each, the worst first; empty: healthy."""
+    found: list[str] = []
+    still: list[str] = []
     reached = [answer for answer in answers.values() if not isinstance(answer, LogboomError)]
     away = sorted(name for name, answer in answers.items() if isinstance(answer, LogboomError))
     rejoining = sorted(answer["node"] for answer in reached if answer.get("role") == "rejoining")
@@ -170,12 +172,14 @@ def problems(answers: Answers) -> list[str]:
         why = [f"{', '.join(away)} cannot be reached"] if away else []
         why += [f"{', '.join(rejoining)} gives no vote"] if rejoining else []
         found.append(f"no majority: {'; '.join(why)}")
+    if not any(answer["leader"] for answer in reached):
+        found.append("no node leads")
     for answer in reached:
         if answer["node"] in rejoining:
             found.append(f"{answer['node']} has lost its journal, and waits to be taken back by the leader")
         elif not answer["recovered"]:
             found.append(f"{answer['node']} is still recovering")
-        found += [
+        still += [
             f"partition {row[0]} on {answer['node']} is {row[6]}" for row in answer["partitions"] if row[6] != "running"
         ]
         found += [
@@ -184,9 +188,13 @@ def problems(answers: Answers) -> list[str]:
             for row in answer.get("lost", ())
         ]
         found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
-    if not any(answer["leader"] for answer in reached):
-        found.append("no node leads")
-    return found
+    return found + still
+
+
+def summed_up(found: Sequence[str]) -> str:
+    """In one line. All of them are in the JSON."""
+    more = [f"and {len(found) - PROBLEMS_SHOWN} more"] if len(found) > PROBLEMS_SHOWN else []
+    return "; ".join([*found[:PROBLEMS_SHOWN], *more])
 
 
 def _voters(reached: Sequence[Mapping[str, Any]]) -> set[str]:
