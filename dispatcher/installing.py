@@ -27,6 +27,7 @@ from partitions.log import PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
+from ports.seldom import Seldom
 from ports.timers import wait
 from raftlog.lifecycle import Kind as PartitionKind
 from raftlog.links import Links
@@ -113,6 +114,7 @@ class Installing:
         self._payloads = payloads
         self._links = links
         self._clock = clock
+        self._seldom = Seldom(clock.monotonic)
         self._offload = offload
         self._poke = poke
         self._raft_index = raft_index
@@ -187,7 +189,7 @@ class Installing:
 
     async def _run(self, global_index: GlobalLogIndex) -> None:
         self.begun += 1
-        log.info("snapshot_fetch_begins", global_index=global_index, source=self._from)
+        self._seldom.say(log.info, "snapshot_fetch_begins", global_index=global_index, source=self._from)
         try:
             meta = await self._fetch_set(global_index)
             jobs: list[Callable[[], None]] = []
@@ -200,7 +202,7 @@ class Installing:
             await self._offload.run(lambda: self._ready(global_index))
         except LogboomError as error:
             self.failed += 1
-            log.warning("snapshot_fetch_failed", global_index=global_index, error=str(error))
+            self._seldom.say(log.warning, "snapshot_fetch_failed", global_index=global_index, error=str(error))
             for store in self._filled:  # they go on as they were, with what they have
                 store.follow(PartitionLogIndex(0), NO_DIGEST)
             self._filled.clear()

@@ -59,7 +59,7 @@ class ClientService:
         self.settings = settings
         self.tracer = tracer
         self.counts = SessionCounts()
-        self.seldom = Seldom(backend.clock)
+        self.seldom = Seldom(backend.clock.monotonic)
         self.sessions: dict[Session, None] = {}
         """In the order in which they came: what is done to each is done in an order that can be repeated."""
         self.started = backend.clock.monotonic()

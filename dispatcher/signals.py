@@ -16,6 +16,7 @@ from logboom.settings import AdmissionSettings
 from logboom.signals import GROUP, NodeView, Reading, Signal
 from logboom.types import PartitionId
 from ports.offload import Offload
+from ports.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
@@ -185,6 +186,7 @@ class Signals:
         self._offload = offload
         self._eased = eased
         self._told = told
+        self._seldom = Seldom(lambda: asyncio.get_running_loop().time())
         self._next = PartitionId(0)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -212,12 +214,12 @@ class Signals:
             return
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
         if said is None:
-            log.error("signals_failed", error=repr(error))
+            self._seldom.say(log.error, "signals_failed", error=repr(error))
             return
         self.looks += 1
         for name, why in said.failed.items():
             self.failures[name] += 1
-            log.warning("signal_failed", signal=name, error=why)
+            self._seldom.say(log.warning, "signal_failed", signal=name, error=why)
         eased = self._admission.judge(None, said.node)
         for partition_id, verdict in said.partitions.items():
             eased |= self._admission.judge(PartitionId(partition_id), verdict)

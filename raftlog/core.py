@@ -365,7 +365,7 @@ class RaftLog:
 
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""
-        log.info("link_up", peer=peer)
+        self.links.seldom.say(log.info, "link_up", peer=peer)
         self.members.roster.link_up(peer)
         self.engine.connected(peer, up=True)
         if self._leading_term is not None:

@@ -152,7 +152,7 @@ class Feeds:
                 if not isinstance(error, (CorruptData, OSError, *REMOVED)):
                     raise error or RuntimeError("reading payload failed")
                 # Tried again with the next turn. A copy that is damaged goes to the follower when we have it back.
-                log.error("catch_up_read_failed", peer=peer, error=str(error))
+                self._links.seldom.say(log.error, "catch_up_read_failed", peer=peer, error=str(error))
                 if isinstance(error, DamagedPayload):
                     self._damaged(error.route)
                 return

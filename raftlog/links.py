@@ -111,7 +111,7 @@ class Links:
         self.drop = drop
         self.adopt = adopt
         self.directories = directories
-        self.seldom = Seldom(clock)
+        self.seldom = Seldom(clock.monotonic)
         self.strangers: set[NodeId] = set()
         """Members that were refused for their history."""
         self.links: dict[NodeId, _Link] = {}
@@ -400,7 +400,7 @@ class _Link:
             try:
                 self.links.events.link_frame(self.peer, frame)
             except LogboomError as error:
-                log.warning("link_cut", peer=self.peer, error=str(error), code=error.code)
+                self.links.seldom.say(log.warning, "link_cut", peer=self.peer, error=str(error), code=error.code)
                 self.connection.abort()
 
     def _introduce(self, frame: Frame) -> None:
@@ -444,5 +444,6 @@ class _Link:
         self.settled.set()
         if self.peer is not None and self.links.links.get(self.peer) is self:
             del self.links.links[self.peer]
-            log.info("link_down", peer=self.peer, error=str(error) if error else None)
+            why = str(error) if error else None
+            self.links.seldom.say(log.info, "link_down", peer=self.peer, error=why)
             self.links.events.link_down(self.peer)

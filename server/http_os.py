@@ -180,7 +180,7 @@ class OsHttpListener:
 
     def __init__(self, respond: Respond, limits: HttpLimits, fatal: Callable[[BaseException], None]) -> None:
         self.respond = respond
-        self.seldom = Seldom(OsClock())
+        self.seldom = Seldom(OsClock().monotonic)
         self.fatal = fatal
         self.limits = limits
         self.connections: dict[_Connection, None] = {}

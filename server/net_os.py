@@ -342,7 +342,7 @@ class AsyncioNetwork:
         port: type[Port] = Port,
     ) -> None:
         """``port``: of another kind where connections are not the system's."""
-        self._seldom = Seldom(clock)
+        self._seldom = Seldom(clock.monotonic)
         self._fatal = on_fatal
         self._reading = Reading() if reading is None else reading
         self._port = port

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.payloads import PartitionPayloads
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, PartitionDestroyed
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
+from ports.seldom import LINES, Seldom
 from raftlog.entry import ROUTE, Route, pack_routes
 from raftlog.feed import Feeds
 from raftlog.journal import Journal
@@ -47,6 +49,7 @@ def journal_of(*routes: Route) -> Journal:
 class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[Kind, dict[str, Any]]] = []
+        self.seldom = Seldom(lambda: 0.0)
 
     def send(self, _: NodeId, kind: Kind, header: dict[str, Any], __: list[Any]) -> bool:
         self.sent.append((kind, header))
@@ -119,3 +122,29 @@ def test_a_feed_outlives_what_is_removed_while_it_reads(payloads: PartitionPaylo
     feeds.rewind(PEER, held=1)
     feeds.pump(term=1, settled=True)
     assert (feeds.state(PEER), feeds.sendable(PEER), wire.sent) == ("catching_up", 1, [])
+
+
+def test_what_a_feed_cannot_read_for_days_is_said_now_and_then(payloads: PartitionPayloads) -> None:
+    """It is tried again with each turn of the loop."""
+    wire, tries = Wire(), list[Route]()
+
+    def read(each: Route) -> bytes:
+        tries.append(each)
+        raise OSError(5, "Input/output error")
+
+    payloads.read = read  # type: ignore[method-assign]
+    feeds = Feeds(
+        peers=[PEER],
+        journal=journal_of(route(NOT_YET)),
+        payloads=payloads,
+        links=wire,  # type: ignore[arg-type]
+        offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
+        advanced=lambda _: None,
+        damaged=lambda _: None,
+    )
+    feeds.rewind(PEER, held=1)
+    with capture_logs() as lines:
+        for _ in range(100):
+            feeds.pump(term=1, settled=True)
+    assert len(tries) == 100
+    assert [line["event"] for line in lines] == ["catch_up_read_failed"] * LINES

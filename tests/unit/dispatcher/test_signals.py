@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher import signals
 from dispatcher.admission import Admission
@@ -17,6 +18,7 @@ from logboom.errors import ConfigError, Overloaded, PartitionFrozen, Unavailable
 from logboom.settings import AdmissionSettings
 from logboom.signals import NodeView, PartitionView, Reading
 from logboom.types import PartitionId
+from ports.seldom import LINES
 
 A, B = PARTITIONS = [PartitionId(0), PartitionId(1)]
 MIB = 1 << 20
@@ -269,3 +271,20 @@ class TestPolling:
         polled.signals.close()
         polled.answer()
         assert polled.admission.gate().verdict is None
+
+    async def test_one_that_fails_for_days_is_said_now_and_then_and_always_counted(self) -> None:
+        class Broken:
+            scope = "node"
+
+            def read(self, _: NodeView) -> float:
+                raise RuntimeError("no")
+
+        polled = Polled(1, broken=Broken())
+        polled.signals.start()
+        with capture_logs() as lines:
+            for _ in range(2 * LINES):
+                await polled.again()
+                polled.answer()
+        polled.signals.close()
+        assert polled.signals.failures == {"broken": 2 * LINES}
+        assert [line["event"] for line in lines] == ["signal_failed"] * LINES
