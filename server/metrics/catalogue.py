@@ -184,7 +184,9 @@ OTHERS: Final = (
         "Snapshots and compaction",
         (
             Metric("snapshot_global_index", "gauge", "Where the newest complete set was cut"),
-            Metric("snapshot_age_seconds", "gauge", "Since it was complete, by the wall clock"),
+            Metric(
+                "snapshot_age_seconds", "gauge", "Since it was complete, by the wall clock; none while there is no set"
+            ),
             Metric("snapshot_bytes", "gauge", "Its states"),
             Metric("snapshot_sets", "gauge", "Sets on the disk"),
             Metric("snapshot_under_way", "gauge", "1: one is being taken"),

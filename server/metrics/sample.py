@@ -271,11 +271,11 @@ def _snapshots(watched: Watched, sample: Sample) -> None:
     snapshots = watched.backend.snapshots
     taking, fetched, compaction = snapshots.taking, snapshots.installing.progress, snapshots.compaction
     newest = snapshots.store.newest
-    age_ms = 0 if newest is None else max(0, watched.clock.wall_ms() - newest.created_ms)
+    if newest is not None:
+        sample.put("snapshot_age_seconds", max(0, watched.clock.wall_ms() - newest.created_ms) / 1000)
     sample.put_all(
         (
             ("snapshot_global_index", 0 if newest is None else newest.global_index),
-            ("snapshot_age_seconds", age_ms / 1000),
             ("snapshot_bytes", 0 if newest is None else newest.states_bytes),
             ("snapshot_sets", len(snapshots.store.sets())),
             ("snapshot_under_way", taking.progress() is not None),

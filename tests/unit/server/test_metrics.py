@@ -35,9 +35,10 @@ SPECIFIED = (
     "global_applied_index",
 )
 ONLY_ONCE_THERE = {
-    # Nothing to tell without a peer, an error, certificates, or somebody who asks.
+    # Nothing to tell without a peer, an error, certificates, a snapshot, or somebody who asks.
     "link_up", "link_queued_bytes", "link_connects_total", "follower_lag_entries", "follower_feed",
     "request_errors_total", "http_requests_total", "certificate_ends_seconds",
+    "snapshot_age_seconds",
 }  # fmt: skip
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -208,6 +209,7 @@ async def test_a_backlog_shows_in_operations_bytes_and_age(tmp_path: Path) -> No
 
 async def test_snapshots_and_saved_states_show(tmp_path: Path) -> None:
     async with watched(tmp_path, snapshot__keep=2) as it:
+        assert not (await scrape(it)).get(PREFIX + "snapshot_age_seconds")  # 0 would say that there is a new one
         for number in range(3):
             await it.boom.submit(0, Put(b"k", bytes(1000)))
             await it.boom.create_snapshot()
