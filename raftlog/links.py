@@ -354,6 +354,7 @@ class Links:
             for link in list(self.links.values()):
                 if now - link.heard > SILENT_S:
                     log.warning("link_silent", peer=link.peer, seconds=round(now - link.heard, 1))
+                    self.limits.traffic.cut += 1
                     link.connection.abort()
                 elif not link.connection.congested:
                     link.connection.send(encode(Kind.PING, {}))
@@ -401,6 +402,7 @@ class _Link:
                 self.links.events.link_frame(self.peer, frame)
             except LogboomError as error:
                 self.links.seldom.say(log.warning, "link_cut", peer=self.peer, error=str(error), code=error.code)
+                self.links.limits.traffic.cut += 1
                 self.connection.abort()
 
     def _introduce(self, frame: Frame) -> None:

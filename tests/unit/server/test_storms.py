@@ -10,7 +10,7 @@ from logboom.errors import ProtocolError
 from logboom.wire import Kind, encode
 from ports.seldom import LINES
 from tests.unit.server.net_world import Raw, serving, until
-from tests.unit.server.test_net_peers import HELLO, linked
+from tests.unit.server.test_net_peers import HELLO, Events, linked, links_of
 
 MANY = 60
 
@@ -47,21 +47,35 @@ async def test_strangers_at_the_port_for_other_nodes() -> None:
     assert 0 < sum(line["event"] == "peer_refused" for line in lines) <= LINES
 
 
+MEMBER = {**HELLO, "lineage": "", "members": [0, 1, ["n1", "n2", "n9"]], "rejoining": False, "features": []}
+
+
+def unknown(*_: object) -> None:
+    raise ProtocolError("this node knows no such frame")
+
+
 async def test_a_member_whose_frames_nobody_knows() -> None:
     """One of a later release, say: it comes again at once, for days."""
-    hello = {**HELLO, "lineage": "", "members": [0, 1, ["n1", "n2", "n9"]], "rejoining": False, "features": []}
-
-    def unknown(*_: object) -> None:
-        raise ProtocolError("this node knows no such frame")
-
     with capture_logs() as lines:
         async with linked() as (address, events):
             events.link_frame = unknown  # type: ignore[method-assign]
             for number in range(MANY):
                 member = await Raw().connect(address)
-                await member.say(*encode(Kind.PEER_HELLO, hello), *encode(Kind.PROGRESS, {}))
+                await member.say(*encode(Kind.PEER_HELLO, MEMBER), *encode(Kind.PROGRESS, {}))
                 await member.ended()
                 member.close()
                 await until(lambda number=number: len(events.ups) >= 2 * number + 2)
     for event in ("link_cut", "link_down"):
         assert 0 < sum(line["event"] == event for line in lines) <= LINES
+
+
+async def test_a_link_that_is_cut_counts_as_cut() -> None:
+    events = Events()
+    events.link_frame = unknown  # type: ignore[method-assign]
+    links = links_of("n9", events)
+    member = await Raw().connect(await links.start("127.0.0.1:0"))
+    await member.say(*encode(Kind.PEER_HELLO, MEMBER), *encode(Kind.PROGRESS, {}))
+    await member.ended()
+    member.close()
+    assert links.limits.traffic.cut == 1
+    await links.close()
