@@ -70,7 +70,11 @@ class Operators:
         if page is None:
             response = HttpResponse.text(404, f"there are: {' '.join(pages)}")
         else:
-            response = await page(request)
+            try:
+                response = await page(request)
+            except Exception:  # is answered with that
+                self._asked[request.path, 500] += 1
+                raise
         self._asked[request.path if page is not None else "other", response.status] += 1
         return response
 

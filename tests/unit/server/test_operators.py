@@ -137,3 +137,13 @@ def test_the_page_reads_only_what_the_status_has(tmp_path: Path) -> None:
 
     read = set(re.findall(r"\bs\.([a-z_]+)", PAGE.decode()))
     assert read <= asyncio.run(fields())
+
+
+async def test_a_page_that_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(tmp_path) as it:
+        with monkeypatch.context() as patched:
+            patched.setattr(it.node.service, "status", None)
+            with pytest.raises(TypeError):  # the server makes 500 of it
+                await it.get("/status")
+        text = (await it.get("/metrics")).body.decode()
+    assert 'logboom_http_requests_total{path="/status",status="500"} 1.0' in text
