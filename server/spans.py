@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
@@ -20,6 +23,7 @@ log = structlog.get_logger(__name__)
 FLUSH_S: Final = 1.0
 BATCH: Final = 512
 POST_S: Final = 3.0
+"""For a connection to be made; and for all of a batch to be sent and answered over it."""
 CLOSE_S: Final = 5.0
 """For what is under way and what is left, when the node stops. A collector may take for ever, byte by byte."""
 KIND_INTERNAL, KIND_SERVER = 1, 2
@@ -164,16 +168,54 @@ class SpanPost:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
+        self._opener: Any = None
 
     def __call__(self, raw: bytes) -> None:
         """Raises OSError."""
         import urllib.request  # a node without a collector starts sooner
 
+        opener = self._opener = self._opener or _opener()
         request = urllib.request.Request(  # noqa: S310 - the configuration says http or https, nothing else
             self._endpoint, data=raw, headers={"Content-Type": "application/json"}, method="POST"
         )
         try:
-            with urllib.request.urlopen(request, timeout=POST_S) as answer:  # noqa: S310 - the same
+            with opener.open(request, timeout=POST_S) as answer:
                 answer.read(1024)
         except HTTPException as error:
             raise OSError(f"{self._endpoint} does not speak HTTP: {error!r}") from error
+
+
+def _opener() -> Any:
+    """urllib's, with an end to each connection: its own bound is for each read, and a byte now and then goes on."""
+    from http.client import HTTPConnection, HTTPSConnection
+    from urllib.request import HTTPHandler, HTTPSHandler, build_opener
+
+    def ended(connection: HTTPConnection) -> None:
+        end = threading.Timer(POST_S, _shut, (connection.sock,))
+        end.daemon = True
+        end.start()
+
+    class Plain(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            ended(self)
+
+    class Secure(HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            ended(self)
+
+    class PlainHandler(HTTPHandler):
+        def http_open(self, req: Any) -> Any:
+            return self.do_open(Plain, req)
+
+    class SecureHandler(HTTPSHandler):
+        def https_open(self, req: Any) -> Any:
+            return self.do_open(Secure, req)
+
+    return build_opener(PlainHandler, SecureHandler)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is over already
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own would be no end to a read that is under way

@@ -166,6 +166,33 @@ async def test_a_collector_that_speaks_something_else_is_a_failure_like_any_othe
     assert (spans.exported, spans.dropped) == (0, 1)
 
 
+async def test_a_collector_that_answers_byte_by_byte_does_not_keep_a_node_from_stopping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.spans.POST_S", 0.3)
+    hung_up = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            taken, _ = listener.accept()
+            with taken:
+                taken.sendall(b"HTTP/1.1 ")
+                try:
+                    for _ in range(150):
+                        taken.sendall(b"x")
+                        hung_up.wait(0.1)
+                except OSError:
+                    hung_up.set()
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        async with queue(SpanPost(f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces")) as spans:
+            spans.emit(ROOT)
+        thread.join(30)
+    assert hung_up.is_set()
+    assert (spans.exported, spans.dropped) == (0, 1)
+
+
 async def test_one_export_that_fails_takes_nothing_from_the_other_and_lets_a_node_stop() -> None:
     got: list[bytes] = []
 
