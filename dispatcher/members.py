@@ -29,7 +29,6 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
         if header.get("leader") is True and not backend.raft.engine.is_leader:
             raise NotLeader("this node does not lead", leader=backend.leader_address())
         return {"members": members(backend)}
-    log.info("admin", action=action, member=header.get("id"))
     try:
         if action == "transfer":
             to = field_of(header, "id", str, "") if header.get("id") is not None else ""
@@ -38,6 +37,7 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
             await _change(backend, str(action), header, deadline)
     except NotLeader as error:
         raise NotLeader(error.message, leader=backend.leader_address()) from None
+    log.info("admin", action=action, member=header.get("id"))  # only now: before it may be anything, of any size
     return {"members": members(backend)}
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher import members
 from logboom.errors import InvalidRequest, NotLeader
@@ -44,3 +45,10 @@ async def test_nor_does_one_that_was_replaced_and_has_not_heard_of_it(action: st
 async def test_a_leader_refuses_whom_it_does_not_know(action: str) -> None:
     with pytest.raises(InvalidRequest, match="n3 is not a member"):
         await members.act(backend("n1", "n2"), {"action": action, "id": "n3"}, 1.0)
+
+
+@pytest.mark.parametrize("member", ["n" * 60_000, ["a"] * 10_000, b"\xff" * 60_000, {"event": 1}])
+async def test_what_is_refused_is_not_in_the_log_of_any_size(member: Any) -> None:
+    with capture_logs() as lines, pytest.raises(InvalidRequest):
+        await members.act(backend("n1", "n2"), {"action": "member_remove", "id": member}, 1.0)
+    assert lines == []
