@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from logboom.errors import Voided
 from partitions.apply_core import AppliedBatch
 from ports.counts import SECONDS, Buckets
 
@@ -40,7 +41,9 @@ class ApplyCounts:
     """Nothing of a partition is applied while something of its state is captured."""
 
     def applied(self, batches: Sequence[AppliedBatch], nbytes: int, seconds: float, *, reclaimable: bool) -> None:
-        """A group was."""
+        """A group was. One that was stepped over, as it is void, was not."""
+        if batches[0].refused == Voided.code:
+            return
         self.batches += len(batches)
         self.bytes += nbytes
         self.reclaimable += nbytes if reclaimable else 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logboom.types import PartitionLogIndex, Term
-from partitions.apply_counts import MARK_S, MARKS_MAX, Ages
+from logboom.errors import Voided
+from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, Term
+from partitions.apply_core import AppliedBatch
+from partitions.apply_counts import MARK_S, MARKS_MAX, Ages, ApplyCounts
 from partitions.committed import SUMMED, Columns
 from partitions.segment import BatchRef
 
@@ -91,3 +93,13 @@ def test_of_very_many_it_is_a_guess_by_the_first_of_them() -> None:
 def _ref(last: int, size: int) -> BatchRef:
     index, none = PartitionLogIndex(last), bytes(16)
     return BatchRef(index, index, none, none, Term(1), 0, 0, size, 0)
+
+
+def test_what_is_stepped_over_as_void_is_neither_applied_nor_refused() -> None:
+    counts = ApplyCounts()
+    first, last = PartitionLogIndex(5), PartitionLogIndex(9)
+    void = AppliedBatch(first, last, GlobalLogIndex(3), NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
+    counts.applied([void], 0, 0.1, reclaimable=True)
+    assert (counts.batches, counts.records, counts.refused, sum(counts.seconds.counts)) == (0, 0, 0, 0)
+    counts.applied([void._replace(record_count=5, refused="out_of_sequence")], 0, 0.1, reclaimable=True)
+    assert (counts.batches, counts.refused) == (1, 1)
