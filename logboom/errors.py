@@ -303,3 +303,8 @@ def from_wire(header: Mapping[str, Any]) -> LogboomError:
     if isinstance(fields, dict):
         error.fields.update((str(k), v) for k, v in fields.items())
     return error
+
+
+def traced(error: BaseException | None) -> BaseException | None:
+    """For a log, of what no error of these says: in a machine of a user its author looks for the line."""
+    return None if isinstance(error, LogboomError) else error

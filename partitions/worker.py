@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from logboom.errors import CorruptData, LogboomError, Unavailable
+from logboom.errors import CorruptData, Unavailable, traced
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
@@ -312,7 +312,7 @@ class ApplyWorker:
             self._running = False
             self.counts.pauses.observe(self._clock.monotonic() - began)
             if error is not None:
-                log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=_where(error))
+                log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=traced(error))
             stop.taken(found)
             self._start()
             self._notice_stopped()
@@ -431,7 +431,7 @@ class ApplyWorker:
             attempt=self._cursor.attempts,
             state=self.state,
             error=self.last_error,
-            exc_info=_where(error) if self._cursor.attempts == 1 else None,
+            exc_info=traced(error) if self._cursor.attempts == 1 else None,
         )
         if self._cursor.state is WorkerState.RETRYING:
             pause_ms = min(
@@ -445,8 +445,3 @@ class ApplyWorker:
             self._cursor.state = WorkerState.RUNNING
             self.counts.retries += 1
             self._start()
-
-
-def _where(error: BaseException | None) -> BaseException | None:
-    """For the log, of what no logboom error says: in a machine of a user its author looks for the line."""
-    return None if isinstance(error, LogboomError) else error

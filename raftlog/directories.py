@@ -60,11 +60,15 @@ class Directories:
                 "member began anew, or of a second process with this id. Stop it and remove its data"
             )
 
-    def check(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
+    def check(
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, *, rejoining: bool = False
+    ) -> None:
         """Raises WrongNode for a member that has lost its disk and does not say so, or one that came back from before.
 
-        One with a newer configuration knows better what has become of it since.
+        One with a newer configuration knows better what has become of it since. ``rejoining``: this node is about to.
         """
+        if not rejoining:
+            self.check_own(peer, header, theirs, mine)
         directory, known = _directory(header.get("directory")), self._known(peer)
         if None in (directory, known) or directory == known or header.get("rejoining") is True:
             return

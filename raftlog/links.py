@@ -92,7 +92,7 @@ class Links:
         """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame.
 
         ``adopt`` makes a lineage this node's, durable on return; called once, if it has none. May raise Unavailable.
-        ``directories``: None: this node neither says which it has, nor asks.
+        Without ``directories`` this node neither says which it has, nor asks.
         """
         self.identity = identity
         self.addresses = {node: each.peer_address for node, each in members.items() if node != identity.node_id}
@@ -257,9 +257,7 @@ class Links:
         if self.rejoining and "rejoining" not in header:
             raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
         if self.directories is not None:
-            if not self.rejoining:
-                self.directories.check_own(NodeId(peer), header, claim, self.claim)
-            self.directories.check(NodeId(peer), header, claim, self.claim)
+            self.directories.check(NodeId(peer), header, claim, self.claim, rejoining=self.rejoining)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
         if link.expected is None and mine.node_id < peer and peer in self.addresses:
             raise WrongNode(f"{peer} is dialled from here")  # two links would end each other
