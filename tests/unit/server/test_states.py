@@ -290,7 +290,9 @@ def test_a_machine_that_does_not_take_the_position_of_what_it_loads_is_no_good(
     """Its partition stood still on that node: its log begins behind what it was taken to have applied."""
     world.set_at(7)
     monkeypatch.setattr(KvMachine, "load", lambda *_: None)
-    assert "after load: it was given a dump of" in str(world.states.open(P, log_from(8), None).lacks)
+    refused = world.states.open(P, log_from(8), None)
+    assert "after load: it was given a dump of" in str(refused.lacks)
+    refused.machine.close()
     assert world.sets.newest is not None
     monkeypatch.undo()
     assert world.states.open(P, log_from(8), None).machine.position() == position(7)
