@@ -77,7 +77,7 @@ class LogScan(Feed):
         self._sent_global = 0
         self._reading = False
         self._due = False
-        if not wanted.start_time_ms:
+        if not wanted.start_time_ms and not self._is_early:
             self._begin(self._positions(wanted.start_global))
         now = backend.clock.monotonic()
         self._leases = {p: each.lease(each.first_index_at(self._begun.get(p, 0)) if self._begun else 1, now=now)
@@ -86,6 +86,13 @@ class LogScan(Feed):
         self._unsubscribe = [subscribe(p, self.woken) for p in self._logs]
         if self._through > backend.global_commit_index():  # what takes it there may be other partitions'
             self._unsubscribe.append(backend.subscribe_ordered(self.woken))
+
+    @property
+    def _is_early(self) -> bool:
+        """Of what still comes to this node, some is in front of where it begins."""
+        before = self._wanted.start_global - 1
+        last = before if self._wanted.follow else min(before, self._through)
+        return last > int(self._backend.global_commit_index())
 
     def _positions(self, start_global: int) -> dict[PartitionId, int]:
         found, first = dict[PartitionId, int](), 0
@@ -135,10 +142,27 @@ class LogScan(Feed):
     def _next(self) -> None:
         if self._closed:
             return
-        if self._merge is None:
+        if self._merge is None and self._wanted.start_time_ms:
             self._find_time()
+        elif self._merge is None:
+            self._find_start()
         elif self._open or self._backend.read_budget.is_idle:
             self._go_on(self._merge)
+
+    def _find_start(self) -> None:
+        """By global index: once this node knows all that is in front of it."""
+        if self._is_early:
+            return
+        try:
+            self._begin(self._positions(self._wanted.start_global))
+            firsts = {p: self._logs[p].first_index_at(position) for p, position in self._begun.items()}
+        except IndexCompacted as gone:
+            self._end(gone)
+            return
+        for partition, first in firsts.items():
+            self._leases[partition].index = PartitionLogIndex(first)
+        self._move_leases()
+        self.move()
 
     def _find_time(self) -> None:
         logs, time_ms, older = self._logs, self._wanted.start_time_ms, self._begun
