@@ -144,16 +144,27 @@ class LogReaders:
         known[name] = max(known.get(name, 0), now)
 
     async def _view(self) -> None:
-        """A request over several partitions is in a view as a whole or not at all."""
+        """A request over several partitions is in a view as a whole or not at all: in, if it was acknowledged before.
+
+        And whatever was ordered up to the moment that it is said to be of.
+        """
         partitions = self._parameters.kv_partitions
         if len(partitions) < 2:
             return
         requests = [ops for ops in self._seen.together if not any(op.partition in self._seen.doomed for op in ops)]
-        state = {
-            (entry.partition_id, entry.key.decode())
-            async for entry in self._client.scan_view(partitions, timeout=READ_S)
-        }
+        told = [op for ops in requests for op in ops if op.outcome == "ok" and op.partition in partitions]
+        state, moment = set[tuple[int, str]](), None
+        async for entry in self._client.scan_view(partitions, timeout=READ_S):
+            state.add((entry.partition_id, entry.key.decode()))
+            moment = entry.global_index
         for ops in requests:
             mine = {(op.partition, op.key) for op in ops if op.partition in partitions}
             if len(mine) == len(ops) and 0 < len(mine & state) < len(mine):
                 self._wrong("ViewAtomic", f"half of a request: {sorted(mine & state)} of {sorted(mine)}")
+            for op in ops:  # one that was sent again may be said to be of later than it is, and never of earlier
+                there = op.outcome == "ok" and op.partition in partitions and moment is not None
+                if there and (op.partition, op.key) not in state and op.global_index <= (moment or 0):
+                    self._wrong("ViewAtomic", f"a view of {moment} lacks what was ordered at {op.global_index}: {op}")
+        for op in told:
+            if (op.partition, op.key) not in state and op.partition not in self._seen.doomed:
+                self._wrong("ViewFresh", f"a view of {moment} lacks what was acknowledged before it began: {op}")

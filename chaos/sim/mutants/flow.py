@@ -162,6 +162,26 @@ MUTANTS: Final = (
         (Edit("dispatcher.reads:make_fresh", "await backend.wait_applied(partition_id, target, deadline)", "return"),),
     ),
     Mutant(
+        "view-not-awaited",
+        "A view is taken of whatever a node has, as if nothing newer could be elsewhere (ViewFresh).",
+        ("ViewFresh",),
+        (
+            Edit(
+                "dispatcher.views:Views.scan",
+                "await reads.make_fresh(self._backend, header, partitions[0], deadline)",
+                "pass",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "view-of-later",
+        "A view is said to be of later than it is (ViewAtomic).",
+        ("ViewAtomic",),
+        (Edit("dispatcher.views:Views._gather", "return global_index", "return int(backend.parent.global_index)"),),
+        needs="reads_log",
+    ),
+    Mutant(
         "applied-before-stable",
         "Write-behind: a node applies what is durable here alone.",
         ("AppliedStable",),
