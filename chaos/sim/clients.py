@@ -12,6 +12,7 @@ from chaos.checkers.watermarks import Sample, monotonic
 from chaos.history import History, Operation
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import LogReaders, Places
+from chaos.sim.tokens import Handing
 from chaos.sim.waiting import Told, Waited, Waiting
 from logboom import Add, Cas, Client, Put, Record, Status
 from logboom.errors import InvalidRequest, LogboomError
@@ -74,6 +75,7 @@ class SimClient:
         self._parameters = parameters
         self._seen = seen
         self._rng = rng
+        self._dice = random.Random(parameters.seed << 8 ^ number)
         self._count = 0
         self._seen_last: dict[str, Any] = {}
         """What each register had when this client last read or wrote it."""
@@ -107,12 +109,26 @@ class SimClient:
                 problem=lambda invariant, story: self._seen.problems.append((invariant, story)),
             )
             loops += [waiting.step, waiting.step]
-        await asyncio.gather(*[self._repeat(each) for each in loops])
+        stories = [self._repeat(each, self._dice) for each in self._stories()]
+        await asyncio.gather(*[self._repeat(each, self._rng) for each in loops], *stories)
         await self.client.close()
 
-    async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _stories(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """With dice of their own: all else is as it is without them."""
+        if not self._parameters.hands_on:
+            return []
+        handing = Handing(
+            self.client,
+            seen=self._seen,
+            rng=self._dice,
+            acknowledged=lambda: self._acknowledged,
+            reached=self._barrier_reached,
+        )
+        return [handing.step]
+
+    async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]], rng: random.Random) -> None:
         while not self.stopped:
-            await asyncio.sleep(self._rng.expovariate(1 / self._parameters.think_s))
+            await asyncio.sleep(rng.expovariate(1 / self._parameters.think_s))
             await step()
 
     def _name(self) -> str:

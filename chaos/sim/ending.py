@@ -99,13 +99,14 @@ class Ending:
             quorum += more[: max(0, missing)]
         return quorum
 
-    async def within(self, what: str, work: Awaitable[None]) -> None:
+    async def within(self, what: str, work: Awaitable[None], why: Callable[[], str] | None = None) -> None:
         """Else the run fails."""
         started = self._loop.now
         task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait([task], timeout=LIVE_WITHIN_S)
         if not done:
-            self._fail("Liveness", f"{what}: not within {LIVE_WITHIN_S:.0f} s; {self.standing()}")
+            standing = (why or self.standing)()
+            self._fail("Liveness" if why is None else "FollowsAll", f"{what}: not in {LIVE_WITHIN_S:.0f} s; {standing}")
             task.cancel()
             return
         task.result()

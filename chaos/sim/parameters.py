@@ -6,12 +6,13 @@ Each seed switches whole kinds of faults off, so that some runs are all about on
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from chaos.sim.network import NetworkProfile
+from chaos.sim.stories import Stories, told
 from logboom.settings import (
     AdmissionSettings,
     ApplySettings,
@@ -135,6 +136,7 @@ class Parameters:
     """When all nodes lose power at once, although something is written behind."""
     waits: bool = False
     """Clients wait in all scopes, levels and modes."""
+    stories: Stories = field(default_factory=Stories)
     admission_wait_s: float = 0.0
     """Half of what clients write waits up to so long for admission."""
 
@@ -153,6 +155,16 @@ class Parameters:
     def disks_lost(self) -> bool:
         """A node comes back with an empty disk."""
         return "lose_disk" in self.kinds
+
+    @property
+    def follows(self) -> bool:
+        """Somebody follows logs and watermarks all the time."""
+        return self.stories.follows
+
+    @property
+    def hands_on(self) -> bool:
+        """Clients hand tokens to others."""
+        return self.stories.hands_on
 
     @property
     def kv_partitions(self) -> list[int]:
@@ -206,6 +218,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         faults=_schedule(rng, kinds, nodes, seconds),
         victims=victims,
         kinds=kinds,
+        stories=told(seed),
     )
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
     drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))

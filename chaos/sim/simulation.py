@@ -14,6 +14,7 @@ from chaos.history import History, Operation, of_kind
 from chaos.sim.blackout import Blackout
 from chaos.sim.clients import Seen, SimClient
 from chaos.sim.ending import Ending
+from chaos.sim.followers import Followers
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
 from chaos.sim.host import Host
 from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
@@ -32,6 +33,7 @@ from raftlog.configuration import Configuration
 
 CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3
+FOLLOWERS: Final = 0xF0110
 
 
 @dataclass(slots=True)
@@ -113,6 +115,17 @@ class Simulation:
             damaged=self.nemesis.damaged,
             forgetful=self.nemesis.forgetful,
             note=timeline.note,
+            fail=self.fail,
+        )
+
+        self.followers = Followers(
+            parameters,
+            self.hosts,
+            loop=self.loop,
+            network=self.network,
+            rng=random.Random(parameters.seed ^ FOLLOWERS),
+            seen=self.seen,
+            ends=self.oracle.ends,
             fail=self.fail,
         )
 
@@ -252,6 +265,8 @@ class Simulation:
             host.start()
         for number in range(1, parameters.clients + 1):
             self._start_client(number)
+        if parameters.follows:
+            self.followers.start()
         checks = asyncio.ensure_future(self._checkpoints())
         checks.add_done_callback(self._task_ended)
         moves = asyncio.ensure_future(self._operator.play()) if self._operator is not None else None
@@ -272,6 +287,9 @@ class Simulation:
             await self._ending.within("what is lost is void", self.blackout.settled())
             dark.cancel()
         await self._ending.play(self._clients, self._fork)
+        if parameters.follows:
+            await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
+            self.followers.leave()
         checks.cancel()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -244,6 +244,72 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "tail-not-woken",
+        "Who follows a log is given what there is when he comes, and nothing that comes later (FollowsAll).",
+        ("FollowsAll",),
+        (
+            Edit(
+                "dispatcher.tail:Tail.__init__",
+                "self._unsubscribe = subscribe(partition_id, self.move)",
+                "self._unsubscribe = subscribe(partition_id, lambda error=None: None)",
+            ),
+        ),
+        needs="follows",
+    ),
+    Mutant(
+        "scan-before-its-start",
+        "A scan that goes on at a node which is behind begins where that node is (FollowsAll).",
+        ("GlobalOrder", "FollowsAll"),
+        (
+            Edit(
+                "dispatcher.log_scan:LogScan._is_early",
+                "return last > int(self._backend.global_commit_index())",
+                "return False",
+            ),
+        ),
+        needs="follows",
+    ),
+    Mutant(
+        "watch-silent",
+        "A stream of watermarks says how things are, and never again (FollowsAll).",
+        ("FollowsAll",),
+        (Edit("dispatcher.watching:Watch._tell", "if not news and not gone:", "if self._sent:"),),
+        needs="follows",
+    ),
+    Mutant(
+        "scan-not-awaited",
+        "A scan of a state at an index gives whatever is there (TokenKept).",
+        ("TokenKept",),
+        (
+            Edit(
+                "dispatcher.scans:Scans.scan",
+                "await reads.make_fresh(backend, header, partition_id, deadline)",
+                "pass",
+            ),
+        ),
+        needs="hands_on",
+    ),
+    Mutant(
+        "token-or-age",
+        "A read at a token that may also be of some age is only that (TokenKept).",
+        ("TokenKept",),
+        (
+            Edit(
+                "dispatcher.reads:make_fresh",
+                'target = max(target, GlobalLogIndex(field_of(header, "at_least", int, 0)))',
+                "pass",
+            ),
+        ),
+        needs="hands_on",
+    ),
+    Mutant(
+        "session-of-reads",
+        "What a client was told of by receipts is not in its session (TokenKept).",
+        ("TokenKept",),
+        (Edit("logboom.client:Client.submit", "self._reader.seen(receipt.global_index)", "pass"),),
+        needs="hands_on",
+    ),
+    Mutant(
         "old-enough",
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
         ("BoundedStaleness",),

@@ -1,0 +1,27 @@
+"""Stories that some seeds tell beside everything else. Each has dice of its own: what the rest of a seed does stays."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+DICE: Final = 0x57041E5
+FOLLOWS: Final = 0.25
+"""Share of the seeds in which somebody follows the logs, and the watermarks, from the beginning to the end."""
+HANDS_ON: Final = 0.35
+"""Share of the seeds in which clients hand tokens to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stories:
+    """Which of them."""
+
+    follows: bool = False
+    hands_on: bool = False
+
+
+def told(seed: int) -> Stories:
+    """By this seed. Who adds one draws it last."""
+    rng = random.Random(seed ^ DICE)
+    return Stories(follows=rng.random() < FOLLOWS, hands_on=rng.random() < HANDS_ON)
