@@ -11,6 +11,7 @@ from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
 from chaos.sim.receipts import ReceiptWatch
+from chaos.sim.retention import RetentionWatch
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.backend import Backend
@@ -70,6 +71,7 @@ class Oracle:
         self.witness = Witness(hosts, self.electorate, fail)
         self.lag = LagWatch(fail)
         self._receipts = ReceiptWatch(self._batches, fail)
+        self.retention = RetentionWatch(self.ends, self._batches, fail)
         self.elections = 0
         self.checks = 0
 
@@ -123,6 +125,7 @@ class Oracle:
         self.witness.started(host, backend)
         self.lag.started(host, backend)
         self._receipts.started(host, backend)
+        self.retention.started(host, backend)
         commit, send = backend.committed, raft._send_now  # noqa: SLF001 - an observer
         control = backend.control
         votes = self._votes

@@ -147,6 +147,11 @@ class Parameters:
         return any(cluster.partition(p).mode is DurabilityMode.WRITE_BEHIND for p in range(cluster.partitions))
 
     @property
+    def outdates(self) -> bool:
+        """Records are removed by age."""
+        return self.settings.snapshot.retain_log_ms > 0 and bool(self.log_partitions)
+
+    @property
     def lags(self) -> bool:
         """Workers are slow now and then, and the ladder of lag has short rungs."""
         return not set(LAG_KINDS).isdisjoint(self.kinds)

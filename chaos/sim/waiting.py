@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaos.sim.host import Host
 from logboom import Client
-from logboom.errors import LogboomError
+from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError
 from logboom.types import BarrierResult, Level, PartitionId, Scope
 
 if TYPE_CHECKING:
@@ -97,11 +97,17 @@ class Waiting:
         how: dict[str, Any] = {"level": level, "scope": scope, "mode": mode, "timeout": WAIT_S}
         if scope == "node":
             how["node"] = self._rng.choice(list(self._addresses))
-        if self._rng.random() < 0.3:
-            result = await self._watched(targets, how)
-        else:
-            result = await self._client.barrier(targets, **how)
         needed = {"all": len(targets), "any": 1}.get(str(mode)) or int(str(mode))
+        try:
+            if self._rng.random() < 0.3:
+                result = await self._watched(targets, how)
+            else:
+                result = await self._client.barrier(targets, **how)
+        except BarrierTimeout as error:
+            wrong = in_vain(error, targets, needed)
+            if wrong:
+                self._problem("BarrierLive", f"{how} for {targets}: {wrong}: {error}")
+            raise
         there = sum(result.frontiers.get(PartitionId(p), -1) >= target for p, target in targets.items())
         if there < needed:
             self._problem("BarrierSound", f"{how} for {targets} was reached with {result.frontiers}")
@@ -151,6 +157,18 @@ class Waiting:
         if found != (1,):
             where = f"{address}, partition {partition}, index {global_index}"
             self._problem("BoundedStaleness", f"{key} was acknowledged {staleness} s ago; {where} says {found!r}")
+
+
+def in_vain(error: BarrierTimeout, targets: Mapping[int, int], needed: int) -> str:
+    """Why nobody should have been told that a barrier is not reached, or cannot be; empty: it is right."""
+    frontiers = dict(error.fields.get("frontiers", ()))
+    there = sum(frontiers.get(partition, -1) >= target for partition, target in targets.items())
+    if there >= needed:
+        return f"{there} partitions are there"
+    able = len(targets) - len(error.fields.get("blocked", ()))
+    if isinstance(error, BarrierBlocked) and able >= needed:
+        return f"{able} partitions may get there"
+    return ""
 
 
 class Waits:

@@ -1,0 +1,95 @@
+"""What goes by age of ``log`` partitions: nothing younger than was said, and all that is older, segment by segment."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from chaos.sim.host import Host
+from dispatcher.backend import Backend
+from logboom.types import PartitionId
+from partitions.log import PartitionLog
+from raftlog.entry import Route
+from raftlog.parent_state import ParentState
+
+LATE_MS: Final = 10
+"""Between what a leader writes down and what is seen of it."""
+
+Fail = Callable[[str, str], None]
+
+
+class RetentionWatch:
+    """``fail(invariant, story)`` ends the run. Says nothing where clocks of leaders were at odds."""
+
+    def __init__(
+        self,
+        ends: Callable[[int], Sequence[tuple[int, int]]],
+        batches: Mapping[tuple[int, int], tuple[int, bytes]],
+        fail: Fail,
+    ) -> None:
+        """``ends``: per partition global and last index of what was committed; ``batches``: with their digests."""
+        self._ends = ends
+        self._batches = batches
+        self._fail = fail
+        self._times: dict[bytes, int] = {}
+        """By digest: when a batch was made, by the clock of who led."""
+        self.looked = 0
+
+    def started(self, host: Host, backend: Backend) -> None:
+        """From now on what is made and removed there is looked at."""
+        raft, compaction = backend.raft, backend.snapshots.compaction
+        propose, remove = raft.propose, compaction._remove  # noqa: SLF001 - an observer
+
+        def proposed(routes: Sequence[Route], *, payload_bytes: int) -> None:
+            self._times.update((route.digest, backend.clock.wall_ms()) for route in routes)
+            propose(routes, payload_bytes=payload_bytes)
+
+        async def removed(parent: ParentState, partition: PartitionId, through: int) -> None:
+            store, since = backend.logs[partition], backend.clock.wall_ms()
+            before = store.first_available_index
+            await remove(parent, partition, through)
+            if backend.partitioning.kind(partition).state_machine == "log":
+                self._check(host, backend, store, before, since, through)
+
+        raft.propose = proposed  # type: ignore[method-assign]
+        compaction._remove = removed  # type: ignore[assignment, method-assign]  # noqa: SLF001 - an observer
+
+    def _check(self, host: Host, backend: Backend, store: PartitionLog, before: int, since: int, through: int) -> None:
+        settings, partition = backend.settings.snapshot, int(store.partition_id)
+        rows = [(self._times.get(self._batches[partition, last][1]), last) for _, last in self._ends(partition)]
+        times = [at for at, _ in rows if at is not None]
+        if not settings.retain_log_ms or len(times) != len(rows) or any(a > b for a, b in pairwise(times)):
+            return
+        self.looked += 1
+        story = f"{host.name}: partition {partition} begins at {store.first_available_index}"
+
+        def older(now: int) -> int:
+            """The last index that has been kept for long enough."""
+            count = bisect_left(times, now - settings.retain_log_ms)
+            return rows[count - 1][1] if count else 0
+
+        first, young = store.first_available_index, older(backend.clock.wall_ms() + LATE_MS)
+        if first > max(before, young + 1) and not settings.retain_log_bytes:
+            self._fail("RecordsKept", f"{story}; up to {young} is {settings.retain_log_ms} ms old")
+        old = min(older(since - LATE_MS), through)
+        oldest = _oldest(store)
+        if oldest and oldest <= old and not _is_read(store, oldest):
+            self._fail("OutdatedRemoved", f"{story}; its first segment ends at {oldest}, up to {old} nothing stays")
+
+
+def _oldest(store: PartitionLog) -> int:
+    """Where the first segment ends, if nothing is written to it and nothing in it may yet be committed; or 0."""
+    inside: Any = store
+    segments = sorted(inside._names)  # noqa: SLF001 - an observer
+    tips = inside._tentative.segments_behind(store.committed_index)  # noqa: SLF001 - an observer
+    if not segments or segments[0] >= inside._written_segment or segments[0] in tips:  # noqa: SLF001 - an observer
+        return 0
+    return int(inside._committed.newest_in(segments[0]))  # noqa: SLF001 - an observer
+
+
+def _is_read(store: PartitionLog, index: int) -> bool:
+    """Somebody does, or did a moment ago."""
+    inside: Any = store
+    return any(lease.index <= index + 1 for lease in inside._leases._leases)  # noqa: SLF001 - an observer

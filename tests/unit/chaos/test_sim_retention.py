@@ -1,0 +1,85 @@
+"""What is removed by age is compared with what was to be; and barriers that are answered in vain are found."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.sim.retention import RetentionWatch
+from chaos.sim.waiting import in_vain
+from logboom.errors import BarrierBlocked, BarrierTimeout
+
+NOW_MS = 100_000
+ENDS = [(1, 10), (2, 20), (3, 30)]
+"""Made 50, 30 and 10 seconds ago."""
+
+
+async def found(
+    first: int, *, times: tuple[int, ...] = (50, 30, 10), lease: int | None = None, **how: Any
+) -> list[str]:
+    """What is wrong with a node that keeps records for 20 s, and whose log begins here after it was compacted to 30."""
+    wrong = list[str]()
+    digests = {(0, last): (at, b"%d" % last) for at, last in ENDS}
+    leases = [] if lease is None else [SimpleNamespace(index=lease)]
+    store: Any = SimpleNamespace(
+        partition_id=0,
+        first_available_index=1,
+        committed_index=30,
+        _names=dict.fromkeys(range((first - 1) // 10, 4), ""),
+        _tentative=SimpleNamespace(segments_behind=lambda _: set()),
+        _written_segment=3,
+        _committed=SimpleNamespace(newest_in=lambda segment: 10 * segment + 10),
+        _leases=SimpleNamespace(_leases=leases),
+    )
+
+    async def remove(*_: object) -> None:
+        store.first_available_index = first
+
+    compaction = SimpleNamespace(_remove=remove)
+    backend: Any = SimpleNamespace(
+        raft=SimpleNamespace(propose=lambda routes, payload_bytes: None),
+        snapshots=SimpleNamespace(compaction=compaction),
+        clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
+        logs={0: store},
+        partitioning=SimpleNamespace(kind=lambda _: SimpleNamespace(state_machine="log")),
+        settings=SimpleNamespace(snapshot=SimpleNamespace(**{"retain_log_ms": 20_000, "retain_log_bytes": 0} | how)),
+    )
+    watch = RetentionWatch(lambda _: ENDS, digests, lambda invariant, _: wrong.append(invariant))
+    watch.started(SimpleNamespace(name="n1"), backend)  # type: ignore[arg-type]
+    for (_, last), ago in zip(ENDS, times, strict=True):
+        backend.clock.wall_ms = lambda ago=ago: NOW_MS - 1000 * ago
+        backend.raft.propose([SimpleNamespace(digest=b"%d" % last)], payload_bytes=1)
+    backend.clock.wall_ms = lambda: NOW_MS
+    await compaction._remove(None, 0, 30)
+    return wrong
+
+
+async def test_what_is_old_goes_and_nothing_else() -> None:
+    assert await found(21) == []
+    assert await found(11) == ["OutdatedRemoved"]
+    assert await found(1) == ["OutdatedRemoved"]
+    assert await found(31) == ["RecordsKept"]
+
+
+async def test_what_may_be() -> None:
+    assert await found(11, lease=11) == []
+    assert await found(31, retain_log_bytes=1) == []
+    assert await found(1, retain_log_ms=0) == []
+    assert await found(1, times=(50, 30, 40)) == []  # clocks at odds
+
+
+@pytest.mark.parametrize(
+    ("error", "needed", "wrong"),
+    [
+        (BarrierTimeout("late", frontiers=[[0, 4], [1, 5]]), 2, False),
+        (BarrierTimeout("late", frontiers=[[0, 4], [1, 5]]), 1, True),
+        (BarrierTimeout("late", frontiers=[[0, 5], [1, 6]]), 2, True),
+        (BarrierBlocked("held", blocked=[[0, "paused"]], frontiers=[[0, 1], [1, 1]]), 2, False),
+        (BarrierBlocked("held", blocked=[[0, "paused"]], frontiers=[[0, 1], [1, 1]]), 1, True),
+        (BarrierBlocked("held", blocked=[[0, "lost"]], watermarks=[]), 2, False),
+    ],
+)
+def test_who_waits_is_not_told_in_vain(error: BarrierTimeout, needed: int, wrong: bool) -> None:
+    assert bool(in_vain(error, {0: 5, 1: 5}, needed)) is wrong
