@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from dispatcher.goals import Want
 from logboom.errors import (
     BarrierBlocked,
     InvalidRequest,
@@ -23,7 +24,7 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import PartitionId, Term
+from logboom.types import Level, PartitionId, Term
 from partitions.apply_core import WorkerState
 from partitions.holes import Hole, voided
 from ports.timers import wait
@@ -32,8 +33,6 @@ from raftlog.lacks import Lack
 from raftlog.voids import Void, Voids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dispatcher.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
@@ -86,17 +85,24 @@ class Voiding:
             retry_after=1.0,
         )
 
-    def check_blocked(self, partitions: Sequence[PartitionId], target: int) -> None:
-        """For a barrier on a node that may not show where it is yet: raises BarrierBlocked if it never will."""
-        blocked = [p for p in partitions if not self._pipeline.recovery.of([p]) and self.hole_of(p) is not None]
-        if blocked:
-            names = ", ".join(f"partition {p} is lost" for p in blocked)
-            raise BarrierBlocked(
-                f"{names}: the barrier at {target} cannot be reached",
-                blocked=[[p, "lost"] for p in blocked],
-                target=target,
-                watermarks=[],
-            )
+    def check_blocked(self, want: Want) -> Want:
+        """Of a barrier on a node that may not show where it is yet, what it may come to show.
+
+        Raises BarrierBlocked where that will never be enough.
+        """
+        lost = [p for p in want.partitions if not self._pipeline.recovery.of([p]) and self.hole_of(p) is not None]
+        if not lost or want.level is Level.ORDERED:
+            return want
+        left = tuple(row for row in want.targets if row[0] not in lost)
+        if len(left) >= want.needed:
+            return want._replace(targets=left, need=want.needed)
+        names = ", ".join(f"partition {p} is lost" for p in lost)
+        raise BarrierBlocked(
+            f"{names}: the barrier at {want.target} cannot be reached",
+            blocked=[[p, "lost"] for p in lost],
+            target=want.target,
+            watermarks=[],
+        )
 
     def rows(self, most: int) -> list[list[object]]:
         """For STATUS: partition, last index, why the others do not give it, first index, global index, digest."""

@@ -99,7 +99,7 @@ class Waits:
         if request_id in self._waiters:
             raise InvalidRequest(f"request {request_id} is under way")
         if not header.get("wait_blocked", False):
-            backend.voiding.check_blocked(want.partitions, want.target)
+            want = backend.voiding.check_blocked(want)
         self.recovered(want.partitions)
         if scope is Scope.LEADER and not backend.raft.admits:
             raise NotLeader("this node does not lead", leader=backend.leader_address())

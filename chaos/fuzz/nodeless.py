@@ -151,7 +151,7 @@ class NoNode:
     admission = SimpleNamespace(used=lambda *_: (0, 0), admitted=0, refused_by={}, judged=lambda: iter(()))
     signals = SimpleNamespace(failures={})
     submitting = SimpleNamespace(waiting=NobodyWaits(), gone=lambda _: None, cancel=lambda _: None)
-    voiding = SimpleNamespace(check_blocked=lambda *_: None)
+    voiding = SimpleNamespace(check_blocked=lambda want: want)
 
     def __init__(self) -> None:
         self.clock = self.offload = Still()

@@ -230,26 +230,6 @@ MUTANTS: Final = (
         needs="waits",
     ),
     Mutant(
-        "blocked-by-one",
-        "A barrier over some of several partitions is given up as soon as one of them is held (BarrierLive).",
-        ("BarrierLive",),
-        (
-            Edit(
-                "dispatcher.barriers:Barriers._stuck",
-                "return {} if goal.possible_without(len(stuck)) else stuck",
-                "return stuck",
-            ),
-        ),
-        needs="waits",
-    ),
-    Mutant(
-        "never-woken",
-        "Who waits for several nodes is not told when they are there (BarrierLive).",
-        ("BarrierLive",),
-        (Edit("dispatcher.barriers:Barriers._others_moved", "self._wake_level(partition_id, (level,))", "pass"),),
-        needs="waits",
-    ),
-    Mutant(
         "tail-ends-early",
         "A tail ends in front of what came last (ReadsAll).",
         ("ReadsAll",),

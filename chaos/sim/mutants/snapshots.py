@@ -80,19 +80,6 @@ MUTANTS: Final = (
         needs="outdates",
     ),
     Mutant(
-        "removed-too-young",
-        "Records of ``log`` partitions go by age, and are not as old yet (RecordsKept).",
-        ("RecordsKept",),
-        (
-            Edit(
-                COMPACTION + "_outdated",
-                "self._clock.wall_ms() - self._settings.retain_log_ms",
-                "self._clock.wall_ms()",
-            ),
-        ),
-        needs="outdates",
-    ),
-    Mutant(
         "removed-too-much",
         "Segments go that hold what was committed behind the cut.",
         ("InvariantViolated", "NoSelfStop", "Liveness", "I2", "AcknowledgedKept", "AckDurable", "NothingUnhandled"),

@@ -77,7 +77,7 @@ class World(Desk):
 
     # -- the node
 
-    voiding = SimpleNamespace(check_blocked=lambda *_: None)
+    voiding = SimpleNamespace(check_blocked=lambda want: want)
 
     def partition_ids(self) -> list[PartitionId]:
         return [p for p in PARTITIONS if self.watermarks.has(p)]
