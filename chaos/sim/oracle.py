@@ -295,6 +295,7 @@ class Oracle:
     def _check_ledger(self, host: Host, backend: Backend) -> None:
         """Every budget is what tickets hold; whoever waits for admission is counted, in time, and at a leader."""
         waiting = backend.submitting.waiting
+        self._receipts.check_forwarding(host, backend)
         try:
             backend.admission.audit()
             stopped = host.process is not None and host.process.stopped
@@ -324,6 +325,7 @@ class Oracle:
             if len(backend.submitting.waiting):
                 self._fail("I10", f"{host.name}: {len(backend.submitting.waiting)} requests wait for no budget")
             self._check_ledger(host, backend)
+            self._receipts.check_forwarding(host, backend, idle=True)
             if len(backend.barriers):
                 self._fail("BarrierLive", f"{host.name}: {len(backend.barriers)} barriers left behind")
 

@@ -13,7 +13,7 @@ from dispatcher.backend import Backend
 from dispatcher.pending import Done
 from dispatcher.requests import SubmitReply, SubmitRequest
 from logboom.errors import LogboomError
-from logboom.types import Level
+from logboom.types import Level, NodeId
 
 Fail = Callable[[str, str], None]
 
@@ -25,6 +25,8 @@ class ReceiptWatch:
         """``batches``: what was committed anywhere: by partition and last index, the global index (and digest)."""
         self._batches = batches
         self._fail = fail
+        self._said: set[tuple[int, int, Level]] = set()
+        """Partition, last index and level of what those who lead have answered."""
 
     def started(self, host: Host, backend: Backend) -> None:
         """From now on what it answers is looked at."""
@@ -42,11 +44,45 @@ class ReceiptWatch:
 
             return submit(request, answered, owner)
 
-        submitting.submit = submitted
+        forwarding: Any = backend.forwarding
+        forward = forwarding.forward
+
+        def forwarded(leader: NodeId, request: SubmitRequest, done: Done) -> bool:
+            answers = 0
+
+            def answered(reply: SubmitReply | LogboomError) -> None:
+                nonlocal answers
+                answers += 1
+                if answers > 1:
+                    self._fail("ReceiptTrue", f"{host.name} passes a second answer on to one request: {reply}")
+                if isinstance(reply, SubmitReply):
+                    self._check_forwarded(host, request, reply)
+                done(reply)
+
+            return bool(forward(leader, request, answered))
+
+        submitting.submit, forwarding.forward = submitted, forwarded
+
+    def _check_forwarded(self, host: Host, request: SubmitRequest, reply: SubmitReply) -> None:
+        """What is passed on is what was said, and of what was asked."""
+        asked = sorted(part.partition_id for part in request.parts)
+        due = {(part[0], part[2], request.wait) for part in reply.parts}
+        if asked != sorted(part[0] for part in reply.parts) or not due <= self._said:
+            story = f"a request for {asked} that waits until it is {request.wait} is answered with {reply}"
+            self._fail("ReceiptTrue", f"{host.name}: {story}; no leader has said that")
+
+    def check_forwarding(self, host: Host, backend: Backend, *, idle: bool = False) -> None:
+        """Requests that are passed on are counted as long as they are under way."""
+        forwarding: Any = backend.forwarding
+        counted, held = forwarding._bytes, sum(each.nbytes for each in forwarding._open.values())  # noqa: SLF001 - an observer
+        if counted != held or (idle and (forwarding._open or forwarding._owed)):  # noqa: SLF001 - an observer
+            story = f"{len(forwarding._open)} requests of {held} bytes passed on"  # noqa: SLF001 - an observer
+            self._fail("I10", f"{host.name}: {story}, {counted} counted")
 
     def _check(self, host: Host, backend: Backend, wait: Level, reply: SubmitReply) -> None:
         for partition, _, last, global_index, *_ in reply.parts:
             story = f"{host.name} answers that {partition}/{last} is {wait} at {global_index}"
+            self._said.add((partition, last, wait))
             known = self._batches.get((partition, last))
             if known is None or known[0] != global_index or backend.parent.global_index < global_index:
                 self._fail("ReceiptTrue", f"{story}; it is {known}, and {backend.parent.global_index} committed here")

@@ -82,6 +82,18 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "passed-on-as-less",
+        "A request that is passed on to the leader waits only until it is committed (ReceiptTrue).",
+        ("ReceiptTrue",),
+        (Edit("dispatcher.requests:encode_submit", "request.wait.value", '"committed"'),),
+    ),
+    Mutant(
+        "passed-on-and-kept",
+        "What a node passes on to the leader counts on when it is answered (I10).",
+        ("I10",),
+        (Edit("dispatcher.forwarding:Forwarding._take", "self._bytes -= found.nbytes", "pass"),),
+    ),
+    Mutant(
         "barrier-early",
         "A barrier is answered one global index too early (BarrierSound).",
         ("BarrierSound",),

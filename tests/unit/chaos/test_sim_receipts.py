@@ -23,6 +23,7 @@ def told(wait: Level, *, answer: Any = None, last: int = 3, global_index: int = 
         workers={0: SimpleNamespace(applied_index=1)},
         logs={0: SimpleNamespace(durable_index=2)},
         submitting=SimpleNamespace(submit=lambda request, done, owner: done(reply)),
+        forwarding=SimpleNamespace(forward=lambda leader, request, done: True),
     )
     watch = ReceiptWatch({(0, 3): (7, b""), (0, 2): (6, b""), (0, 1): (5, b"")}, lambda _, story: found.append(story))
     watch.started(SimpleNamespace(name="n1"), backend)  # type: ignore[arg-type]
@@ -50,3 +51,52 @@ def test_what_is_true() -> None:
 def test_what_is_not(how: dict[str, Any], why: str) -> None:
     assert why in told(**how)[0]
     assert told(**how, admits=False) == []
+
+
+def passed_on(*replies: SubmitReply, asked: tuple[int, ...] = (0,), wait: Level = Level.DURABLE) -> list[str]:
+    """What is found wrong with what a node passes on, where a leader has said that 0/2 is durable."""
+    found, heard = list[str](), list[Any]()
+
+    def forward(leader: str, request: Any, done: Any) -> bool:
+        for reply in replies:
+            done(reply)
+        return True
+
+    backend: Any = SimpleNamespace(
+        submitting=SimpleNamespace(submit=None),
+        forwarding=SimpleNamespace(forward=forward, _bytes=0, _open={}, _owed={}),
+    )
+    watch = ReceiptWatch({}, lambda _, story: found.append(story))
+    watch.started(SimpleNamespace(name="n2"), backend)  # type: ignore[arg-type]
+    watch._said.add((0, 2, Level.DURABLE))
+    request = SimpleNamespace(parts=[SimpleNamespace(partition_id=p) for p in asked], wait=wait)
+    assert backend.forwarding.forward("n1", request, heard.append)
+    assert heard == list(replies)
+    return found
+
+
+SAID = SubmitReply(parts=((0, 1, 2, 6, 0, None),), commit_index=6)
+
+
+def test_what_a_leader_has_said_is_passed_on() -> None:
+    assert passed_on(SAID) == []
+    assert passed_on(UnknownOutcome("the link broke")) == []  # type: ignore[arg-type]
+
+
+def test_what_no_leader_has_said_is_found() -> None:
+    assert "no leader" in passed_on(SAID, wait=Level.APPLIED)[0]
+    assert "no leader" in passed_on(SAID, asked=(1,))[0]
+    assert "second answer" in passed_on(SAID, SAID)[0]
+
+
+def test_what_is_under_way_is_what_is_counted() -> None:
+    found = list[str]()
+    watch = ReceiptWatch({}, lambda _, story: found.append(story))
+    forwarding = SimpleNamespace(_bytes=5, _open={1: SimpleNamespace(nbytes=5)}, _owed={})
+    host, backend = SimpleNamespace(name="n2"), SimpleNamespace(forwarding=forwarding)
+    watch.check_forwarding(host, backend)  # type: ignore[arg-type]
+    assert found == []
+    watch.check_forwarding(host, backend, idle=True)  # type: ignore[arg-type]
+    forwarding._bytes = 4
+    watch.check_forwarding(host, backend)  # type: ignore[arg-type]
+    assert len(found) == 2
