@@ -165,7 +165,8 @@ def in_vain(error: BarrierTimeout, targets: Mapping[int, int], needed: int) -> s
     there = sum(frontiers.get(partition, -1) >= target for partition, target in targets.items())
     if there >= needed:
         return f"{there} partitions are there"
-    able = len(targets) - len(error.fields.get("blocked", ()))
+    living = [p for p in targets if p in frontiers or "frontiers" not in error.fields]  # the others are destroyed
+    able = len(living) - len(error.fields.get("blocked", ()))
     if isinstance(error, BarrierBlocked) and able >= needed:
         return f"{able} partitions may get there"
     return ""

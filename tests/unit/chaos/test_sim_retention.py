@@ -79,6 +79,7 @@ async def test_what_may_be() -> None:
         (BarrierBlocked("held", blocked=[[0, "paused"]], frontiers=[[0, 1], [1, 1]]), 2, False),
         (BarrierBlocked("held", blocked=[[0, "paused"]], frontiers=[[0, 1], [1, 1]]), 1, True),
         (BarrierBlocked("held", blocked=[[0, "lost"]], watermarks=[]), 2, False),
+        (BarrierBlocked("held", blocked=[[0, "paused"]], frontiers=[[0, 1]]), 1, False),  # the other is destroyed
     ],
 )
 def test_who_waits_is_not_told_in_vain(error: BarrierTimeout, needed: int, wrong: bool) -> None:
