@@ -276,7 +276,7 @@ def _serving() -> SnapshotServing:
     empty = SimpleNamespace(
         first_available_index=1,
         durable_index=9,
-        beginning=(1, DIGEST),
+        beginning=(1, DIGEST, 0),
         read_raw=lambda **_: [],
         void_behind=lambda _: None,
     )

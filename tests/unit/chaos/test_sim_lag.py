@@ -15,7 +15,7 @@ from chaos.sim.simulation import Outcome
 from logboom.settings import LagSettings
 
 LAG = LagSettings(look_ms=50, slow_ms=150, throttle_percent=25, stalled_ms=600, chronic_ms=1_000, move_again_ms=500)
-WHOLE_NODE, ONE_WORKER = 7, 5
+WHOLE_NODE, ONE_WORKER = 5, 7
 """Dice of a fault."""
 
 

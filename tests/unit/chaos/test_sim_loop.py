@@ -221,10 +221,10 @@ class TestRealWorld:
 
         loop.run_until_complete(story())
 
-    @pytest.mark.parametrize("name", ["add_reader", "sock_connect", "subprocess_exec", "getaddrinfo"])
+    @pytest.mark.parametrize("name", ["add_reader", "sock_connect", "subprocess_exec", "getnameinfo"])
     def test_there_are_no_files_sockets_or_children(self, loop: SimLoop, name: str) -> None:
         async def story() -> None:
-            arguments = {"subprocess_exec": (asyncio.SubprocessProtocol,), "getaddrinfo": ("localhost", 1)}
+            arguments = {"subprocess_exec": (asyncio.SubprocessProtocol,), "getnameinfo": (("localhost", 1),)}
             answer = getattr(loop, name)(*arguments.get(name, (None, None)))
             if asyncio.iscoroutine(answer):
                 await answer

@@ -155,7 +155,7 @@ def test_schedules_can_be_played() -> None:
 
 def test_seeds_make_all_kinds_of_clusters_and_faults() -> None:
     drawn = [draw(seed) for seed in range(301)]
-    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {*KINDS, *LAG_KINDS}
+    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {*KINDS, *LAG_KINDS, "lose_disk"}
     assert {parameters.nodes for parameters in drawn} == {1, 3, 5}
     assert {parameters.write_behind for parameters in drawn} == {True, False}
     assert {bool(parameters.log_partitions) for parameters in drawn} == {True, False}
