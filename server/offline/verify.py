@@ -37,7 +37,7 @@ from snapshots.meta import SetMeta
 STATE: Final = "state"
 REJOINS: Final = (
     "start the node, while a majority of the others runs: it sets the journal aside, and rejoins under its id; where "
-    "there are no more than two voters, restore the cluster from a backup"
+    "there are no more than two voters, restore the cluster from a backup, or `logboom recover` the other one"
 )
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
