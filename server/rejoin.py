@@ -37,7 +37,7 @@ ASIDE: Final = "journal.damaged-"
 """A directory each; the highest number is the newest. They are the operator's to remove."""
 NO_MAJORITY: Final = (
     "without this node's vote one or two voters have no majority: unless one leads already, nothing helps but to "
-    "restore a backup (`logboom restore`) or, of two, to begin again with the other (`logboom recover`); this node goes "
+    "restore a backup (`logboom restore`) or, of two, to begin again with the other (`logboom recover`): this one goes "
     "on waiting"
 )
 
