@@ -57,7 +57,7 @@ def run(settings: Settings) -> int:
     with asyncio.Runner(loop_factory=make) as runner:
         status = runner.run(_serve(settings))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
-        os._exit(status)  # one that waits for a collector would be waited for
+        _leave(status)  # one that waits for a collector would be waited for
     return status
 
 
@@ -89,7 +89,7 @@ async def _serve(settings: Settings) -> int:
 
     def leave(*_: object) -> None:
         log.info("stopped", node=settings.node.id)
-        os._exit(EXIT_OK)
+        _leave(EXIT_OK)
 
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     installs = 0
@@ -139,8 +139,9 @@ async def _close(node: Node, most_ms: int) -> None:
     """Within that time, or the process ends without: that is safe, as a crash is."""
 
     def too_long() -> None:
+        ending()
         log.error("not_closed_in_time", ms=most_ms, advice="the next start does the rest")
-        os._exit(EXIT_UNHEALTHY)
+        _leave(EXIT_UNHEALTHY)
 
     timer = asyncio.get_running_loop().call_later(most_ms / 1000, too_long)
     await node.close()
@@ -151,8 +152,13 @@ def _end(reason: BaseException) -> NoReturn:
     """Whatever it was, memory and disk may disagree: leave as a crash would, recovery knows how."""
     ending()
     log.critical("stopping", error=repr(reason), exc_info=reason)
+    _leave(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
+
+
+def _leave(status: int) -> NoReturn:
+    """At once, but for what was logged."""
     drain()
-    os._exit(EXIT_UNHEALTHY)  # a thread that hangs on a broken disk must not keep the process
+    os._exit(status)
 
 
 def _unhandled(context: dict[str, Any], fatal: Callable[[BaseException], None]) -> None:
