@@ -34,6 +34,7 @@ class Directories:
         self._keep = keep
         self.forget: Callable[[str], bool] = lambda _: False
         """Others, of a history with this lineage, have met this node with another disk. False: it cannot begin anew."""
+        self._changed = set[NodeId]()
         self._current = Configuration()
         self._settled = False
 
@@ -85,7 +86,15 @@ class Directories:
         if theirs is not None and header.get("rejoining") is not True and self.met.get(peer) != theirs:
             met = {node: each for node, each in self.met.items() if node in self._current.ids} | {peer: theirs}
             self._keep(self.own, met)
+            if peer in self.met:
+                self._changed.add(peer)
             self.met = met
+
+    def has_changed(self, peer: NodeId) -> bool:
+        """It was let in with another directory than before; asked once."""
+        changed = peer in self._changed
+        self._changed.discard(peer)
+        return changed
 
     def renew(self, own: bytes) -> None:
         """From now on this is another directory. Durable on return; raises Unavailable."""

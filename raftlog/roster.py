@@ -96,7 +96,10 @@ class Roster:
         self._links.set_members(addresses, current=current, settled=settled, guests=extra)
 
     def link_up(self, peer: NodeId) -> None:
-        """It is a guest, if it is nothing else."""
+        """It is a guest, if it is nothing else. With another disk, where that does no harm, it has nothing."""
+        directories = self._links.directories
+        if directories is not None and directories.has_changed(peer):
+            self._engine.lost_disk(peer)
         if peer not in self._engine.peers:
             self._guests.add(peer)
             self._set(self._membership.current, *self._followed[1:])

@@ -170,9 +170,14 @@ class Replication(Elections):
             return
         self.forgetful[NodeId(node.id)] = message["rejoining"]
         if not message["success"]:
-            # What it acknowledged with its former journal is gone. No other match ever goes back.
+            # What it acknowledged with its former journal is gone. Else a match goes back with a lost disk alone.
             match = self._SyncObj__raftMatchIndex
             match[node] = min(match[node], max(0, message["next_node_idx"] - 1))
+
+    def lost_disk(self, peer: NodeId) -> None:
+        """It has another one than before: what it acknowledged is gone. A leader would wait for more of it for ever."""
+        if peer in self._peers:
+            self._SyncObj__raftMatchIndex[self._peers[peer]] = 0
 
     def _probe(self, node: Peer, end: int) -> None:
         """Its journal reaches further than it is known to agree: does it have our base? Once for each such end."""

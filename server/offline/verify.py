@@ -19,6 +19,8 @@ from raftlog.journal_codec import AnotherClusters
 from raftlog.parent_state import EMPTY, ParentState
 from raftlog.voids import voided_in
 from server.data_dir import MANIFEST
+from server.directories import DIRECTORIES
+from server.directories import decode as decode_directories
 from server.disk_os import OsDisk
 from server.install import INTENT, Intent
 from server.manifest import Manifest, decode
@@ -39,6 +41,7 @@ REJOINS: Final = (
     "start the node, while a majority of the others runs: it sets the journal aside, and rejoins under its id; where "
     "there are no more than two voters, restore the cluster from a backup, or `logboom recover` the other one"
 )
+BEGINS_ANEW: Final = "start the node: with three voters or more it rejoins under its id, as after a damaged journal"
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
 
@@ -73,6 +76,7 @@ class _Node:
         """All of it."""
         manifest = self._manifest()
         self._rejoin()
+        self._directories()
         sets = self._sets(manifest)
         installing = self._intent(sets)
         journal = self._journal(manifest, installing)
@@ -108,6 +112,16 @@ class _Node:
                 "leave it while the node rejoins" if self._rejoining else "remove it when nobody wants to know more"
             )
             self._report.note(aside, "a damaged journal that was set aside", advice)
+
+    def _directories(self) -> None:
+        path = self._path / DIRECTORIES
+        if self._disk.exists(path):
+            raw = self._disk.read_file(path)
+            self._report.read("directories", len(raw))
+            try:
+                decode_directories(raw, path=str(path))
+            except CorruptData as error:
+                self._report.error(path, error, BEGINS_ANEW)
 
     def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
         directory = self._path / "snapshots"

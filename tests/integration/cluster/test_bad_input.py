@@ -78,7 +78,12 @@ def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path:
         assert sorted(p.name for p in data.iterdir()) == ["manifest.json"]
         assert file.read_bytes() == content
     file.write_bytes(b"\0" * 64)
-    _one_line(_run(_config(tmp_path)), 4, "manifest.json", "corrupt_data")
+    damaged = _run(_config(tmp_path))
+    what, advice = damaged.stderr.splitlines()
+    assert damaged.returncode == 4
+    assert "manifest.json" in what
+    assert "corrupt_data" in what
+    assert f"logboom verify {data}" in advice
     file.unlink()
     (data / "thesis.txt").write_text("precious")
     _one_line(_run(_config(tmp_path)), 2, "not empty")

@@ -62,6 +62,15 @@ def test_whoever_is_met_is_remembered_before_anything_else() -> None:
     assert kept.known.fields() == {"directory": MINE, "met": [[N2, FIRST]]}
 
 
+def test_that_it_has_another_disk_is_told_once() -> None:
+    kept = Kept({N2: FIRST}, configuration(N1, N2))
+    kept.known.meet(N2, hello(SECOND))
+    assert kept.known.has_changed(N2)
+    assert not kept.known.has_changed(N2)
+    kept.known.meet(N3, hello(SECOND))
+    assert not kept.known.has_changed(N3), "it is new"
+
+
 def test_another_disk_is_refused_unless_it_says_that_it_has_forgotten() -> None:
     kept = Kept({N2: FIRST})
     assert kept.refuses(hello(SECOND))
