@@ -184,3 +184,11 @@ def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
         "raise SystemExit(server.main.run(Settings()))\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_whatever_ends_the_process_at_once_waits_for_what_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(server.main, "drain", lambda: done.append("drained"))
+    monkeypatch.setattr(os, "_exit", done.append)
+    server.main._leave(3)
+    assert done == ["drained", 3]
