@@ -135,7 +135,7 @@ class Partitioning:
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
             trial = self._rooms.trial(kind.state_machine)
             if trial is not None:
-                # Where it is handed up nobody can refuse it any more: what cannot be opened would end every node.
+                # Where it is handed up nobody can refuse it any more: it would be damaged on every node.
                 self._trials += 1
                 self._pipeline.offload.submit(partial(trial, known), partial(self._tried, kind, token, done))
                 return
@@ -268,6 +268,9 @@ class Partitioning:
         if self._closed:
             return
         self._pipeline.opened(partition_id)
+        if opened.lacks is not None:
+            self._pipeline.rebuilding.lacking(partition_id, opened.lacks)
+            self._pipeline.look_again(partition_id)
         if self.lifecycle.is_gone(partition_id):
             self._end(partition_id)
         else:

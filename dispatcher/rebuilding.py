@@ -32,6 +32,8 @@ class Lacks(NamedTuple):
     story: str
     behind: GlobalLogIndex = GlobalLogIndex(0)
     """Only a set of behind this one may help: this one could not be loaded."""
+    to_be_fetched: bool = True
+    """Another node's snapshot may help. Else only a start of this node does, after something was mended."""
 
 
 class Rebuilt(NamedTuple):
@@ -163,7 +165,7 @@ class Rebuilding:
 
     def tick(self, now: float, stuck: str | None) -> None:
         """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""
-        lacking = [fence.lacks for fence in self._fences.values() if fence.lacks is not None]
+        lacking = [fence.lacks for fence in self._fences.values() if fence.lacks and fence.lacks.to_be_fetched]
         story = lacking[0].story if lacking else stuck
         if story is not None and now - self._wanted_at >= WANT_AGAIN_S:
             self._wanted_at = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from dispatcher.rebuilding import Lacks
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.apply_core import AppliedBatch
@@ -20,6 +21,8 @@ class Opened(NamedTuple):
 
     log: PartitionLog
     machine: Machine
+    lacks: Lacks | None = None
+    """Its state is of no use here, and why."""
 
 
 class Rooms(Protocol):

@@ -13,13 +13,14 @@ import structlog
 from dispatcher.compaction import removes
 from dispatcher.rebuilding import Lacks, Rebuilt
 from dispatcher.rooms import Opened, Progressed
-from logboom.errors import ConfigError, InvalidRequest
+from logboom.errors import ConfigError, CorruptData, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine, Position, in_order
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply_counts import ApplyCounts
 from partitions.log import PartitionLog
 from partitions.machines import BUILT_IN, discard, machine_class, open_machine
+from partitions.machines.absent import AbsentMachine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.invariant import InvariantViolated
@@ -92,7 +93,11 @@ class PartitionRooms:
             base = LogBase(tail.last_index, tail.digest, tail.global_index)
             self.logs[partition_id] = self._open_log(partition_id, kind, logs, base)
             self._kinds[partition_id], self._apply[partition_id] = kind, apply
-            found = self._states.open(partition_id, self.logs[partition_id], installing)
+            store = self.logs[partition_id]
+            if store.highest_index or partition_id >= self._settings.cluster.partitions:
+                found = self._state(partition_id, store, installing)
+            else:  # whoever has just written the settings had better be told than have an empty partition damaged
+                found = self._states.open(partition_id, store, installing)
             self.machines[partition_id] = found.machine
             if found.lacks is not None:
                 self.lacking[partition_id] = found.lacks
@@ -177,8 +182,8 @@ class PartitionRooms:
         store = self.logs.get(partition_id) or self.open_log(partition_id, kind)
         self._kinds[partition_id] = kind
         self._apply[partition_id] = later_apply_share(self._settings.apply, len(self.machines) + 1)
-        found = self._states.open(partition_id, store, None)
-        opened = self._fresh[partition_id] = Opened(store, found.machine)
+        found = self._state(partition_id, store, None)
+        opened = self._fresh[partition_id] = Opened(store, found.machine, found.lacks)
         return opened
 
     def rebuild(self, partition_id: PartitionId, damaged: Machine) -> Rebuilt:
@@ -249,6 +254,20 @@ class PartitionRooms:
         for damage in opened.damage:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
         return opened
+
+    def _state(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
+        """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
+        name = self._kinds[partition_id].state_machine
+        try:
+            return self._states.open(partition_id, store, installing)
+        except (OSError, InvariantViolated, CorruptData):
+            raise
+        except Exception as error:
+            if name in BUILT_IN:
+                raise
+            log.exception("state_machine_not_opened", partition=partition_id, state_machine=name, error=repr(error))
+            story = f"partition {partition_id}: its state machine {name!r} cannot be opened here: {error!r}"
+            return Rebuilt(AbsentMachine(story), Lacks(story, to_be_fetched=False))
 
     def _open_machine(self, partition_id: PartitionId, directory: Path) -> Machine:
         return open_machine(

@@ -69,6 +69,10 @@ class States:
             log.error("state_damaged", partition=partition_id, error=str(error))
             self._set_aside(partition_id)
             return self._remade(partition_id, self._opened(partition_id), needed, installing)
+        except Exception:
+            if half or section is not None:  # a later start that can open it must not go on with what is there
+                self._disk.replace_file(self._marker(partition_id), b"")
+            raise
         if machine.position().applied_index >= needed and not half:
             return Rebuilt(machine, None)
         return self._remade(partition_id, machine, needed, installing)

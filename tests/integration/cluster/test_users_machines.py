@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from logboom import Put
+from logboom import Put, Record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
 from tests.integration.cluster.test_snapshots import KV, SMALL, base, equal_states, wait_for
@@ -43,6 +43,8 @@ class Counter:
 
     @classmethod
     def open(cls, directory, partition_id, settings):
+        if os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-in") and "/n2/" in str(directory):
+            raise ModuleNotFoundError("no module named 'counter'")
         self = cls()
         self.path, self.at, self.count, self.kept = directory / "state", (0, 0), 0, {}
         if self.path.exists():
@@ -183,6 +185,36 @@ def test_a_snapshot_that_a_machine_cannot_load_costs_its_partition_on_that_node_
             client.get(created, b"k", node=address, stale=True)
         refuse.unlink()
         client.create_snapshot()  # one that nobody has tried yet
+        wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+
+
+def test_a_node_without_a_machine_goes_on_without_its_partition(tmp_path: Path, refuse: Path) -> None:
+    """Found by review: it ended at that entry, and at every start; two of three such nodes were the whole cluster."""
+    missing = refuse.with_name("refuse-in")
+    with LocalCluster(partitions=1, directory=tmp_path / "c") as cluster, cluster.client(timeout=20) as client:
+        there = cluster.addresses["n2"]
+        if cluster.leader() == "n2":
+            client.transfer("n1")
+        missing.touch()
+        created = client.create_partition(state_machine="counter")
+
+        def goes_on() -> None:
+            last = client.submit(KV, Put(b"k", b"v"), wait="applied").global_index
+            assert client.get(KV, b"k", node=there, at_least=last) == b"v"
+            client.submit(created, Record(b"x"), wait="applied")
+            with pytest.raises(LogboomError, match="cannot be opened here: ModuleNotFoundError"):
+                client.get(created, b"k", node=there, stale=True)
+            rows = {row[0]: row[-1] for row in client.status(node=there)["partitions"]}
+            assert rows[created] == "damaged"
+
+        wait_for(lambda: holds(lambda: bool(client.status(node=there)["partitions"][created:])))
+        goes_on()
+        cluster.kill("n2")
+        cluster.start_node("n2")
+        wait_for(lambda: holds(lambda: goes_on() is None))
+        missing.unlink()
+        cluster.kill("n2")
+        cluster.start_node("n2")
         wait_for(lambda: holds(lambda: equal_states(cluster, client)))
 
 

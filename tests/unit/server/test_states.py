@@ -296,3 +296,23 @@ def test_a_machine_that_does_not_take_the_position_of_what_it_loads_is_no_good(
     assert world.sets.newest is not None
     monkeypatch.undo()
     assert world.states.open(P, log_from(8), None).machine.position() == position(7)
+
+
+def test_who_cannot_open_it_while_a_set_is_put_in_its_place_loads_that_set_later() -> None:
+    """What was there before is not what the log goes on from: what is void it would never have applied."""
+    world = World()
+    world.saved(5)
+    meta = world.set_at(7)
+
+    def missing(_: PartitionId, directory: Path) -> Machine:
+        raise ModuleNotFoundError(str(directory))
+
+    lacking = States(
+        disk=world.disk, sets=world.sets, directory_of=lambda p: HERE / "partitions" / str(p), open_machine=missing
+    )
+    for installing in (meta, None, None):
+        with pytest.raises(ModuleNotFoundError):
+            lacking.open(P, log_from(1), installing)
+    found = world.states.open(P, log_from(1), None)
+    assert found.lacks is None
+    assert found.machine.position() == position(7)
