@@ -11,7 +11,7 @@ Nodes tell each other how they stand (``Standing``); whoever has not been heard 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -160,9 +160,19 @@ class Ladder:
         self._backlogs.pop(partition_id, None)
 
     def look(
-        self, now: float, behind: Iterable[Seen], *, partitions: int, voters: Sequence[NodeId], leads: bool
+        self,
+        now: float,
+        behind: Iterable[Seen],
+        *,
+        partitions: int,
+        voters: Sequence[NodeId],
+        leads: bool,
+        recovering: Collection[PartitionId] = (),
     ) -> list[Step]:
-        """Every ``lag.look_ms``: ``behind`` is what has something left to apply, of ``partitions`` in all."""
+        """Every ``lag.look_ms``: ``behind`` is what has something left to apply, of ``partitions`` in all.
+
+        ``recovering``: what was there before a start is applied again. That may take its time, and not stand still.
+        """
         steps: list[Step] = []
         rows = {seen.partition_id: seen for seen in behind}
         for partition_id in [p for p in self._backlogs if p not in rows]:
@@ -170,8 +180,8 @@ class Ladder:
         for seen in rows.values():
             backlog = self._backlogs.setdefault(seen.partition_id, _Backlog(seen, now))
             backlog.look(seen, now)
-            steps += self._climb(seen.partition_id, backlog, now)
-        slow = frozenset(p for p, backlog in self._backlogs.items() if backlog.slow_since is not None)
+            steps += self._climb(seen.partition_id, backlog, now, recovering=seen.partition_id in recovering)
+        slow = frozenset(p for p, backlog in self._backlogs.items() if backlog.slow_since is not None).union(recovering)
         worst = max((backlog.age_s(now) for backlog in self._backlogs.values()), default=0.0)
         self.standing = Standing(round(worst * 1000), slow, partitions)
         others = [node for node in voters if node != self._node_id]
@@ -182,9 +192,9 @@ class Ladder:
             self.steps[step.do] += 1
         return steps
 
-    def _climb(self, partition_id: PartitionId, backlog: _Backlog, now: float) -> list[Step]:
+    def _climb(self, partition_id: PartitionId, backlog: _Backlog, now: float, *, recovering: bool) -> list[Step]:
         limits, age_ms, still_ms = self._settings, backlog.age_s(now) * 1000, (now - backlog.moved_at) * 1000
-        slow = bool(limits.slow_ms) and age_ms >= limits.slow_ms
+        slow = bool(limits.slow_ms) and age_ms >= limits.slow_ms and not recovering
         # It is steady again well below where it was slow, or it would go to and from.
         well = not limits.slow_ms or age_ms < limits.slow_ms / 2
         stalled = bool(limits.stalled_ms) and min(age_ms, still_ms) >= limits.stalled_ms

@@ -42,8 +42,7 @@ class Lagging:
         """Look, and again, until closed."""
         if not self._closed:
             self._timer = asyncio.get_running_loop().call_later(self._settings.look_ms / 1000, self.start)
-            if self._pipeline.recovery.over:
-                self._look()
+            self._look()
 
     def close(self) -> None:
         """Look no more."""
@@ -82,12 +81,16 @@ class Lagging:
             for p, worker in pipeline.workers.items()
             if not worker.idle
         ]
+        recovery = pipeline.recovery
+        # One that never recovers, since it stands still, must not keep all others, and itself, from being looked at.
+        recovering = () if recovery.over else {p for p in pipeline.workers if not recovery.of([p])}
         steps = self.ladder.look(
             pipeline.clock.monotonic(),
             seen,
             partitions=len(pipeline.workers),
             voters=members.voters,
             leads=pipeline.raft.engine.is_leader,
+            recovering=recovering,
         )
         for step in steps:
             self._carry_out(step)

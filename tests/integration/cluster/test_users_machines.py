@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from logboom import Put, Record
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.errors import InvalidRequest, LogboomError, PartitionFrozen
 from logboom.testing import LocalCluster
 from tests.integration.cluster.test_snapshots import KV, SMALL, base, equal_states, wait_for
 
@@ -19,6 +20,7 @@ SETTINGS = {name: value for name, value in SMALL.items() if name != "cluster.ove
 MODULE = """
 import json
 import os
+import time
 
 from logboom.state_machine import Position, Space
 
@@ -68,6 +70,8 @@ class Counter:
         pass
 
     def apply(self, batches, seal):
+        while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-end"):
+            time.sleep(0.01)
         results = [bytes(1)] * len(batches)
         self.at, changes = seal(results)
         self.count += sum(batch.count for batch in batches)
@@ -216,6 +220,31 @@ def test_a_node_without_a_machine_goes_on_without_its_partition(tmp_path: Path, 
         cluster.kill("n2")
         cluster.start_node("n2")
         wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+
+
+def test_a_call_that_does_not_return_is_seen_after_a_start_too(tmp_path: Path, refuse: Path) -> None:
+    """Found by review: what had not recovered was neither looked at nor shown, and kept all else from being so."""
+    hangs = refuse.with_name("refuse-to-end")
+    settings = {"lag.look_ms": 50, "lag.stalled_ms": 500, "node.stop_ms": 1_000}
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        hangs.touch()
+        client.submit(created, Record(b"x"), wait="committed")
+        cluster.kill("n1")
+        cluster.start_node("n1")
+        wait_for(lambda: holds(lambda: [created, "frozen"] in client.status()["lag"]["held"]))
+        assert {row[0]: row[-1] for row in client.status()["partitions"]}[created] == "frozen"
+        with pytest.raises(PartitionFrozen):
+            client.submit(created, Record(b"x"), timeout=5)
+        client.submit(KV, Put(b"k", b"v"), wait="applied")
+        cluster.kill("n1", signal.SIGTERM)
+        assert cluster.wait_ended("n1", timeout=20) != 0
+        hangs.unlink()
+        cluster.start_node("n1")
+        client.submit(created, Record(b"x"), wait="applied")
 
 
 def holds(question: Callable[[], bool]) -> bool:

@@ -26,11 +26,13 @@ class World:
         self.now, self.leads, self.partitions = 100.0, leads, partitions
         self.others: Mapping[NodeId, Standing] = {N2: WELL, N3: WELL}
 
-    def look(self, *behind: Seen) -> list[Do]:
+    def look(self, *behind: Seen, recovering: tuple[PartitionId, ...] = ()) -> list[Do]:
         self.now += 0.5
         for node, standing in self.others.items():
             self.ladder.heard(node, standing, self.now)
-        steps = self.ladder.look(self.now, behind, partitions=self.partitions, voters=VOTERS, leads=self.leads)
+        steps = self.ladder.look(
+            self.now, behind, partitions=self.partitions, voters=VOTERS, leads=self.leads, recovering=recovering
+        )
         return [step.do for step in steps]
 
     def during(self, seconds: float, *behind: Seen) -> list[Do]:
@@ -229,3 +231,14 @@ def test_with_all_of_them_behind_elsewhere_none_is_fine_there_whatever_its_id() 
     row = [60_000, TOLD_MAX + 1, TOLD_MAX + 1, list(range(4_900, 4_900 + TOLD_MAX))]
     world.others = {N2: parse_standing(row), N3: parse_standing(row)}
     assert Do.WITHDRAW not in world.during(60, still(young))
+
+
+def test_what_is_applied_again_after_a_start_may_take_its_time_and_not_stand_still() -> None:
+    world = World()
+    done = [do for n in range(20) for do in world.look(Seen(P0, 1_000, n), recovering=(P0,))]
+    assert done == [], "slow, and no wonder"
+    assert world.ladder.standing.behind == {P0}, "it is no place to hand leadership over to"
+    done = [do for _ in range(8) for do in world.look(Seen(P0, 1_000, 19), recovering=(P0,))]
+    assert done == [Do.FREEZE]
+    assert world.look() == [Do.RELEASE]
+    assert not world.ladder.standing.behind
