@@ -322,5 +322,5 @@ def _action(name: str, explained: str) -> None:
 
 _action("pause", "Stop applying a partition at a node until resumed, or restarted; barriers over it answer `blocked`.")
 _action("resume", "Apply again; also after failures have paused it.")
-_action("freeze", "Take no writes for a partition at a node.")
+_action("freeze", "Take no writes for a partition at a node, should it lead, until thawed, or restarted.")
 _action("thaw", "Take writes again.")
