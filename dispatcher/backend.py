@@ -28,6 +28,7 @@ from logboom.state_machine import Machine
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from logboom.wire import Frame, Kind
 from partitions.log import PartitionLog
+from ports.offload import Offload
 from raftlog.configuration import Configuration, Role
 
 LOST_SHOWN_MAX: Final = 16
@@ -270,6 +271,11 @@ class Backend(Pipeline):
         self.rebuilding.check(partition_id)
         self.lagging.check(partition_id)
         return self.partitioning.using(partition_id)
+
+    def threads_of(self, partition_id: PartitionId) -> Offload:
+        """For what is asked of its machine."""
+        worker = self.workers.get(partition_id)
+        return self.offload if worker is None else worker.offload
 
     def is_lost(self, digest: bytes) -> bool:
         """This committed batch is damaged here, and every other node has said that it does not have it."""

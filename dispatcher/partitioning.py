@@ -137,7 +137,8 @@ class Partitioning:
             if trial is not None:
                 # Where it is handed up nobody can refuse it any more: it would be damaged on every node.
                 self._trials += 1
-                self._pipeline.offload.submit(partial(trial, known), partial(self._tried, kind, token, done))
+                threads = self._rooms.offload(kind.state_machine)
+                threads.submit(partial(trial, known), partial(self._tried, kind, token, done))
                 return
             self._propose(Change(known, self._begun, kind, token))
         elif known in self._pipeline.workers:
@@ -256,7 +257,7 @@ class Partitioning:
             return
         self._opening.add(partition_id)
         job = partial(self._rooms.open, partition_id, kind)
-        self._pipeline.offload.submit(job, partial(self._opened, partition_id))
+        self._rooms.offload(kind.state_machine).submit(job, partial(self._opened, partition_id))
 
     def _opened(self, partition_id: PartitionId, opened: Opened | None, error: BaseException | None) -> None:
         self._opening.discard(partition_id)
@@ -292,7 +293,7 @@ class Partitioning:
             await wait(POLL_S)
         del self._uses[partition_id], self._closing[partition_id]
         try:
-            await self._pipeline.offload.run(partial(discard, self._rooms.ending[partition_id]))
+            await worker.offload.run(partial(discard, self._rooms.ending[partition_id]))
         except (OSError, InvariantViolated) as error:
             self._pipeline.raft.fatal(error)
             return

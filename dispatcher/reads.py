@@ -87,7 +87,7 @@ async def get(backend: Any, frame: Frame, deadline: float, *, lone: bool = False
     with backend.using(partition_id) as machine:
         try:
             found = backend.at_hand.get(machine, distinct)
-            values, position = found or await backend.offload.run(lambda: machine.get(distinct))
+            values, position = found or await backend.threads_of(partition_id).run(lambda: machine.get(distinct))
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             raise
@@ -113,7 +113,7 @@ async def digest(backend: Any, partition_id: PartitionId) -> tuple[bytes, Positi
         return None
     with backend.using(partition_id) as machine:
         try:
-            found: tuple[bytes, Position] = await backend.offload.run(machine.digest)
+            found: tuple[bytes, Position] = await backend.threads_of(partition_id).run(machine.digest)
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             return None

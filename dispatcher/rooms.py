@@ -11,6 +11,7 @@ from logboom.types import PartitionId
 from partitions.apply_core import AppliedBatch
 from partitions.log import PartitionLog
 from partitions.worker import ApplyWorker
+from ports.offload import Offload
 from raftlog.lifecycle import Kind
 
 Progressed = Callable[[Sequence[AppliedBatch]], None]
@@ -51,6 +52,10 @@ class Rooms(Protocol):
 
     def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
         """The same with its machine; a log that is open stays. Blocking."""
+        ...
+
+    def offload(self, state_machine: str) -> Offload:
+        """Threads for whatever is asked of such machines: those of users have their own. On the loop."""
         ...
 
     def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:

@@ -68,12 +68,12 @@ class Views:
 
     async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
         try:
-            rows = view.first if view.first is not None else await self._backend.offload.run(view.more)
+            rows = view.first if view.first is not None else await self._backend.threads_of(partition).run(view.more)
             while rows is not None:
                 yield rows
                 if partition not in self._backend.workers:
                     raise self._backend.missing(partition)
-                rows = await self._backend.offload.run(view.more)
+                rows = await self._backend.threads_of(partition).run(view.more)
         except OSError as error:
             raise Unavailable(f"the state of partition {partition} could not be read: {error}") from error
         except CorruptData as error:

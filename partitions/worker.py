@@ -84,7 +84,8 @@ class ApplyWorker:
         self.machine = machine
         self.dedupe = Dedupe(settings, machine.meta())
         self._cursor = Cursor(applied=machine.position())
-        self._offload = offload
+        self._offload = self.offload = offload
+        """For all that is asked of the machine."""
         self._save_offload = save_offload
         self._clock = clock
         self._settings = settings

@@ -185,7 +185,7 @@ class Node:
         await self.pipeline.close()
         await self.watching.close()
         offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
-        await asyncio.gather(*(offload.close() for offload in offloads))
+        await asyncio.gather(*(offload.close() for offload in (*offloads, *self.rooms.offloads())))
         self.rooms.close()
         self.journal.close()
         self.data_dir.close()

@@ -24,6 +24,7 @@ from partitions.machines.absent import AbsentMachine
 from partitions.opening import LogBase
 from partitions.worker import ApplyWorker
 from ports.invariant import InvariantViolated
+from ports.offload import Offload
 from raftlog.entry import unpack_control, unpack_routes
 from raftlog.journal import Journal
 from raftlog.lifecycle import CHANGES, Change, Kind
@@ -63,6 +64,8 @@ class PartitionRooms:
         self._kinds_tried: set[str] = set()
         """State machines of users that could be opened here."""
         self._trying = threading.Lock()
+        self._users: dict[str, Offload] = {}
+        """Threads of users' state machines."""
         self.lacking: dict[PartitionId, Lacks] = {}
         """Partitions whose state is gone, and why nothing here makes it anew; as found at the start."""
         self.logs: dict[PartitionId, PartitionLog] = {}
@@ -190,14 +193,31 @@ class PartitionRooms:
         """Another machine in the place of a damaged one, which stays open. Blocking."""
         return self._states.rebuild(partition_id, self.logs[partition_id], damaged)
 
+    def offload(self, state_machine: str) -> Offload:
+        """See Rooms."""
+        if state_machine in BUILT_IN or self._world.users_offload is None:
+            return self._world.apply_offload
+        if state_machine not in self._users:
+            try:
+                self._users[state_machine] = self._world.users_offload(state_machine)
+            except OSError as error:  # not one more thread is to be had
+                log.warning("no_threads_of_its_own", state_machine=state_machine, error=str(error))
+                return self._world.apply_offload
+        return self._users[state_machine]
+
+    def offloads(self) -> list[Offload]:
+        """To be closed before this is."""
+        return list(self._users.values())
+
     def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:
         """See Rooms."""
         self._fresh.pop(partition_id, None)
+        offload = self.offload(self._kinds[partition_id].state_machine)
         return ApplyWorker(
             log=self.logs[partition_id],
             machine=self.machines[partition_id],
-            offload=self._world.apply_offload,
-            save_offload=self._world.save_offload,
+            offload=offload,
+            save_offload=self._world.save_offload if offload is self._world.apply_offload else offload,
             clock=self._world.clock,
             settings=self._apply[partition_id],
             on_progress=progressed,

@@ -46,7 +46,7 @@ class World:
     sync_offload: Offload
     """For group syncs. A pool of its own: they must not wait for applying."""
     apply_offload: Offload
-    """For applying, reading and everything else that blocks."""
+    """For applying, reading and everything else that blocks, but for the calls of users' state machines."""
     save_offload: Offload
     """For checkpoints: thousands of partitions take turns, and applying does not wait for its turn among them.
 
@@ -61,6 +61,8 @@ class World:
     """Memory of this process."""
     http: HttpServers | None = None
     """For operators; None: there is no such port in this world."""
+    users_offload: Callable[[str], Offload] | None = None
+    """For a state machine of a user, by its name: whose calls do not return keeps these threads, and no others."""
     background: Callable[[str], Offload] | None = None
     """A thread of its own, by name, for what must hold up nothing else."""
     fsyncs: Callable[[], dict[str, Counted]] = dict
@@ -87,6 +89,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         sleep=time.sleep,
         open_state_file=KvFile,
         http=OsHttp(on_fatal=fatal),
+        users_offload=lambda name: ThreadOffload(workers=OFFLOAD_THREADS, name=f"machine-{name}"),
         background=lambda name: ThreadOffload(workers=1, name=name),
         fsyncs=disk.syncs.snapshot,
         log_lines_lost=logs.lost,

@@ -247,6 +247,25 @@ def test_a_call_that_does_not_return_is_seen_after_a_start_too(tmp_path: Path, r
         client.submit(created, Record(b"x"), wait="applied")
 
 
+def test_calls_that_do_not_return_keep_no_thread_that_others_need(tmp_path: Path, refuse: Path) -> None:
+    """Found by review: four partitions with such a call, and nothing was applied or read on any node any more."""
+    hangs = refuse.with_name("refuse-to-end")
+    settings = {"apply.inline_bytes": 0, "node.stop_ms": 1_000}
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = [client.create_partition(state_machine="counter") for _ in range(6)]
+        hangs.touch()
+        for partition in created:
+            client.submit(partition, Record(b"x"), wait="committed")
+        client.submit(KV, Put(b"k", b"v"), wait="applied", timeout=10)
+        assert client.get(KV, b"k") == b"v"
+        hangs.unlink()
+        for partition in created:
+            client.submit(partition, Record(b"x"), wait="applied")
+
+
 def holds(question: Callable[[], bool]) -> bool:
     try:
         return question()

@@ -120,7 +120,7 @@ class Stage:
         self.cluster = ClusterSettings(partitions=partitions)
         self.workers: dict[PartitionId, Any] = dict.fromkeys(map(PartitionId, range(partitions)))
         self.offload = SimpleNamespace(submit=lambda job, done: self.jobs.append(lambda: done(job(), None)))
-        opened = SimpleNamespace(log=None, machine=None)
+        opened = SimpleNamespace(log=None, machine=None, lacks=None)
         self.trial: Any = None
         self.rooms = SimpleNamespace(
             logs={},
@@ -128,6 +128,7 @@ class Stage:
             ending={},
             check=lambda _: None,
             trial=lambda _: self.trial,
+            offload=lambda _: self.offload,
             open=lambda *_: opened,
         )
         self.partitioning = Partitioning(cast(Any, self), cast(Any, self.rooms))
@@ -285,7 +286,9 @@ class TestAsking:
         """What a process of before has left there may be a segment to be read and written again."""
         stage, opened = Stage(), list[PartitionId]()
         stage.rooms.open_log = lambda partition_id, _: opened.append(partition_id) or "log"
-        stage.rooms.open = lambda partition_id, _: SimpleNamespace(log=stage.rooms.logs[partition_id], machine=None)
+        stage.rooms.open = lambda partition_id, _: SimpleNamespace(
+            log=stage.rooms.logs[partition_id], machine=None, lacks=None
+        )
         asked = [asyncio.create_task(stage.partitioning.log_of(PartitionId(2), KV)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not opened
