@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from dispatcher.backend import Backend
+from dispatcher.barriers import BLOCKED_STATES
 from dispatcher.goals import Reached, Waiter, Want
 from dispatcher.requests import field_of
 from dispatcher.tracing import Trace
@@ -98,8 +99,8 @@ class Waits:
             raise InvalidRequest(f"progress is told of at most {TARGETS_MAX} partitions, not of {len(want.targets)}")
         if request_id in self._waiters:
             raise InvalidRequest(f"request {request_id} is under way")
-        if not header.get("wait_blocked", False):
-            want = backend.voiding.check_blocked(want)
+        patient = bool(header.get("wait_blocked", False))
+        want = self._enough(want if patient else backend.voiding.check_blocked(want), patient=patient)
         self.recovered(want.partitions)
         if scope is Scope.LEADER and not backend.raft.admits:
             raise NotLeader("this node does not lead", leader=backend.leader_address())
@@ -127,7 +128,7 @@ class Waits:
             client=self,
             principal=principal,
             deadline=deadline,
-            wait_blocked=bool(header.get("wait_blocked", False)),
+            wait_blocked=patient,
             leading=scope is Scope.LEADER,
             now=backend.clock.monotonic(),
             done=done,
@@ -137,6 +138,23 @@ class Waits:
             backend.hurry(waiter.behind)
             if every_ms:
                 self._progress[request_id] = _Progress(self, request_id, waiter, max(every_ms, PROGRESS_MS_MIN) / 1000)
+
+    def _enough(self, want: Want, *, patient: bool) -> Want:
+        """Of some that may be shown and some that may not yet: without the latter, where the others are enough.
+
+        They are if they are there, or if what is hidden stands still; ``patient``: it may go on.
+        """
+        backend = self._backend
+        backend.look()
+        if want.need < 0 or backend.recovered(want.partitions):
+            return want
+        hidden = {p for p in want.partitions if not backend.recovered([p])}
+        left = [row for row in want.targets if row[0] not in hidden]
+        there = sum(backend.barriers.frontier(p, want.level, want.reach) >= target for p, target in left)
+        if there < want.needed:
+            still = [p for p in hidden if not patient and backend.watermarks.of(p).state in BLOCKED_STATES]
+            left = [row for row in want.targets if row[0] not in still]
+        return want._replace(targets=tuple(left)) if len(left) >= want.needed else want
 
     def _want(self, header: Mapping[str, Any]) -> tuple[Want, Scope]:
         cluster = header.get("cluster")
