@@ -63,7 +63,8 @@ class PartitionRooms:
         """Of all that were ever open here."""
         self._kinds_tried: set[str] = set()
         """State machines of users that could be opened here."""
-        self._trying = threading.Lock()
+        self._trying: dict[str, threading.Lock] = {}
+        """Of those that were not: one trial of each at a time, which may not end."""
         self._users: dict[str, Offload] = {}
         """Threads of users' state machines."""
         self.lacking: dict[PartitionId, Lacks] = {}
@@ -126,11 +127,14 @@ class PartitionRooms:
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """See Rooms. In a directory of its own, which is removed."""
         known = state_machine in BUILT_IN or state_machine in self._kinds_tried
-        return None if known else partial(self._try, state_machine)
+        if known:
+            return None
+        alone = self._trying.setdefault(state_machine, threading.Lock())
+        return partial(self._try, state_machine, alone, list(self._trying).index(state_machine))
 
-    def _try(self, state_machine: str, partition_id: PartitionId) -> None:
-        directory = self._data_dir.path / f"trial-{partition_id}"
-        with self._trying:
+    def _try(self, state_machine: str, alone: threading.Lock, place: int, partition_id: PartitionId) -> None:
+        directory = self._data_dir.path / f"trial-{place}"
+        with alone:
             if self._disk.exists(directory):
                 self._disk.remove_directory(directory)
             self._disk.make_directory(directory)

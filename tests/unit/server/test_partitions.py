@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +38,7 @@ def made(disk: SimDisk, settings: Settings | None = None) -> PartitionRooms:
     data_dir = SimpleNamespace(
         partition=lambda p: ROOT / str(p), partition_directories=lambda d: d.list(ROOT) if d.exists(ROOT) else []
     )
-    world = SimpleNamespace(disk=disk, apply_offload=None, save_offload=None, clock=None)
+    world = SimpleNamespace(disk=disk, apply_offload=None, save_offload=None, clock=None, open_state_file=None)
     return PartitionRooms(
         settings=settings or Settings(),
         world=cast(Any, world),
@@ -170,3 +172,37 @@ def test_a_log_that_is_opened_after_the_start_survives_a_failed_sync_and_the_nex
     assert made(disk).open_log(partition, kind).holds(batch.last_index, batch.digest)
     disk.power_loss()
     assert made(disk).open_log(partition, kind).holds(batch.last_index, batch.digest)
+
+
+def test_a_trial_that_does_not_end_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: whoever asked for another machine waited for it, on threads that partitions of theirs need."""
+    disk, begun, go_on = SimDisk(random.Random(0)), threading.Event(), threading.Event()
+    disk.make_directory(ROOT)
+    rooms = made(disk)
+    rooms._data_dir.path = ROOT
+    opened: list[Path] = []
+
+    def opens(name: str, directory: Path, *_: object, **__: object) -> Any:
+        opened.append(directory)
+        if name == "hangs":
+            begun.set()
+            go_on.wait(60)
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("server.partitions.open_machine", opens)
+
+    def tried(name: str) -> None:
+        trial = rooms.trial(name)
+        assert trial is not None
+        with pytest.raises(InvalidRequest, match="RuntimeError"):
+            trial(PartitionId(7))
+
+    with ThreadPoolExecutor(2) as threads:
+        hangs = threads.submit(tried, "hangs")
+        assert begun.wait(20)
+        try:
+            threads.submit(tried, "other").result(5)
+        finally:
+            go_on.set()
+        hangs.result(60)
+    assert len({path.parent for path in opened}) == 2, "each in a directory of its own"
