@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, Inpu
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from logboom.errors import DeadlineExceeded, InvalidRequest, PartitionDestroyed, Unavailable
+from logboom.errors import DeadlineExceeded, InvalidRequest, LineageMismatch, PartitionDestroyed, Unavailable
 from logboom.spark.columns import STATE, log_schema
 from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
@@ -27,6 +27,7 @@ from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.report import finish
 from logboom.spark.shares import Merged, Share, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
+from logboom.types import lineage_shown
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class SharePartition(InputPartition):  # type: ignore[misc]
 
     share: Share
     bounds: Bounds = EVERYTHING
+    history: tuple[str, str] | None = None
+    """Of the cluster, which it was planned in."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class MergedPartition(InputPartition):  # type: ignore[misc]
     """A range in global order as a Spark partition."""
 
     merged: Merged
+    history: tuple[str, str] | None = None
+    """As above."""
 
 
 def view_schema(view: View, *, headers: bool = False, producer: bool = False) -> Any:
@@ -138,6 +143,24 @@ def reached(target: Target) -> Session:
     return found
 
 
+def session_of(target: Target, partition: SharePartition | MergedPartition) -> Session:
+    """In a task: of the history that it was planned in. Raises LineageMismatch."""
+    found, planned = session(target), partition.history
+    if planned is None or (now := history(found)) == planned:
+        return found
+    # Spark uses its workers again: a client of before the restore has not asked anybody since.
+    found = session(target, but=found)
+    if (now := history(found)) != planned:
+        raise LineageMismatch(
+            f"the cluster was restored since this query was planned: that was in {lineage_shown(planned[1])} of "
+            f"{planned[0]!r}, and this is {lineage_shown(now[1])} of {now[0]!r}; run it again",
+            outcome="not_applied",
+            cluster=planned[1] or planned[0],
+            expected=now[1] or now[0],
+        )
+    return found
+
+
 def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport | None]:
     """What the tasks said, in the order of the messages."""
     return [TaskReport.decode(m.report) if isinstance(m, TaskMessage) else None for m in messages]
@@ -189,22 +212,24 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
         if bounds.none_of(options):
             return []
         found = reached(options.target)
-        if options.view == "state":
-            return [SharePartition(share) for share in state_shares(options, bounds, found)]
         if options.ordered == "global":
-            return [MergedPartition(merged) for merged in merged_shares(options, bounds, found)]
-        return [SharePartition(share) for share in log_shares(options, bounds, found)]
+            ranges = merged_shares(options, bounds, found)
+            return [MergedPartition(merged, history(found)) for merged in ranges]
+        shares = (state_shares if options.view == "state" else log_shares)(options, bounds, found)
+        return [SharePartition(share, history=history(found)) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
-        options, bounds, found = self._options, self._bounds, session(self._options.target)
+        options, bounds = self._options, self._bounds
+        if not isinstance(partition, SharePartition | MergedPartition):
+            return  # there is nothing to read: Spark makes a partition of its own then
+        found = session_of(options.target, partition)
         if isinstance(partition, MergedPartition):
             yield from read_merged(options, partition.merged, bounds, self._schema, found)
-        elif isinstance(partition, SharePartition) and options.view == "state":
+        elif options.view == "state":
             yield from read_state(options, partition.share, bounds, self._schema.names, found)
-        elif isinstance(partition, SharePartition):
+        else:
             yield from read_log(options, partition.share, bounds, self._schema, found)
-        # Else there is nothing to read: Spark makes a partition of its own then.
 
 
 class FilteringReader(LogboomReader):

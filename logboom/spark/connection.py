@@ -197,12 +197,15 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def session(target: Target) -> Session:
-    """The process's session for a cluster; made on first use, and again after a fork, or a restore."""
+def session(target: Target, *, but: Session | None = None) -> Session:
+    """The process's session for a cluster; made on first use, and again after a fork, or a restore.
+
+    ``but``: one that was found to be of another history.
+    """
     pid = os.getpid()
     with _lock:
         before = _sessions.pop((pid, target), None)
-        found = Session(target) if before is None or before.superseded else before
+        found = Session(target) if before is None or before is but or before.superseded else before
         _sessions[pid, target] = found  # the last: ascending by their last use
         unused = [(key, each) for key, each in _sessions.items() if key[0] == pid][:-SESSIONS_MAX]
     if before is not None and before is not found:

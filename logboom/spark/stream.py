@@ -20,7 +20,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from logboom.errors import InvalidRequest, LineageMismatch, NonDeterministicReplay, NoSuchPartition, PartitionDestroyed
-from logboom.spark.batch import SharePartition, columns_of_schema, plan_write, reached, task_message, task_reports
+from logboom.spark.batch import (
+    SharePartition,
+    columns_of_schema,
+    plan_write,
+    reached,
+    session_of,
+    task_message,
+    task_reports,
+)
 from logboom.spark.connection import session
 from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
@@ -95,16 +103,17 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch: decided by the two offsets alone. Raises LineageMismatch for another history's."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        last.check(*self._here())  # of a batch that is run again nobody has asked for offsets
+        here = self._here()
+        last.check(*here)  # of a batch that is run again nobody has asked for offsets
         bounds = Bounds(global_offset=Span(low=last.since_global))
-        return [SharePartition(share, bounds) for share in shares_between(first, last)]
+        return [SharePartition(share, bounds, here) for share in shares_between(first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
         if not isinstance(partition, SharePartition):
             raise InvalidRequest(f"not a partition of this source: {partition!r}")
-        share, bounds = partition.share, partition.bounds
-        return read_log(self._options, share, bounds, self._schema, session(self._options.target))
+        found = session_of(self._options.target, partition)
+        return read_log(self._options, partition.share, partition.bounds, self._schema, found)
 
     def _now(self) -> dict[int, int]:
         """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""

@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql.types import StructType
 
 from logboom.errors import LineageMismatch
-from logboom.spark import connection
-from logboom.spark.batch import plan_write, task_message, task_reports
+from logboom.spark import batch, connection
+from logboom.spark.batch import LogboomReader, plan_write, task_message, task_reports, view_schema
 from logboom.spark.connection import SESSIONS_MAX, session
-from logboom.spark.options import write_options
+from logboom.spark.options import read_options, write_options
 from logboom.spark.report import combine, finish
+from logboom.spark.shares import Share, history
 from logboom.wire import Kind
 from tests.unit.logboom.conftest import node
 from tests.unit.logboom.fake_server import FakeNode
@@ -116,3 +117,35 @@ def test_a_write_on_both_sides_of_a_restore_is_not_done(node, target):
     with pytest.raises(LineageMismatch, match="another history") as caught:
         finish(plan, task_reports([first, nothing]), began=0.0)
     assert caught.value.outcome == "unknown"
+
+
+@pytest.fixture
+def reader(node, target, monkeypatch):
+    """Of one partition's state; a task that reads it gives the history that it reads in."""
+    node.lineage = ""
+    monkeypatch.setattr(batch, "state_shares", lambda *_: [Share(0)])
+    monkeypatch.setattr(batch, "read_state", lambda *given: iter([history(given[-1])[1]]))
+    options = read_options({"endpoints": node.address, "token": "t", "view": "state"})
+    return LogboomReader(view_schema("state"), options)
+
+
+def test_what_was_planned_before_a_restore_is_not_read_after_it(node, target, reader):
+    """Half of the rows would be of what was given up: the same offsets, and indices, are other records."""
+    (share,) = reader.partitions()
+    assert list(reader.read(share)) == [""]
+    restored(node)
+    connection._sessions.pop((os.getpid(), target("t"))).rest()  # an executor that comes later
+    with pytest.raises(LineageMismatch, match="planned"):
+        list(reader.read(share))
+
+
+def test_a_task_in_a_process_that_outlives_a_restore_reads_what_is_there_now(node, target, reader):
+    """Spark's workers are used again: else the first query after a restore fails in each of them."""
+    partitions(old := session(target("t")))
+    restored(node)
+    connection._sessions.pop((os.getpid(), target("t")))
+    (share,) = reader.partitions()  # the driver is another process, and has another client
+    connection._sessions.pop((os.getpid(), target("t"))).rest()
+    connection._sessions[os.getpid(), target("t")] = old
+    assert list(reader.read(share)) == ["f" * 32]
+    assert old.resting
