@@ -110,6 +110,7 @@ class Client(Operations, LogReading, Cursors, Waits):
     async def token(self) -> Token:
         """``last_seen`` and whose it is, to be handed to another client."""
         await self.partitions()
+        await self._cluster.meet(deadline=self._deadline(None))
         return Token(str(self._cluster.id), self.last_seen, self._cluster.lineage or "")
 
     async def partitions(self) -> list[int]:

@@ -378,12 +378,13 @@ class Cluster(Home):
                     refreshed = True
 
     async def meet(self, *, deadline: float) -> None:
-        """Have a node say, once, what this cluster takes. Raises what ``any`` raises, when the deadline has passed."""
+        """Have a node say, once, what this cluster is. Raises what ``any`` raises, when the deadline has passed."""
 
-        async def said(_: NodeConnection) -> None:
-            pass
+        async def said(node: NodeConnection) -> None:
+            if self.lineage is None:
+                raise Unavailable(f"{node.address} joins, and has not heard yet which history of the cluster this is")
 
-        if self.id is None:
+        if self.lineage is None:
             await self.retry(self.any, said, deadline=deadline)
 
     async def check_token(self, token: Token, *, deadline: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from datetime import UTC, datetime
 from typing import Any
 
@@ -103,6 +104,19 @@ async def test_a_node_that_follows_nobody_does_not_say_which_history_counts() ->
             assert (await boom.token()).lineage == "ab" * 16
             with pytest.raises(LineageMismatch, match="of its first history"):
                 await boom.barrier(1, node=nodes[0].address)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_node_that_joins_and_has_met_nobody_does_not_give_tokens_of_the_first_history(seed: int) -> None:
+    async with cluster(2) as nodes:
+        nodes[1].lineage = "ab" * 16
+        welcome = {"version": 1, "cluster": "test", "node": "n1", "leader": None, "partitions": [[0, "kv", "x"]]}
+        nodes[0].answers[Kind.HELLO] = lambda session, frame: session.send(
+            frame, Kind.WELCOME, {**welcome, "members": {}, "frame_bytes": 1 << 20, "lineage": None}
+        )
+        both = f"{nodes[0].address},{nodes[1].address}"
+        async with Client(both, timeout=5.0, rng=random.Random(seed)) as boom:
+            assert (await boom.token()).lineage == "ab" * 16
 
 
 async def test_a_barrier_timeout_is_the_answer_and_not_retried() -> None:
