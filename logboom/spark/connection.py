@@ -32,6 +32,7 @@ class Session:
         # The collector may end a stream, and with it what is under way, within anything on this thread.
         self._lock = threading.RLock()
         self._under_way = 0
+        self._left = False
         self._background: Background | None = self._made()
 
     def _made(self) -> Background:
@@ -54,8 +55,18 @@ class Session:
             self._done()
 
     def _done(self, _: object = None) -> None:
+        found = None
         with self._lock:
             self._under_way -= 1
+            if self._left and not self._under_way:
+                found, self._background = self._background, None
+        if found is not None:
+            found.abandon()  # this may be its own thread
+
+    def leave(self) -> None:
+        """Nobody is given it any more: ``rest``, or whenever nothing is under way."""
+        self._left = True
+        self.rest()
 
     def rest(self) -> None:
         """Close the client, unless something is under way. Whoever has the session still may go on using it."""
@@ -209,7 +220,7 @@ def session(target: Target, *, but: Session | None = None) -> Session:
         _sessions[pid, target] = found  # the last: ascending by their last use
         unused = [(key, each) for key, each in _sessions.items() if key[0] == pid][:-SESSIONS_MAX]
     if before is not None and before is not found:
-        before.rest()
+        before.leave()
     for key, each in unused:
         each.rest()
         if each.resting:

@@ -149,3 +149,29 @@ def test_a_task_in_a_process_that_outlives_a_restore_reads_what_is_there_now(nod
     connection._sessions[os.getpid(), target("t")] = old
     assert list(reader.read(share)) == ["f" * 32]
     assert old.resting
+
+
+def test_one_that_is_superseded_with_something_under_way_is_closed_behind_it(node, target):
+    """Nobody is given it any more: without that its thread would stay for ever, one for each restore."""
+    node.lineage, before = "", threads()
+    old, asked = session(target("t")), threading.Event()
+    partitions(old)
+    restored(node)
+    with pytest.raises(LineageMismatch):
+        old.run(lambda client: client.barrier(1, partitions=[0], timeout=5))
+    ended = threading.Event()
+
+    async def until_told(_):
+        asked.set()
+        await asyncio.to_thread(ended.wait, 10)
+
+    waiting = old.start(until_told)
+    assert asked.wait(10)
+    assert session(target("t")) is not old
+    thread = old._background.thread
+    ended.set()
+    waiting.result(10)
+    thread.join(10)
+    assert old.resting
+    assert not thread.is_alive()
+    assert threads() == before + 1
