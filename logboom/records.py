@@ -364,11 +364,11 @@ def _pick(raw: Buffer, ends: Ends, wanted: npt.NDArray[np.bool_]) -> tuple[Ends,
 
 
 def unpack_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
-    """One record's. Raises InvalidRequest."""
+    """One record's; in names that are no text (clients may write them) bytes are escaped. Raises InvalidRequest."""
     if not raw:
         return ()
     try:
-        rows: Any = msgpack.unpackb(raw)
+        rows: Any = msgpack.unpackb(raw, unicode_errors="backslashreplace")
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise InvalidRequest(f"record headers are not [name, bytes] pairs: {error}") from error
     if not isinstance(rows, list) or not all(map(_is_header, rows)):

@@ -1,6 +1,7 @@
 """Headers of rows, from Spark's columns to records and back."""
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -182,3 +183,16 @@ def test_a_fingerprint_is_of_the_headers_too_wherever_rows_are_cut():
     assert fingerprint(rows) != fingerprint([*rows[:11], (0, b"v", [("n", b"12")])])
     # The same headers, of another row.
     assert fingerprint(rows) != fingerprint([*rows[1:2], *rows[:1], *rows[2:]])
+
+
+def test_names_that_are_no_text_are_read_all_the_same():
+    """Earlier releases let Spark write them, and one such record kept all that lie behind it from being read."""
+    named = msgpack.packb([["a", b"1"]])
+    raw = msgpack.packb([["?b", b"2"]]).replace(b"?", b"\xff")
+    assert unpacked(pa.array([raw])).to_pylist() == [[{"key": "\\xffb", "value": b"2"}]]
+    ends = [len(raw), len(raw) + len(named)]
+    block = RecordBlock.from_arrays(
+        payload_ends=np.zeros(2, np.uint32), data=b"", header_ends=np.array(ends, np.uint32), header_bytes=raw + named
+    )
+    assert block.headers_have("b", None).tolist() == [False, False]
+    assert block.headers_have("a", None).tolist() == [False, True]
