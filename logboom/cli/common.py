@@ -16,6 +16,7 @@ import click
 
 from logboom.commands import Value
 from logboom.config import PARTITIONS_MAX
+from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient
 from logboom.types import Watermark
 
@@ -304,6 +305,15 @@ def _framed(names: list[str], cells: list[list[str]], numeric: list[bool], title
         table.add_row(*map(escape, line))
     console.print(table)
     return True
+
+
+def refuse_cursors(client: SyncClient, partition: int) -> None:
+    """Raises InvalidRequest for the partition of cursors, which is nobody's to write to, or to destroy."""
+    if partition == client.cursors_partition():
+        raise InvalidRequest(
+            f"partition {partition} holds the positions of all named consumers (`logboom cursors list`): "
+            "`logboom cursors set` moves one, `logboom cursors delete` forgets one"
+        )
 
 
 def watermark_row(mark: Watermark) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from logboom.cli.common import (
     output_option,
     print_one,
     print_rows,
+    refuse_cursors,
     talk,
 )
 from logboom.cli.cursors import cursor_row
@@ -242,11 +243,7 @@ def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
     if not yes:
         raise click.UsageError(f"this removes everything in partition {partition}, for good: say --yes")
     with target.connect() as client:
-        if partition == client.cursors_partition():
-            raise InvalidRequest(
-                f"partition {partition} holds the positions of all named consumers (`logboom cursors list`): "
-                "`logboom cursors delete` forgets one"
-            )
+        refuse_cursors(client, partition)
         client.destroy_partition(partition)
     print_one({"partition": partition, "state": "destroyed"}, output)
 

@@ -21,6 +21,7 @@ from logboom.cli.common import (
     on_terminal,
     output_option,
     print_rows,
+    refuse_cursors,
     talk,
 )
 from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row, read_rows, unit_of, words_row
@@ -167,6 +168,8 @@ class _Totals:
         self._producer = None
         if once is not None:
             self._producer = hashlib.blake2b(once.encode(), digest_size=PRODUCER_ID_BYTES).digest()
+        self._users = set[int]()
+        """Partitions that users may write to."""
         self._sequences: Counter[int] = Counter()
         self._count: int | None = None
         self._parts: dict[int, dict[str, Any]] = {}
@@ -209,17 +212,26 @@ class _Totals:
         try:
             record = to_record(command_of(row, self._encoding))
             own = partition_of_row(row)
-            if own is None and self._partition is None:
+            given = own if own is not None else self._partition
+            if given is None:
                 self._check_route(record)
+            else:
+                self._check_users(given)
         except (click.UsageError, InvalidRequest) as error:
             raise click.UsageError(f"{self._unit} {line}: {error}" if line else str(error)) from None
-        if own is not None:
-            return own, record
-        if self._partition is not None:
-            return self._partition, record
+        if given is not None:
+            return given, record
         if self._count is None:
             self._count = self._client.key_partitions()
         return partition_of(record.key or b"", self._count), record
+
+    def _check_users(self, partition: int) -> None:
+        if partition in self._users:
+            return
+        self._users.update(self._client.partitions())
+        if partition not in self._users:
+            refuse_cursors(self._client, partition)
+            self._users.add(partition)  # or the nodes say what it is
 
     def _check_route(self, record: Record) -> None:
         if not self._by_key:

@@ -68,6 +68,20 @@ def test_once_takes_effect_once(node: FakeNode, capsys, tmp_path: Path) -> None:
     assert (len(node.log[0]), len(node.log[1])) == (2, 1)
 
 
+def test_nothing_is_written_between_the_positions_of_consumers(node: FakeNode, capsys, tmp_path: Path) -> None:
+    """What is no position there ends `logboom cursors list`, and whoever reads the one that it replaces."""
+    rows = [[0, "kv", "write_ahead"], [7, "kv", "write_ahead", "cursors"]]
+    node.answers[Kind.ADMIN] = lambda s, f: s.send(f, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 1})
+    path = tmp_path / "x.csv"
+    path.write_text("key,value,partition\na,1,0\nb,2,7\n")
+    for words in (["-p", "7", "put", "a", "b"], ["-f", str(path)]):
+        status, _, err = run(capsys, "submit", *words)
+        assert "partition 7 holds the positions of all named consumers" in err
+        assert status == 2
+        assert "line 3: " in err or "-p" in words
+    assert not node.of(Kind.SUBMIT)
+
+
 def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.write_bytes(b"one\n\xff\xfe\r\n")
