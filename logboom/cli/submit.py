@@ -91,6 +91,8 @@ def submit(
         else:
             _from_file(totals, path or "-", form, raw=raw, output=output)
     print_rows(totals.rows(), output)
+    if once is not None:
+        totals.tell_before(once)
     if totals.refused:
         totals.tell_refused()
         sys.exit(1)
@@ -203,6 +205,15 @@ class _Totals:
         if chunk is None or none:
             return f"{done}, none from there on" if before else ""
         return f"{done}; {unit}s {start} to {chunk.last} may be, too"
+
+    def tell_before(self, once: str) -> None:
+        """That some had been, on stderr: nodes go by the name, and by a command's place in the input."""
+        before = sum(row["duplicate"] for row in self._parts.values())
+        if before:
+            talk(
+                f"logboom: {before} of {self.sent} commands were submitted as {once!r} before, and what they say now "
+                "took no effect; nobody has compared it"
+            )
 
     def tell_refused(self) -> None:
         """That some were, on stderr."""

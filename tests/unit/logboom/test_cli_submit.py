@@ -82,6 +82,14 @@ def test_nothing_is_written_between_the_positions_of_consumers(node: FakeNode, c
     assert not node.of(Kind.SUBMIT)
 
 
+def test_what_a_name_was_used_for_before_is_told(node: FakeNode, capsys) -> None:
+    """Other input under a used name takes no effect, and only a column said so."""
+    assert "before" not in run(capsys, "submit", "-p", "0", "--once", "load-1", "put", "a", "1")[2]
+    status, _, err = run(capsys, "submit", "-p", "0", "--once", "load-1", "put", "b", "2")
+    assert status == 0
+    assert "1 of 1 commands were submitted as 'load-1' before" in err
+
+
 def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.write_bytes(b"one\n\xff\xfe\r\n")
