@@ -18,7 +18,6 @@ from logboom.errors import (
     InvalidRequest,
     LogboomError,
     ProtocolError,
-    Unavailable,
     Voided,
 )
 from logboom.types import MIB
@@ -115,7 +114,9 @@ class _Nodes:
             if other not in self._refusals:
                 try:
                     self._chosen = await self._cluster.connection(other)
-                except Unavailable:
+                except LogboomError:  # it cannot be reached, refuses us, or is of another history
+                    if self._cluster.closed:
+                        raise
                     continue
                 return None
         refusals, self._refusals = self._refusals.values(), {}
@@ -266,8 +267,9 @@ class LogStreams:
                                 raise CorruptData(f"global index {batch.global_index} came after {last}")
                             last, count = batch.global_index, count + 1
                             self.seen(last)
-                            yield batch
-                            start = Start(global_index=last + 1)
+                            if last >= start.global_index:  # of an older release, which is behind, also what was given
+                                yield batch
+                                start = Start(global_index=last + 1)
                         _expect(frame.header["batches"], count)
                 finally:
                     await close(frames)

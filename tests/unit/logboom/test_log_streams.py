@@ -11,7 +11,14 @@ import pytest
 
 from logboom import Client, Record, RecordBlock
 from logboom.client.log_batches import LogBatch, batches_of
-from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, InvalidRequest, ProtocolError
+from logboom.errors import (
+    CorruptData,
+    IncompatibleVersion,
+    IndexCompacted,
+    InvalidRequest,
+    ProtocolError,
+    Unauthenticated,
+)
 from logboom.types import PartitionId, ProducerId, Term
 from logboom.wire import Frame, Kind
 from partitions.batch import build_batch
@@ -176,6 +183,21 @@ async def test_what_one_node_has_removed_another_is_asked_for() -> None:
             assert refused.value.first == 6, "of those that can be reached"
 
 
+async def test_who_refuses_us_is_not_the_one_that_has_what_another_has_removed() -> None:
+    """Of three nodes one has removed it, one refuses our certificate (or is of before a restore), one has it."""
+    async with cluster(3) as nodes:
+        for node in nodes:
+            scanning(node)
+        nodes[0].answers[Kind.TAIL] = removed_before(7, Kind.TAIL, whole([]))
+        nodes[1].answers[Kind.HELLO] = fails(Unauthenticated("not you"))
+        nodes[2].answers[Kind.TAIL] = removed_before(5, Kind.TAIL, whole([(9, raw(0, 5, [b"a", b"b", b"c"]))]))
+        async with Client(nodes[0].address) as boom:
+            assert [b.first_index async for b in boom.tail(0, start=5)] == [5]
+            with pytest.raises(IndexCompacted) as refused:
+                _ = [b async for b in boom.tail(0, start=4)]
+            assert refused.value.first == 5
+
+
 def test_one_position_at_most() -> None:
     boom = Client("127.0.0.1:1")
     with pytest.raises(InvalidRequest, match="one of"):
@@ -206,6 +228,20 @@ async def test_a_scan_goes_on_at_another_connection_to_the_same_horizon() -> Non
         asked = [(f.header.get("start_global"), f.header["through_global"]) for f in node.of(Kind.LOG_SCAN)]
         assert asked == [(2, 0), (6, 8)]
         assert boom.last_seen == 8
+
+
+async def test_a_scan_gives_nothing_of_what_is_in_front_of_its_start() -> None:
+    """A node of an older release that is behind gives what comes next there, though it was given before."""
+    async with cluster() as [node], Client(node.address) as boom:
+        scanning(node)
+
+        def behind(session: Session, frame: Any) -> None:
+            rows = [(4, raw(0, 1, [b"x"])), (5, raw(1, 1, [b"y"])), (8, raw(0, 2, [b"z"]))]
+            session.send(frame, Kind.BATCHES, *whole(rows, after=0, batches=3, through=8), more=True)
+            session.send(frame, Kind.END, {"next_global": 9, "batches": 3})
+
+        node.answers[Kind.LOG_SCAN] = behind
+        assert await scan(boom, start_global=5) == [5, 8]
 
 
 @pytest.mark.parametrize("wrong", ["count", "order", "gap", "end"])
