@@ -70,7 +70,7 @@ class _Failures:
     def __init__(self, cluster: Cluster, patience: float) -> None:
         self._cluster, self._patience = cluster, patience
         self._count = 0
-        self._since = cluster.now
+        self._since = cluster.begin()
 
     def none(self) -> None:
         """Something came."""

@@ -237,6 +237,7 @@ class Waits:
     ) -> AsyncIterator[Frame]:
         """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
+        self._cluster.begin()
         while True:
 
             async def begin(connection: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:

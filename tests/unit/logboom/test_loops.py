@@ -22,6 +22,10 @@ CALLS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "barrier": lambda boom: boom.barrier(1),
     "status": lambda boom: boom.status(),
     "partitions": lambda boom: boom.partitions(),
+    "tail": lambda boom: anext(boom.tail(0)),
+    "metadata": lambda boom: anext(boom.tail_metadata(0, follow=True)),
+    "logs": lambda boom: anext(boom.scan_log([0])),
+    "watch": lambda boom: anext(boom.watermarks_stream()),
 }
 
 
