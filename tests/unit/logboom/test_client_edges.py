@@ -309,6 +309,13 @@ class TestTimeouts:
             with pytest.raises(Unavailable):
                 await boom.submit_by_key([Put(b"k", b"v")], timeout=0.1)
 
+    async def test_what_looking_for_the_keys_took_is_not_there_twice(self) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            later = asyncio.get_running_loop().call_later
+            node.once(Kind.HELLO, lambda s, f: later(0.3, s.usual, f) and None)
+            await boom.submit_by_key([Put(b"k", b"v")], timeout=20)
+            assert node.of(Kind.SUBMIT)[0].header["timeout_ms"] < 19_800
+
     async def test_a_second_look_at_the_partitions_is_taken_within_it(self) -> None:
         async with cluster() as [node], Client(node.address, timeout=60) as boom:
             await boom.submit(0, Put(b"k", b"v"))
