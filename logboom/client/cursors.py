@@ -10,14 +10,15 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 from logboom.client.cluster import Cluster
 from logboom.client.reads import Reader
 from logboom.client.submits import Submitter
-from logboom.commands import Cas, Command, Delete, Put
-from logboom.errors import InvalidRequest, NoSuchPartition
+from logboom.commands import Cas, Command, Delete, Put, Value
+from logboom.errors import CorruptData, InvalidRequest, NoSuchPartition
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, Receipt, Status, Watermark
 
 NAME_BYTES_MAX: Final = 255
@@ -129,7 +130,7 @@ class CursorStore:
                 if self._cluster.now >= deadline:
                     raise
             else:
-                return POSITION.unpack(value)[0] if isinstance(value, bytes) else 0
+                return 0 if value is None else _position(key, value)
         return 0
 
     async def write(self, command: Command, timeout: float | None) -> Receipt:
@@ -169,9 +170,8 @@ class CursorStore:
             deadline=deadline,
         )
         async for key, value in entries:
-            if isinstance(value, bytes):
-                name, partition = _parse_key(key)
-                found.append((name, partition, POSITION.unpack(value)[0]))
+            with suppress(CorruptData):  # whoever reads it is told
+                found.append((*_parse_key(key), _position(key, value)))
         marks, commit_index = await self._reader.watermarks(deadline=deadline)
         return [CursorRow(*row, _lag(row[1], row[2], marks, commit_index)) for row in found]
 
@@ -242,6 +242,17 @@ def key_of(name: str, partition_id: int | None) -> bytes:
     if partition_id is not None and (type(partition_id) is not int or partition_id < 0):
         raise InvalidRequest(f"partition {partition_id!r} is not a partition id")
     return raw + b"\0" + (b"" if partition_id is None else b"%d" % partition_id)
+
+
+def _position(key: bytes, value: Value) -> int:
+    if not isinstance(value, bytes) or len(value) != POSITION.size:
+        name, _ = _parse_key(key)
+        raise CorruptData(
+            f"what is kept for cursor {name!r} is no position: somebody else wrote it; set or delete it",
+            path=f"cursor {name}",
+            offset=0,
+        )
+    return int(POSITION.unpack(value)[0])
 
 
 def _parse_key(key: bytes) -> tuple[str, int | None]:

@@ -11,7 +11,7 @@ import pytest
 from logboom import Client
 from logboom.client.cursors import POSITION, CursorRow, key_of
 from logboom.commands import OP_CAS, OP_DELETE, OP_PUT, Value
-from logboom.errors import InvalidRequest, NoSuchPartition
+from logboom.errors import CorruptData, InvalidRequest, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.types import CURSORS_TOKEN, Status
 from logboom.wire import Kind
@@ -165,6 +165,18 @@ async def test_rows_and_their_lag() -> None:
         await boom.delete_cursor("a", 1)
         assert [row.name for row in await boom.cursors()] == ["b", "c"]
         assert POSITION.unpack(kv.state[key_of("b", None)]) == (91,)
+
+
+async def test_what_is_no_position_keeps_nobody_from_the_others() -> None:
+    """Anybody can write to that partition who knows its id; all cursors ended in struct.error then."""
+    async with world() as (kv, boom):
+        await boom.cursor("a").commit(41)
+        kv.state[key_of("b", None)] = b"none"
+        assert [row.name for row in await boom.cursors()] == ["a"]
+        with pytest.raises(CorruptData, match="no position"):
+            await boom.cursor("b").position()
+        assert await boom.cursor("b").commit(7, force=True) == 7
+        assert await boom.cursor("b").position() == 7
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b"])
