@@ -49,6 +49,9 @@ class LogReading:
     ) -> AsyncIterator[LogBatch]:
         """The log of a partition from a position on, batch by batch; with ``follow``, for ever.
 
+        Without, up to what the node that answers has, which may be behind: the leader may have more (``scan_log`` goes
+        on to where it was to end when it began, ``follow`` to wherever you stop).
+
         The position: ``start`` (index), ``start_global`` or ``start_time`` (milliseconds since 1970, or a datetime); by
         default the first record that is still there. With ``follow``, a time still to come is waited for. Where records
         have been removed on every node that can be reached (or on ``node``), IndexCompacted, or with
