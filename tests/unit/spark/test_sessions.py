@@ -119,14 +119,15 @@ def test_a_write_on_both_sides_of_a_restore_is_not_done(node, target):
     assert caught.value.outcome == "unknown"
 
 
-@pytest.fixture
-def reader(node, target, monkeypatch):
-    """Of one partition's state; a task that reads it gives the history that it reads in."""
-    node.lineage = ""
-    monkeypatch.setattr(batch, "state_shares", lambda *_: [Share(0)])
-    monkeypatch.setattr(batch, "read_state", lambda *given: iter([history(given[-1])[1]]))
-    options = read_options({"endpoints": node.address, "token": "t", "view": "state"})
-    return LogboomReader(view_schema("state"), options)
+@pytest.fixture(params=["state", "log", "merged"])
+def reader(node, target, monkeypatch, request):
+    """Of one partition; a task that reads it gives the history that it reads in."""
+    node.lineage, view = "", "state" if request.param == "state" else "log"
+    monkeypatch.setattr(batch, f"{request.param}_shares", lambda *_: [Share(0)])
+    monkeypatch.setattr(batch, f"read_{request.param}", lambda *given: iter([history(given[-1])[1]]))
+    options = {"endpoints": node.address, "token": "t", "view": view}
+    options |= {"ordered": "global"} if request.param == "merged" else {}
+    return LogboomReader(view_schema(view), read_options(options))
 
 
 def test_what_was_planned_before_a_restore_is_not_read_after_it(node, target, reader):

@@ -157,6 +157,13 @@ def test_a_checkpoint_of_another_history_is_refused(ends, monkeypatch, history, 
         asked[0](*asked[1:])
 
 
+def test_tasks_know_in_which_history_they_were_planned(ends, monkeypatch):
+    monkeypatch.setitem(HISTORY, "now", ("boom", "f" * 32))
+    start = reader().initialOffset()
+    planned = reader().partitions(start, reader().latestOffset(start, ReadAllAvailable()))
+    assert {each.history for each in planned} == {("boom", "f" * 32)}
+
+
 def test_a_checkpoint_of_an_earlier_release_is_of_the_first_history_and_learns_its_name(ends, monkeypatch):
     old = {"version": 1, "next": {"0": 50, "3": 201}}
     end = reader().latestOffset(old, ReadAllAvailable())
