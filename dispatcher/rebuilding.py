@@ -118,10 +118,11 @@ class Rebuilding:
 
     def damaged(self, partition_id: PartitionId, error: CorruptData) -> Callable[[], bool]:
         """The state cannot be read. What is returned says later whether it is whole again."""
-        if partition_id not in self._fences:
+        fence = self._fences.get(partition_id)
+        if fence is None or fence.rebuilt:  # the second: the new one is damaged, too, on its way to where the first was
             log.error("state_damaged", partition=partition_id, error=str(error))
             worker = self._workers[partition_id]
-            self._fences[partition_id] = _Fence(worker.applied, str(error))
+            self._fences[partition_id] = _Fence(worker.applied if fence is None else fence.floor, str(error))
             self._changed(partition_id)
             self._rebuilds[partition_id] += 1
             if self._rebuilds[partition_id] > REBUILDS_MAX:
