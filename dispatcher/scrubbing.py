@@ -241,7 +241,11 @@ class Scrubbing:
                 return _never
             last_index, digest = damage.last_index, damage.digest
             self._damaged_batch(partition_id, damage)
-            return lambda: last_index < store.first_available_index or store.find(last_index, digest) is not None
+            return lambda: (
+                self._logs.get(partition_id) is not store  # it was destroyed
+                or last_index < store.first_available_index
+                or store.find(last_index, digest) is not None
+            )
 
         return found
 

@@ -10,22 +10,26 @@ from typing import Any
 
 from dispatcher.scrubbing import AGAIN_S, FIRST_MS_MAX, Scrubbing
 from logboom.settings import ScrubSettings
+from logboom.types import PartitionId
+from partitions.reading import DamagedBatch
 from ports.scrub import AGAIN, Piece, Pieces
 from tests.unit.raftlog.world import VirtualClock, VirtualLoop, VirtualOffload
 
 
-def over(pieces: Callable[[], Pieces], loop: VirtualLoop, *, bytes_per_s: int) -> Scrubbing:
+def over(
+    pieces: Callable[[], Pieces], loop: VirtualLoop, *, bytes_per_s: int, logs: dict[PartitionId, Any] | None = None
+) -> Scrubbing:
     nothing: Any = None
     return Scrubbing(
         settings=ScrubSettings(pause_ms=FIRST_MS_MAX, bytes_per_s=bytes_per_s),
-        logs={},
+        logs={} if logs is None else logs,
         machines={},
         using=nothing,
         store=SimpleNamespace(sets=tuple),  # type: ignore[arg-type]
         journal=SimpleNamespace(scrub=pieces, sealed_bytes=6, outlives=nothing),  # type: ignore[arg-type]
         clock=VirtualClock(loop),
         offload=VirtualOffload(loop, random.Random(0)),
-        damaged_batch=nothing,
+        damaged_batch=lambda *_: None,
         damaged_state=nothing,
         fatal=nothing,
     )
@@ -64,3 +68,19 @@ def test_what_held_it_up_is_not_made_up_for() -> None:
     loop.close()
     assert at[0] + 300 < at[1]
     assert at[-1] - at[2] > 28
+
+
+def test_damage_to_what_was_destroyed_since_is_shown_no_more() -> None:
+    """Found by review: `logboom status` named it, in a partition that there was no more, until the next start."""
+    loop, partition = VirtualLoop(), PartitionId(3)
+    damage = DamagedBatch("bits", last_index=7, digest=b"d" * 16, path="1.seg", offset=0)
+    store = SimpleNamespace(
+        scrub=lambda: iter([Piece(9, damage)]), committed_bytes=9, first_available_index=1, find=lambda *_: None
+    )
+    logs: dict[PartitionId, Any] = {partition: store}
+    scrubbing = over(lambda: iter(()), loop, bytes_per_s=1 << 30, logs=logs)
+    loop.run_until_complete(scrubbing._pass())
+    loop.close()
+    assert len(scrubbing.status()["open"]) == 1
+    del logs[partition]
+    assert scrubbing.status()["open"] == []
