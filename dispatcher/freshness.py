@@ -60,6 +60,7 @@ class Freshness:
     async def _ask(self) -> None:
         try:
             self._known = self._began, await self._index()
+            self._error = None
         except LogboomError as error:
             self._error = error
             await wait(AGAIN_S)

@@ -181,6 +181,25 @@ async def test_a_refusal_and_a_broken_link_are_answers_and_the_next_leader_is_as
         assert await asked == 21
 
 
+async def test_what_went_wrong_before_an_answer_is_not_why_a_later_one_is_late() -> None:
+    """Found by review: whoever was in a hurry was told of a link that had broken the day before."""
+    world = World()
+    world.linked = False
+    asked = world.ask(0.0)
+    await turns()
+    world.linked = True
+    async with asyncio.timeout(5):
+        while not world.sent:  # noqa: ASYNC110 - it asks again after a pause
+            await asyncio.sleep(0.001)
+    world.answer(9)
+    assert await asked == 9
+    world.now += 1
+    late = world.ask(0.0, patience=0.0)
+    with pytest.raises(Unavailable) as caught:
+        await late
+    assert "reached" not in caught.value.message
+
+
 async def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
     world = World()
     asked = world.ask(1.0)
