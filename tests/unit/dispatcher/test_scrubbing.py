@@ -10,7 +10,7 @@ from typing import Any
 
 from dispatcher.scrubbing import AGAIN_S, FIRST_MS_MAX, Scrubbing
 from logboom.settings import ScrubSettings
-from logboom.types import PartitionId
+from logboom.types import PartitionId, PartitionLogIndex
 from partitions.reading import DamagedBatch
 from ports.scrub import AGAIN, Piece, Pieces
 from tests.unit.raftlog.world import VirtualClock, VirtualLoop, VirtualOffload
@@ -73,7 +73,7 @@ def test_what_held_it_up_is_not_made_up_for() -> None:
 def test_damage_to_what_was_destroyed_since_is_shown_no_more() -> None:
     """Found by review: `logboom status` named it, in a partition that there was no more, until the next start."""
     loop, partition = VirtualLoop(), PartitionId(3)
-    damage = DamagedBatch("bits", last_index=7, digest=b"d" * 16, path="1.seg", offset=0)
+    damage = DamagedBatch("bits", last_index=PartitionLogIndex(7), digest=b"d" * 16, path="1.seg", offset=0)
     store = SimpleNamespace(
         scrub=lambda: iter([Piece(9, damage)]), committed_bytes=9, first_available_index=1, find=lambda *_: None
     )

@@ -1,0 +1,85 @@
+"""Frontiers between nodes: what is said late, of what nobody waits for, or to many at once."""
+
+from __future__ import annotations
+
+from dispatcher.frontiers import FRAME_ROWS, Frontiers
+from dispatcher.goals import Want
+from logboom.types import GlobalLogIndex, Level, PartitionId, Scope
+from tests.unit.dispatcher.barrier_desk import A, B
+from tests.unit.dispatcher.frontier_world import N1, N2, N3, NODES, World, apply
+
+
+def test_what_is_told_of_what_nobody_waits_for_any_more_changes_nothing() -> None:
+    world = World()
+    waiter, _ = world[N1].wait(5, reach=Scope.ALL)
+    world.talk()
+    world[N2].apply(A, 5)
+    late = world[N2].telling.tell(N1)
+    assert late["rows"]
+    assert waiter is not None
+    world[N1].barriers.cancel(waiter)
+    world[N1].others.heard(N2, late)
+    assert len(world[N1].others) == 0
+
+
+def test_what_is_told_by_one_that_was_removed_is_not_kept() -> None:
+    world = World()
+    world[N1].wait(5, reach=Scope.ALL)
+    world.talk()
+    world[N2].apply(A, 5)
+    late = world[N2].telling.tell(N1)
+    others = world[N1].others
+    others.set_members(N1, (N1, N3), (N1, N3))
+    others.heard(N2, late)
+    others.set_members(N1, (N1, N2), (N1, N2))
+    assert others.frontier(A, Level.APPLIED, Scope.ALL, own=5) == 0
+    world[N1].others.heard(N2, late)
+    assert others.frontier(A, Level.APPLIED, Scope.ALL, own=5) == 5
+
+
+def test_over_a_new_link_only_the_first_of_several_frames_says_that_it_is_new() -> None:
+    others = Frontiers()
+    others.set_members(N1, NODES, NODES)
+    others.want(Want(tuple((PartitionId(p), GlobalLogIndex(1)) for p in range(FRAME_ROWS + 1))))
+    others.link_up(N2)
+    said = []
+    while N2 in others.due():
+        said.append(others.ask(N2)["new"])
+        others.asked(N2)
+    assert said == [True, False]
+
+
+def test_who_wants_to_hear_what_is_applied_has_it_hurried() -> None:
+    world, hurried = World(), list[PartitionId]()
+    world[N2].telling.hurry = hurried.append
+    world[N1].wait(5, [A], Level.APPLIED, reach=Scope.ALL)
+    world[N1].wait(5, [B], Level.DURABLE, reach=Scope.ALL)
+    world.talk()
+    assert hurried == [A]
+
+
+def test_whoever_sends_is_poked_as_soon_as_there_is_something_to_tell() -> None:
+    world, pokes = World(), list[int]()
+    world[N1].wait(5, reach=Scope.ALL)
+    world.talk()
+    world[N2].telling.poke = lambda: pokes.append(1)
+    world[N2].apply(A, 4)
+    assert pokes == []
+    world[N2].apply(A, 5)
+    assert pokes == [1]
+
+
+def test_one_that_goes_on_is_heard_of_though_another_has_stopped_listening() -> None:
+    world = World()
+    first, _ = world[N1].wait(5, reach=Scope.ALL, wait_blocked=True)
+    world[N3].wait(5, reach=Scope.ALL, wait_blocked=True)
+    world.talk()
+    apply(world, N2, 3, state="paused")
+    assert first is not None
+    world[N1].barriers.cancel(first)
+    world.talk()
+    apply(world, N2, 3, state="running")
+    _, impatient = world[N3].wait(5, reach=Scope.ALL)
+    world.talk()
+    assert impatient == []
+    assert [len(world[name].telling._blocked) for name in NODES] == [0, 0, 0]
