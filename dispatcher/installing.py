@@ -200,16 +200,19 @@ class Installing:
             for job in jobs:
                 await self._offload.run(job)
             await self._offload.run(lambda: self._ready(global_index))
-        except LogboomError as error:
+        except (OSError, InvariantViolated) as error:
+            self._fatal(error)
+            return
+        except Exception as error:  # noqa: BLE001 - nobody waits for this task: it must not end unseen
             self.failed += 1
-            self._seldom.say(log.warning, "snapshot_fetch_failed", global_index=global_index, error=str(error))
+            where = None if isinstance(error, LogboomError) else error
+            self._seldom.say(
+                log.warning, "snapshot_fetch_failed", global_index=global_index, error=str(error), exc_info=where
+            )
             for store in self._filled:  # they go on as they were, with what they have
                 store.follow(PartitionLogIndex(0), NO_DIGEST)
             self._filled.clear()
             self._resume_compaction()
-            return
-        except (OSError, InvariantViolated) as error:
-            self._fatal(error)
             return
         finally:
             self._task = self.progress = None
@@ -225,8 +228,8 @@ class Installing:
             frame = await self._piece(global_index, "meta", len(raw))
             raw += frame.body
             total = number(frame.header, "total")
-            if total > META_BYTES_MAX:
-                raise ProtocolError(f"a snapshot's description of {total} bytes")
+            if total > META_BYTES_MAX or not frame.body:
+                raise ProtocolError(f"{len(frame.body)} bytes of a snapshot's description of {total}")
             if len(raw) >= total:
                 break
         meta = decode(bytes(raw), path=f"snapshot {global_index} of {self._from}")

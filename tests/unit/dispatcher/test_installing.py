@@ -338,6 +338,43 @@ async def test_what_fails_at_the_very_end_leaves_a_node_that_compacts_on() -> No
     assert target.fatal == []
 
 
+async def test_what_nobody_expected_leaves_a_node_that_compacts_on_and_can_be_offered_another() -> None:
+    """Found by review: the task was gone without a word, and compaction stood still until the next start."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+
+    def fail(_: int) -> None:
+        raise KeyError(P)
+
+    target.take = fail
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert (target.compaction, target.installing.failed, target.fatal) == (["stops", "goes on"], 1, [])
+    target.take = target.ready.append
+    source.now += OFFER_AGAIN_S
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert target.ready == [G]
+
+
+@pytest.mark.parametrize("file", ["meta", "states"])
+async def test_a_node_that_gives_nothing_of_a_set_is_not_asked_for_ever(file: str) -> None:
+    """Found by review: of its description, as fast as the link took it."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+
+    def spoil(frame: Frame) -> Frame:
+        asked = wire.asked(Kind.SNAPSHOT_FETCH)
+        hollow = frame.kind is Kind.SNAPSHOT_CHUNK and asked[-1]["file"] == file and len(asked) < 1000
+        return frame._replace(body=memoryview(b"")) if hollow else frame
+
+    wire.spoil = spoil
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+    assert len(wire.asked(Kind.SNAPSHOT_FETCH)) < 10
+
+
 @pytest.mark.parametrize("lie", [{"cluster": "another"}, {"digest": b"x" * 16}])
 async def test_a_set_of_others_or_of_another_log_is_refused(lie: dict[str, Any]) -> None:
     wire = Wire()
@@ -354,7 +391,9 @@ async def test_a_set_that_nobody_has_any_more_is_given_up() -> None:
     source.serving.offer(NodeId("t"))
     source.store.remove(G)
     await target.ended()
-    assert (target.ready, target.fatal) == ([], [])
+    assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+    assert len(wire.asked(Kind.SNAPSHOT_FETCH)) == 2  # and each node was asked once
+    assert target.installing._answers == {}
 
 
 async def test_what_the_disk_has_no_room_for_is_not_begun() -> None:
