@@ -1,0 +1,160 @@
+"""The steps of a compaction: nothing goes before what it would be needed for is on the disk, to stay."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaos.sim.disk import SimDisk
+from dispatcher.compaction import Compaction
+from logboom.errors import CorruptData
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from raftlog.parent_state import ParentState, Tail
+from snapshots.store import SnapshotStore
+from tests.unit.dispatcher.test_installing import Inline
+from tests.unit.snapshots.states_world import Dump, entries, set_meta
+
+A, B = PartitionId(0), PartitionId(1)
+THROUGH = 7
+
+
+class Worker:
+    """Of which everything may be saved, or not."""
+
+    def __init__(self, steps: list[Any], partition: PartitionId) -> None:
+        self.steps, self.partition = steps, partition
+        self.saved_index, self.saves_to = 0, THROUGH
+        self.error: BaseException | None = None
+
+    def save(self, saved: Callable[[BaseException | None], None]) -> None:
+        self.steps.append(("state", self.partition))
+        if self.error is None:
+            self.saved_index = self.saves_to
+        saved(self.error)
+
+
+class Log:
+    def __init__(self, steps: list[Any], partition: PartitionId) -> None:
+        self.steps, self.partition, self.moved = steps, partition, 0
+
+    def save_places(self, through: int) -> Callable[[], None]:
+        assert through == THROUGH
+        return lambda: self.steps.append(("places", self.partition))
+
+    def compaction_point(self, through: int, *_: object, **__: object) -> int:
+        return through
+
+    def compact(self, keep_from: int, *, ends: bool) -> Callable[[], None]:
+        return lambda: self.steps.append(("segments", self.partition))
+
+
+class Node(Compaction):
+    """Two partitions, of which the second was destroyed since; two sets."""
+
+    def __init__(self) -> None:
+        store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
+        tails = {p: Tail(PartitionLogIndex(THROUGH), bytes(16), GlobalLogIndex(9)) for p in (A, B)}
+        for number in (10, 20):
+            writer = store.begin(GlobalLogIndex(number))
+            writer.add(A, "kv", Dump(entries(1)))
+            parent = ParentState(GlobalLogIndex(number), 77, tails).encode()
+            store.complete(writer, msgspec.structs.replace(set_meta(writer.finish()), parent=parent))
+        self.steps: list[Any] = []
+        self.worker = Worker(self.steps, A)
+        self.logs = {p: Log(self.steps, p) for p in (A, B)}
+        self.deaths: list[BaseException] = []
+        self.come = 0
+        """Sets that are complete while it is at it."""
+        raft: Any = SimpleNamespace(
+            journal=SimpleNamespace(base=SimpleNamespace(index=0)),
+            engine=SimpleNamespace(applied_index=1 << 62),
+            compact=self._base,
+        )
+        super().__init__(
+            settings=SnapshotSettings(),
+            cluster=ClusterSettings(partitions=2),
+            store=store,
+            logs=self.logs,  # type: ignore[arg-type]
+            workers={A: self.worker},  # type: ignore[dict-item]
+            raft=raft,
+            clock=SimpleNamespace(monotonic=lambda: 0.0),
+            offloads=(Inline(), Inline()),  # type: ignore[arg-type]
+            held_back=lambda: None,
+            forget=self._forgotten,
+            fatal=self.deaths.append,
+        )
+
+    def _base(self, base: Any, done: Callable[[], None]) -> None:
+        self.steps.append(("base", base.index))
+        done()
+
+    async def _forgotten(self, lifecycle: Any) -> None:
+        self.steps.append("directories")
+        for _ in range(self.come):
+            self.start()
+        self.come = 0
+
+    async def ended(self) -> list[Any]:
+        """What was done."""
+        async with asyncio.timeout(20):
+            while self._task is not None:
+                await asyncio.wait({self._task})
+        steps = self.steps.copy()
+        self.steps.clear()
+        return steps
+
+
+async def test_the_journal_begins_anew_behind_what_is_saved_and_before_anything_goes() -> None:
+    node = Node()
+    node.start()
+    steps = await node.ended()
+    secured = [("state", A), ("places", A), ("places", B)]
+    index = node._store.sets()[0].raft_index
+    assert steps == [*secured, ("base", index), ("segments", A), "directories"]  # B is gone, or about to go, wholly
+    assert (node.runs, node.failed, node.deaths) == (1, 0, [])
+
+
+async def test_what_is_secured_is_not_secured_again_unless_batches_have_moved() -> None:
+    node = Node()
+    again = []
+    for moved in (0, 0, 1, 1):
+        node.logs[A].moved = moved
+        node.start()
+        again.append([step[1] for step in await node.ended() if step[0] == "places"])
+    assert again == [[A, B], [], [A], []]
+
+
+@pytest.mark.parametrize("error", [CorruptData("bits"), None])
+async def test_a_state_that_cannot_be_saved_keeps_everything(error: CorruptData | None) -> None:
+    node = Node()
+    node.worker.error, node.worker.saves_to = error, THROUGH - 1
+    node.start()
+    assert await node.ended() == [("state", A)]
+    assert (node.runs, node.failed, node.deaths) == (0, 1, [])
+    node.worker.error, node.worker.saves_to = None, THROUGH
+    node.start()
+    assert "directories" in await node.ended()
+
+
+async def test_a_disk_that_fails_ends_the_node() -> None:
+    node = Node()
+    node.worker.error = OSError("bits")
+    node.start()
+    assert await node.ended() == [("state", A)]
+    assert node.deaths == [node.worker.error]
+
+
+async def test_a_set_that_is_complete_meanwhile_is_compacted_to_in_turn_and_once() -> None:
+    node = Node()
+    node.come = 3
+    node.start()
+    await node.ended()
+    assert node.runs == 2
