@@ -70,3 +70,27 @@ def test_a_partition_that_is_gone_is_not_waited_for() -> None:
     replay.look(handed_up=20, global_index=9)
     replay.recovered.remove(P7)
     assert replay.recovered.over
+
+
+def test_nothing_is_shown_before_all_that_was_committed_is_handed_up_and_applied() -> None:
+    replay = Replay()
+    replay.engine.covering_commit = lambda: None  # nobody has said how far it goes
+    replay.applied(P0, 9)
+    replay.look(handed_up=99, global_index=9)
+    assert not replay.recovered.over
+    replay.engine.covering_commit = lambda: 20
+    replay.look(handed_up=19, global_index=9)
+    assert not replay.recovered.over
+    replay.engine.covering_commit = lambda: 40  # what was heard first will do
+    replay.look(handed_up=20, global_index=12)
+    assert not replay.recovered.over
+    replay.applied(P0, 12)
+    replay.look(handed_up=30, global_index=50)  # nor is what comes later waited for
+    assert replay.recovered.over
+
+
+def test_a_partition_of_which_nothing_is_known_yet_is_hidden_until_all_is() -> None:
+    replay = Replay()
+    replay.recovered.remove(P0)
+    replay.recovered.add(P7)
+    assert not replay.recovered.of([P7])

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chaos.sim.disk import SimDisk
+from chaos.sim.disk import SimDisk, SimFile
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import GlobalLogIndex, PartitionId
 from ports.disk import File
@@ -127,6 +127,45 @@ class TestSets:
         with pytest.raises(InvariantViolated):
             store.complete(writer, msgspec.structs.replace(meta, states_digest=bytes(16)))
         assert indices(store) == indices(SnapshotStore(disk, HERE)) == []
+
+
+class TestForGood:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_what_was_removed_is_gone_after_a_power_loss(self, seed: int) -> None:
+        disk = SimDisk(random.Random(seed))
+        store = SnapshotStore(disk, HERE)
+        for number in (10, 20):
+            make(store, number)
+        store.remove(index(10))
+        names = disk.list(HERE)
+        disk.power_loss()
+        assert disk.list(HERE) == names
+        assert indices(SnapshotStore(disk, HERE)) == [20]
+
+    def test_nothing_is_left_open(self, disk: SimDisk, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        left: list[Path] = []
+        opened, closed = SimDisk.open, SimFile.close
+
+        def opening(on: SimDisk, path: Path, **how: bool) -> SimFile:
+            left.append(path)
+            return opened(on, path, **how)
+
+        def closing(file: SimFile) -> None:
+            left.remove(file.path)
+            closed(file)
+
+        monkeypatch.setattr(SimDisk, "open", opening)
+        monkeypatch.setattr(SimFile, "close", closing)
+        meta = make(store, 10)
+        assert content(store, meta) == expected(10)
+        list(store.scrub(index(10)))
+        abandoned = store.begin(index(20))
+        store.abandon(abandoned)
+        SnapshotStore(disk, HERE)
+        disk.flip(HERE / f"{10:020d}.states", 3, 1)
+        with pytest.raises(CorruptData):
+            store.open_states(index(10))
+        assert left == []
 
 
 class TestLeftovers:

@@ -1,0 +1,62 @@
+"""Snapshots: partitions that are destroyed meanwhile, and more who wait than may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.snapshotting import WAITERS_MAX
+from logboom.errors import Unavailable
+from logboom.types import PartitionId
+from tests.unit.dispatcher.test_snapshotting import Bench
+
+BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
+
+
+def under_way() -> Bench:
+    bench = Bench(partitions=3, behind=1)
+    bench.cut(30)
+    return bench
+
+
+def test_one_that_still_lacks_the_state_of_what_is_destroyed_is_given_up() -> None:
+    bench = under_way()
+    answers: list[Any] = []
+    bench.taking._awaiting.append(answers.append)
+    del bench.workers[BEHIND]
+    bench.taking.ended(BEHIND)
+    assert [type(answer) for answer in answers] == [Unavailable]
+    assert (bench.taking.progress(), bench.taking.failed) == (None, 1)
+    assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+    bench.offload.run()
+    assert bench.sets() == []
+
+
+def test_one_that_has_the_state_of_what_is_destroyed_goes_on_and_holds_its_machine() -> None:
+    bench = under_way()
+    del bench.workers[CAPTURED]
+    bench.taking.ended(CAPTURED)
+    assert bench.taking.holds(CAPTURED)
+    assert not bench.taking.holds(BEHIND)
+    bench.workers[BEHIND].arrive(at=10)
+    bench.offload.run()
+    assert bench.sets() == [30]
+    assert not bench.taking.holds(CAPTURED)
+
+
+def test_nobody_minds_what_is_destroyed_while_none_is_taken() -> None:
+    bench = Bench()
+    bench.taking.ended(BEHIND)
+    assert bench.taking.failed == 0
+
+
+def test_only_so_many_wait() -> None:
+    bench = Bench()
+    for _ in range(WAITERS_MAX):
+        bench.create()
+    with pytest.raises(Unavailable):
+        bench.create()
+    bench.cut(30)
+    bench.offload.run()
+    bench.create()
