@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.serving import Piece, SnapshotServing
-from logboom.errors import Unavailable
-from logboom.types import NodeId
+from logboom.errors import InvalidRequest, Unavailable
+from logboom.types import NodeId, PartitionLogIndex
 from logboom.wire import Frame, Kind
 from partitions.log import PartitionLog
+from partitions.reading import DamagedBatch
+from tests.unit.dispatcher.test_installing import Inline
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
 from tests.unit.partitions.test_storage import P
 
@@ -94,3 +97,69 @@ def test_the_newest_set_is_offered_whose_logs_are_here(handed_up: int, offered: 
     serving.offer(NodeId("n2"))
     serving.offer(NodeId("n2"))  # not so soon again
     assert sent == [(Kind.SNAPSHOT_OFFER, {"global_index": offered, "raft_index": offered})]
+
+
+class Asked:
+    """A node that is asked by others and by clients; what it tells whom."""
+
+    def __init__(self, *, sets: tuple[int, ...] = (), fails: Exception | None = None) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+        self.damaged: list[Any] = []
+        self.fails = fails
+        known = [SimpleNamespace(global_index=index, raft_index=index) for index in sets]
+        log = SimpleNamespace(durable_index=9, read_raw=self._read, beginning=(1, b"", 0), void_behind=lambda _: None)
+        self.serving = SnapshotServing(
+            store=SimpleNamespace(sets=lambda: known),  # type: ignore[arg-type]
+            logs={P: log},  # type: ignore[dict-item]
+            links=SimpleNamespace(send=self._send),  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+            offload=Inline(),  # type: ignore[arg-type]
+            damaged=lambda *what: self.damaged.append(what),
+            handed_up=lambda: 1 << 40,
+        )
+
+    def _read(self, **_: int) -> list[Any]:
+        if self.fails is not None:
+            raise self.fails
+        return []
+
+    def _send(self, peer: str, kind: Kind, header: dict[str, Any], body: Any = (), *, request_id: int = 0) -> bool:
+        self.sent.append((peer, kind, header, request_id))
+        return True
+
+    def frame(self, kind: Kind, **header: Any) -> Frame:
+        return Frame(kind, 7, {"global_index": 0, "partition": int(P), "after": 0, "through": 9, **header})
+
+
+DAMAGE = DamagedBatch("bits", last_index=PartitionLogIndex(3), digest=bytes(16), path="1.seg", offset=0)
+
+
+@pytest.mark.parametrize(("sets", "offers"), [((), 0), ((10,), 1)])
+async def test_a_node_that_wants_a_set_is_offered_one_if_there_is_any(sets: tuple[int, ...], offers: int) -> None:
+    asked = Asked(sets=sets)
+    asked.serving.on_frame(NodeId("n2"), Frame(Kind.SNAPSHOT_WANTED, 0, {}))
+    assert [kind for _, kind, *_ in asked.sent] == [Kind.SNAPSHOT_OFFER] * offers
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "told"), [(DAMAGE, "corrupt_data", [(P, DAMAGE)]), (OSError("bits"), "unavailable", [])]
+)
+async def test_what_cannot_be_read_is_answered_and_damage_is_seen_to(fails: Exception, code: str, told: Any) -> None:
+    asked = Asked(fails=fails)
+    asked.serving.on_frame(NodeId("n2"), asked.frame(Kind.LOG_FETCH))
+    await asyncio.sleep(0)
+    ((peer, kind, header, number),) = asked.sent
+    assert (peer, kind, header["error"]["code"], number) == ("n2", Kind.LOG_CHUNK, code, 7)
+    assert asked.damaged == told
+
+
+async def test_a_client_is_told_the_same() -> None:
+    asked = Asked(fails=DAMAGE)
+    with pytest.raises(DamagedBatch):
+        await asked.serving.read(asked.frame(Kind.LOG_READ))
+    assert asked.damaged == [(P, DAMAGE)]
+    for wrong in ({"partition": 99}, {"after": -1}, {"through": "x"}):
+        with pytest.raises(InvalidRequest):
+            await asked.serving.read(asked.frame(Kind.LOG_READ, **wrong))
+    asked.fails = None
+    assert (await asked.serving.read(asked.frame(Kind.LOG_READ))).header["rows"] == []
