@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dispatcher.frontiers import FRAME_ROWS, Frontiers
 from dispatcher.goals import Want
+from logboom.errors import QuotaExceeded
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope
 from tests.unit.dispatcher.barrier_desk import A, B
 from tests.unit.dispatcher.frontier_world import N1, N2, N3, NODES, World, apply
@@ -83,3 +86,23 @@ def test_one_that_goes_on_is_heard_of_though_another_has_stopped_listening() -> 
     world.talk()
     assert impatient == []
     assert [len(world[name].telling._blocked) for name in NODES] == [0, 0, 0]
+
+
+def test_one_for_which_there_was_no_place_is_watched_as_soon_as_there_is() -> None:
+    world, full = World(), True
+    barriers = world[N2].barriers
+    add = barriers.add
+
+    def adding(*what: Any, **how: Any) -> Any:
+        if full:
+            raise QuotaExceeded("no place", limit=1, used=1, retry_after=0.1)
+        return add(*what, **how)
+
+    barriers.add = adding  # type: ignore[method-assign]
+    _, answers = world[N1].wait(5, reach=Scope.ALL)
+    world.talk()
+    full = False
+    world[N2].telling.tick()
+    for name in NODES:
+        apply(world, name, 5)
+    assert len(answers) == 1

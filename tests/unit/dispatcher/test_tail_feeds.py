@@ -10,7 +10,7 @@ import pytest
 from dispatcher.feeds import FeedRequest
 from dispatcher.tail import Tail
 from logboom.client.log_batches import batches_of, metadata_of
-from logboom.errors import IndexCompacted, InvalidRequest
+from logboom.errors import IndexCompacted, InvalidRequest, PartitionDestroyed
 from logboom.settings import ReadSettings
 from logboom.types import Level, PartitionId, Record
 from logboom.wire import Frame, Kind
@@ -239,3 +239,15 @@ class TestMemory:
         frames = [list(batches_of(Frame(Kind.BATCHES, 1, h, memoryview(b)))) for h, b in client.of(Kind.BATCHES)]
         assert max(sum(b.records.count for b in frame) for frame in frames) <= 9
         assert len(frames) >= 10
+
+
+async def test_a_partition_that_is_destroyed_ends_who_follows_it() -> None:
+    world, client = filled(3), Client()
+    begin(world, client, follow=True)
+    world.work()
+    gone = PartitionDestroyed("gone", partition_id=PartitionId(0))
+    world.wake(0, gone)
+    assert client.ends == [gone]
+    world.wake(0, gone)
+    assert client.ends == [gone]
+    assert (world.read_budget.nbytes, world.read_budget.segments) == (0, 0)
