@@ -317,3 +317,20 @@ async def test_bounds() -> None:
         await anext(scan(backend, views, *([0] * 1025)))
     assert views.open == 0
     backend.check_nothing_is_left()
+
+
+async def test_a_state_that_is_captured_after_its_client_has_gone_is_let_go() -> None:
+    backend = Backend({0: 5, 1: 5})
+    views = Views(backend, views_max=1)
+    chunks = views.scan([PartitionId(0), PartitionId(1)], {"read": "stale"}, 10.0)
+    scan = asyncio.ensure_future(anext(chunks))
+    await asyncio.sleep(0)
+    worker = backend.workers[0]
+    stop = worker.stops.pop()  # a thread is at it
+    view = stop.capture(worker.machine)
+    assert worker.machine.open == 1
+    scan.cancel()
+    await asyncio.gather(scan, return_exceptions=True)
+    stop.taken(view)
+    assert (worker.machine.open, views.open, backend.used) == (0, 0, 0)
+    stop.taken(None)
