@@ -185,3 +185,13 @@ def test_any_order_of_moves_wakes_exactly_those_who_are_reached(steps: list[Any]
     assert not any(left)
     assert len(desk.barriers) == 0
     assert not any(desk.barriers.awaits_applied(p) for p in PARTITIONS)
+
+
+def test_of_clients_that_wait_no_more_nothing_is_kept() -> None:
+    desk = Desk()
+    for client in range(10):
+        waiter, _ = desk.wait(5, client=client, principal="p")
+        assert waiter is not None
+        desk.barriers.cancel(waiter)
+    quotas = desk.barriers._quotas
+    assert (len(quotas), quotas._clients, quotas._principals) == (0, {}, {})

@@ -45,3 +45,15 @@ def test_who_waits_for_a_batch_that_is_declared_void_is_told_once(parts: tuple[i
         desk.apply(partition, last)
     assert desk.used == (0, 0)
     assert len(answers) == 1
+
+
+def test_only_those_of_a_partition_that_is_gone_are_told() -> None:
+    desk = Desk()
+    (_, gone), (_, stays) = desk.submit(Level.APPLIED, (A,)), desk.submit(Level.APPLIED, (B,))
+    for at, partition in enumerate((A, B), 1):
+        desk.commit(partition, 2, at)
+    desk.pending.ended(A, lambda: UnknownOutcome("gone"))
+    assert (len(gone), stays, len(desk.pending)) == (1, [], 1)
+    assert (desk.admission.used(A)[0], desk.admission.used(B)[0]) == (0, 2)
+    desk.apply(B, 2)
+    assert (len(gone), len(stays), desk.used) == (1, 1, (0, 0))
