@@ -152,7 +152,14 @@ class Backend(Pipeline):
         super()._expire()
         self.exchange.tick()
         self.pressure.tell()
+        self._relieve()
         self.leadership.notice(self.raft.engine)
+
+    def _relieve(self) -> None:
+        """What this node's own signals withhold it withholds from all as long as it leads."""
+        to, own = self.pressure.better(), self.pressure.own
+        if to is not None and own is not None:
+            self.lagging.relieve(to, f"{own.signal} withholds everything here, and not elsewhere")
 
     # -- what clients ask
 

@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 SOURCE: Final = "lag"
 """Whose freezes and verdicts these are: others' stay."""
+RELIEVE_AGAIN_S: Final = 5.0
+"""Who was asked to lead may not have been able to: nothing is admitted meanwhile, so not as seldom as for lag."""
 
 
 class Lagging:
@@ -35,6 +37,7 @@ class Lagging:
         self.ladder = Ladder(self._settings, pipeline.node_id)
         self.held: dict[PartitionId, str] = {}
         """Partitions that are throttled or frozen here for that, and which: receipts tell."""
+        self._relieved_at = -1e9
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -99,6 +102,14 @@ class Lagging:
         told = {"durable": [], "lag": self.ladder.standing.row()}
         for peer in pipeline.raft.engine.connected_peers:
             pipeline.raft.links.send(peer, Kind.PROGRESS, told)
+
+    def relieve(self, to: NodeId, reason: str) -> None:
+        """This node leads and can take nothing: another does so, as soon as one may be asked again."""
+        now = self._pipeline.clock.monotonic()
+        if now - self._relieved_at >= RELIEVE_AGAIN_S:
+            self._relieved_at = now
+            self.ladder.steps[Do.MOVE_LEADERSHIP] += 1
+            self._carry_out(Step(Do.MOVE_LEADERSHIP, reason, node=to))
 
     def _carry_out(self, step: Step) -> None:
         log.warning("lag", step=str(step.do), partition=step.partition_id, to=step.node, reason=step.reason)

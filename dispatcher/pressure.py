@@ -3,7 +3,7 @@
 A node tells its peers what its own signals say of it as a whole, in PROGRESS frames: over a new link, and when it has
 changed. The leader ranks the voters by it and goes by the last one that it needs for a quorum: one full disk of three
 holds nobody up, two do, before they stop. Who is not connected ranks last; without a quorum nothing is withheld for
-that, as nothing is committed either.
+that, as nothing is committed either. Is the full one the leader itself, another one should lead (``better``).
 """
 
 from __future__ import annotations
@@ -109,6 +109,19 @@ class Pressure:
         """Another one does."""
         self._leads = False
         self._judge()
+
+    def better(self) -> NodeId | None:
+        """Who should lead in this node's place: this one takes nothing, and a quorum of the others could."""
+        if not self._leads or self._own is None or self._own.pressure < 1:
+            return None
+        said = {peer: self._said.get(peer, NOT_THERE).pressure for peer in self._voters - {self._node_id}}
+        able = sorted((pressure, peer) for peer, pressure in said.items() if pressure < 1)
+        return able[0][1] if 2 * len(able) > len(self._voters) else None
+
+    @property
+    def own(self) -> Verdict | None:
+        """What the signals of this node say of it."""
+        return self._own
 
     def _judge(self) -> None:
         if self._admission.judge(None, self._verdict(), source=SOURCE):

@@ -143,3 +143,16 @@ async def test_a_leader_refuses_what_two_followers_have_no_room_for(tmp_path: Pa
             await begun_anew(cluster, followers[0], 1)
             await boom.submit(0, Put(b"a", b"3"))
             assert await withheld_by(boom, leader, None) == []
+
+
+async def test_a_leader_that_has_no_room_itself_has_another_one_lead(tmp_path: Path) -> None:
+    """One full disk of three holds nobody up, whoever's it is."""
+    with LocalCluster(partitions=1, directory=tmp_path, settings={"admission.disk_free_bytes_min": 1}) as cluster:
+        async with Client(cluster.endpoints, timeout=20.0) as boom:
+            await begun_anew(cluster, "n1", 1 << 60)
+            await asyncio.to_thread(cluster.wait_serving)
+            await boom.barrier(await boom.submit(0, Put(b"a", b"1"), wait="committed"), scope="all")
+            await boom.transfer("n1")
+            await boom.submit(0, Put(b"a", b"2"))
+            assert await asyncio.to_thread(cluster.leader) != "n1"
+            assert await boom.get(0, b"a") == b"2"
