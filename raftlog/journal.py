@@ -117,14 +117,16 @@ class Journal:
         cluster_id: str,
         random_bytes: Callable[[int], bytes],
         segment_bytes: int = 16 * MIB,
+        begun: bool = False,
     ) -> Journal:
         """Read everything back. Raises CorruptData (damage that is not a torn tail) or IncompatibleVersion.
 
+        ``begun``: this is not its first start, so that what reads as if it were is damage.
         ``random_bytes`` makes the salts of new files: what clients cannot guess.
         """
         disk.make_directory(directory)
         journal = cls(disk, directory, cluster_hash(cluster_id), segment_bytes, random_bytes)
-        found = Replay(journal._files)
+        found = Replay(journal._files, begun)
         found.run()
         journal.base = journal._files.record.base
         journal.entries = found.entries

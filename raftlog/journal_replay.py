@@ -27,6 +27,8 @@ class Replay:
     """What the records say, up to the one that was read last."""
 
     files: JournalFiles
+    begun: bool = False
+    """There was a journal before: one without a file, or whose first one is about to be made, is damaged."""
     entries: list[Entry] = field(default_factory=list)
     """From the base's placeholder on."""
     hard: HardState = field(default_factory=HardState)
@@ -42,6 +44,9 @@ class Replay:
         names = [name for name in disk.list(files.directory) if name.endswith(SUFFIX)]
         if disk.exists(files.directory / BASE):
             names = self._begin(names)
+            self.begun = True
+        elif self.begun and not names:
+            raise CorruptData(f"{files.directory}: the journal is missing", path=str(files.directory))
         (base, self.sequence, self.hard) = files.record
         self.entries = [(KIND_NOOP, base.index, base.term)]
         for position, name in enumerate(names):
@@ -81,6 +86,8 @@ class Replay:
     def _read(self, file: File, *, last: bool) -> None:
         files, path, size = self.files, file.path, file.size()
         if last and self._was_being_made(file):
+            if self.begun and self.sequence == files.record.first_sequence:
+                raise CorruptData(f"{path}: nothing is left of a journal that was begun", path=str(path), offset=0)
             files.tail = files.start_segment(file, self.sequence)
             return
         raw = file.read(offset=0, length=min(size, SCAN_BYTES_MAX))

@@ -44,7 +44,7 @@ from raftlog.parent_state import ParentState
 from raftlog.voids import Voids
 from server.agreement import member_of, settings_digest
 from server.data_dir import DataDir
-from server.directories import open_directories
+from server.directories import DIRECTORIES, open_directories
 from server.faults import drop_hook
 from server.install import Intent, install_logs
 from server.manifest import Manifest
@@ -96,6 +96,7 @@ class Node:
         self.journal, self._token = open_journal(
             self._open_journal,
             self._memory,
+            begun=self.disk.exists(self.data_dir.path / DIRECTORIES),
             disk=self.disk,
             directory=self.data_dir.journal,
             partition=self.data_dir.partition,
@@ -206,13 +207,14 @@ class Node:
 
     # -- parts
 
-    def _open_journal(self) -> Journal:
+    def _open_journal(self, begun: bool) -> Journal:  # noqa: FBT001 - as open_journal has it
         return Journal.open(
             disk=self.disk,
             directory=self.data_dir.journal,
             cluster_id=self.settings.cluster.id,
             segment_bytes=self.settings.raft.journal_segment_bytes,
             random_bytes=self.rng.randbytes,
+            begun=begun,
         )
 
     def _forget(self, foreign: bool) -> Rejoining:  # noqa: FBT001 - as Membership has it

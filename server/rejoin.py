@@ -104,15 +104,22 @@ class Opened(NamedTuple):
 
 
 def open_journal(
-    opening: Callable[[], Journal], memory: Memory, *, disk: Disk, directory: Path, partition: Callable[[int], Path]
+    opening: Callable[[bool], Journal],
+    memory: Memory,
+    *,
+    begun: bool,
+    disk: Disk,
+    directory: Path,
+    partition: Callable[[int], Path],
 ) -> Opened:
     """The journal in ``directory``, or another one in its place. Raises AnotherClusters or IncompatibleVersion.
 
+    ``opening`` is told whether there has to be one, as it is in a directory that was in use (``begun``).
     ``partition``: where the log of one lives.
     """
     token = memory.token()
     try:
-        journal = opening()
+        journal = opening(begun and token is None)  # what was set aside may have no successor yet
     except AnotherClusters:
         raise
     except CorruptData as error:
@@ -120,7 +127,7 @@ def open_journal(
         # First of all: whatever happens from here on, nobody may take this node for one that knows its votes.
         token = memory.lose()
         _set_aside(disk, directory)
-        journal = opening()
+        journal = opening(False)  # noqa: FBT003 - it begins
     if token is not None:
         if journal.last_index == journal.base_index == 1:
             _begin_at_base(journal, disk=disk, directory=directory, partition=partition)

@@ -149,17 +149,22 @@ class _Node:
     def _journal(self, manifest: Manifest | None, installing: SetMeta | None) -> Journal | None:
         """None: nothing is known of what is committed."""
         directory, report = self._path / "journal", self._report
+        begun = self._disk.exists(self._path / DIRECTORIES) and not self._rejoining
         if manifest is None:
             report.note(directory, "not looked at: the manifest does not say whose it is", "mend the manifest first")
             return None
         if not self._disk.exists(directory):
             if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:
-                report.damage(directory, "missing", REBUILD)
+                report.damage(directory, "missing", REJOINS if begun else REBUILD)
             return None
         names = [name for name in self._disk.list(directory) if name.endswith(".journal") or name == "base"]
         try:
             journal = Journal.open(
-                disk=self._disk, directory=directory, cluster_id=manifest.cluster, random_bytes=bytes
+                disk=self._disk,
+                directory=directory,
+                cluster_id=manifest.cluster,
+                random_bytes=bytes,
+                begun=begun,
             )
         except (CorruptData, IncompatibleVersion, InvariantViolated) as error:
             damaged = isinstance(error, CorruptData) and not isinstance(error, AnotherClusters)

@@ -77,6 +77,34 @@ def test_what_two_have_acknowledged_is_not_lost_with_one_of_their_disks(cluster:
         wait_for(lambda: votes(boom, cluster, "n2") and equal(boom, cluster))
 
 
+@pytest.mark.parametrize("how", ["gone", "cut to nothing", "zeros"])
+def test_what_two_have_acknowledged_is_not_lost_with_one_of_their_journals(cluster: LocalCluster, how: str) -> None:
+    """One that reads as if it had just been begun is damaged, too, in a directory that has met others."""
+    with cluster.client(timeout=30) as boom:
+        boom.submit(0, [Put(b"key", b"before")])
+        boom.barrier(boom.last_seen, scope="all")
+        stop(cluster, "n3")
+        boom.submit(0, [Put(b"key", b"acknowledged")])
+    stop(cluster, "n1")
+    journal = stop(cluster, "n2") / "journal"
+    files = [file for file in journal.iterdir() if file.suffix == ".journal"]
+    sizes = {file: file.stat().st_size for file in files}
+    if how == "gone":
+        shutil.rmtree(journal)
+    else:
+        for file in files:
+            file.write_bytes(bytes(sizes[file] if how == "zeros" else 0))
+    cluster.start_node("n2")
+    cluster.start_node("n3")
+    with cluster.client(timeout=30) as boom:
+        wait_for(lambda: boom.status(node=cluster.addresses["n2"])["role"] == "rejoining")
+        with pytest.raises(LogboomError):
+            boom.get(0, b"key", timeout=2.0)
+        cluster.start_node("n1")
+        assert boom.get(0, b"key") == b"acknowledged"
+        wait_for(lambda: votes(boom, cluster, "n2") and equal(boom, cluster))
+
+
 def test_two_empty_disks_are_no_majority(cluster: LocalCluster) -> None:
     """The third one may be the only one that knows what was acknowledged: nobody leads without it, nor against it."""
     with cluster.client(timeout=30) as boom:

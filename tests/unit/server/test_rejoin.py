@@ -47,15 +47,27 @@ def partition(number: int) -> Path:
     return DATA / "partitions" / str(number)
 
 
-def opening(disk: SimDisk, cluster_id: str = "c") -> Journal:
+def opening(disk: SimDisk, cluster_id: str = "c", *, begun: bool = False) -> Journal:
     return Journal.open(
-        disk=disk, directory=JOURNAL, cluster_id=cluster_id, segment_bytes=1024, random_bytes=random.Random(0).randbytes
+        disk=disk,
+        directory=JOURNAL,
+        cluster_id=cluster_id,
+        segment_bytes=1024,
+        random_bytes=random.Random(0).randbytes,
+        begun=begun,
     )
 
 
-def opened(disk: SimDisk, cluster_id: str = "c") -> Opened:
+def opened(disk: SimDisk, cluster_id: str = "c", *, begun: bool = True) -> Opened:
     memory = Memory(disk, DATA, random.Random(len(disk.list(DATA))).randbytes)
-    return open_journal(lambda: opening(disk, cluster_id), memory, disk=disk, directory=JOURNAL, partition=partition)
+    return open_journal(
+        lambda begun: opening(disk, cluster_id, begun=begun),
+        memory,
+        begun=begun,
+        disk=disk,
+        directory=JOURNAL,
+        partition=partition,
+    )
 
 
 def segments(disk: SimDisk) -> list[Path]:
@@ -157,3 +169,39 @@ def test_what_is_no_token_is_refused(raw: bytes) -> None:
     assert decode(encode(b"t" * 16), path="x") == b"t" * 16
     with pytest.raises(CorruptData, match="x "):
         decode(raw, path="x")
+
+
+@pytest.mark.parametrize("rest", ["nothing", "zeros", "half a header"])
+@pytest.mark.parametrize("base", [True, False])
+def test_what_reads_as_if_it_had_just_been_begun_is_damaged_where_it_was_in_use(
+    disk: SimDisk, rest: str, base: bool
+) -> None:
+    """Behind a base the first file is whole; without one the caller knows."""
+    first, *others = segments(disk)
+    for path in others:
+        disk.remove(path)
+    if not base:
+        disk.remove(JOURNAL / "base")
+        disk.rename(first, first := JOURNAL / f"{1:020d}.journal")
+    raw = disk.read_file(first) if base else b""
+    disk.replace_file(first, {"nothing": b"", "zeros": bytes(1024), "half a header": raw[:20]}[rest])
+    journal, token = opened(disk, begun=not base)
+    assert token is not None
+    assert (journal.last_index, journal.vote) == (journal.base_index, None)
+    assert len(set_aside(disk, JOURNAL)) == 1
+    assert opened(disk)[1] == token, "it has not been taken back yet"
+
+
+def test_a_journal_that_is_missing_is_damaged_where_it_was_in_use(disk: SimDisk) -> None:
+    disk.remove_directory(JOURNAL)
+    assert opened(disk, begun=False).token is None
+    disk.remove_directory(JOURNAL)
+    assert opened(disk).token is not None
+
+
+def test_a_crash_in_front_of_the_next_journal_does_not_begin_another_time(disk: SimDisk) -> None:
+    disk.remove_directory(JOURNAL)
+    token = opened(disk).token
+    disk.remove_directory(JOURNAL)
+    assert opened(disk).token == token
+    assert len(set_aside(disk, JOURNAL)) == 1
