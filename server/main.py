@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import resource
 import signal
+import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -28,6 +31,11 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 ANEW: Final = 10
 """Times as long: a node that is to go on in the same process may take its time."""
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
+PASSING: Final = {
+    errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE,
+    errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
+}  # fmt: skip
+"""What a machine may think better of; anything else that it says of a configuration holds."""
 ADVICE: Final = (
     "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
     "start` in docs/operating.md"
@@ -105,7 +113,7 @@ async def _serve(settings: Settings) -> int:
         except LogboomError as error:
             say(f"logboom node: {error} [{error.code}]")
             if not isinstance(error, CorruptData):
-                return EXIT_USAGE
+                return EXIT_UNHEALTHY if _may_pass(error) else EXIT_USAGE
             say(f"logboom node: {ADVICE.format(settings.node.data_dir)}")
             return EXIT_DAMAGED
         except InvariantViolated as error:
@@ -133,6 +141,14 @@ async def _serve(settings: Settings) -> int:
     await _close(node, settings.node.stop_ms)
     log.info("stopped", node=node.node_id)
     return EXIT_OK
+
+
+def _may_pass(error: LogboomError) -> bool:
+    """A port that is taken, a name that is not known yet, a disk that refuses: whoever starts nodes tries again."""
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLError):
+        return False  # its numbers are others
+    return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in PASSING)
 
 
 async def _close(node: Node, most_ms: int) -> None:

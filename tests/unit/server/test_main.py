@@ -7,6 +7,8 @@ import errno
 import gc
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import weakref
@@ -94,6 +96,31 @@ async def test_what_a_start_cannot_mend_says_what_to_do(
     said = capfd.readouterr().err
     assert error.message in said
     assert ("logboom verify /data/n1" in said) == (status == 4)
+
+
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [
+        (OSError(errno.EADDRINUSE, "Address already in use"), 5),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), 5),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 5),
+        (OSError(errno.ENOSPC, "No space left on device"), 5),
+        (OSError(errno.EACCES, "Permission denied"), 2),
+        (OSError(errno.ENOENT, "No such file or directory"), 2),
+        (ssl.SSLError(ssl.SSLErrorNumber.SSL_ERROR_SYSCALL, "of no use"), 2),
+        (None, 2),
+    ],
+)
+async def test_what_may_pass_is_no_reason_to_stay_down(
+    monkeypatch: pytest.MonkeyPatch, cause: OSError | None, status: int
+) -> None:
+    """Services are told not to start a node again whose configuration is wrong: at boot a name may be late."""
+
+    async def start(_: Paper) -> None:
+        raise ConfigError("cannot listen on n1:7701") from cause
+
+    monkeypatch.setattr(Paper, "start", start)
+    assert await server.main._serve(Settings()) == status
 
 
 async def test_what_must_stop_a_node_does_so_while_it_stops_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
