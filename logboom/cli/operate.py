@@ -180,6 +180,11 @@ def problems(answers: Answers) -> list[str]:
             found.append(f"{answer['node']} has lost its journal, and waits to be taken back by the leader")
         elif not answer["recovered"]:
             found.append(f"{answer['node']} is still recovering")
+        found += [
+            f"{answer['node']} can take no writes: {row[1]} withholds everything (docs/operating.md, Overload)"
+            for row in (answer.get("admission") or {}).get("withheld", ())
+            if row[0] is None and row[2] >= 1
+        ]
         still += [
             f"partition {row[0]} on {answer['node']} is {row[6]}" for row in answer["partitions"] if row[6] != "running"
         ]

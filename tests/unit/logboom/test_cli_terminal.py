@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from logboom.cli import common, operate, waits
@@ -83,3 +85,20 @@ def test_a_thousand_problems_are_one_line_that_can_be_read() -> None:
     assert line.startswith("partition 0 on n1 is frozen; partition 1 on n1 is frozen")
     assert line.endswith("; and 990 more")
     assert operate.summed_up(found[:2]) == "partition 0 on n1 is frozen; partition 1 on n1 is frozen"
+
+
+def test_a_node_that_can_take_nothing_needs_a_hand() -> None:
+    answer = {
+        "node": "n1",
+        "role": "follower",
+        "leader": "n1",
+        "recovered": True,
+        "members": [["n1", "", True, "voter"]],
+        "partitions": [],
+        "admission": {"withheld": [[None, "disk_free", 1.0], [3, "apply_lag", 1.0]]},
+    }
+    assert operate.problems({"n1": answer}) == [
+        "n1 can take no writes: disk_free withholds everything (docs/operating.md, Overload)"
+    ]
+    some: dict[str, Any] = {**answer, "admission": {"withheld": [[None, "disk_free", 0.9]]}}
+    assert operate.problems({"n1": some}) == []
