@@ -39,6 +39,8 @@ CAPTURES_MAX: Final = 64
 KEPT_BYTES_PER_BYTE: Final = 16
 """So much of what stays in its log whatever is done is worth a byte of a set."""
 ASK_AGAIN_S: Final = 5.0
+FAILED_S: Final = 60.0
+"""Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
 NAP_S: Final = 0.25
 """Between two looks whether the node is being closed."""
 WAITERS_MAX: Final = 256
@@ -267,7 +269,9 @@ class Snapshotting:
         self.failed += 1
         where = None if isinstance(error, LogboomError | OSError) else error
         log.error("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
-        self._fail(Unavailable(f"the snapshot failed: {why}", retry_after=1.0))
+        later = 1.0 if error is None else FAILED_S
+        story = error.message if isinstance(error, LogboomError) else why
+        self._fail(Unavailable(f"the snapshot failed: {story}", retry_after=later))
 
     def _write(self, gathering: _Gathering) -> SetMeta:
         """Off the loop."""

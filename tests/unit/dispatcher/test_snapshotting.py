@@ -338,7 +338,9 @@ class TestGathering:
         bench.cut(30)
         bench.offload.run()
         assert [type(answer) for answer in answers] == [Unavailable]
-        assert "room" in answers[0].message
+        assert "no room" in answers[0].message
+        assert "Unavailable(" not in answers[0].message
+        assert answers[0].fields["retry_after"] > 30, "each attempt has all nodes write a set"
         assert min(least) >= MIB // 2
         assert (bench.sets(), bench.fatal, bench.disk.list(Path("/n/snapshots"))) == ([], [], [])
 
