@@ -260,7 +260,7 @@ class Links:
             self.directories.check(NodeId(peer), header, claim, self.claim, rejoining=self.rejoining)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
         if link.expected is None and mine.node_id < peer and peer in self.addresses:
-            raise WrongNode(f"{peer} is dialled from here")  # two links would end each other
+            raise WrongNode(f"{peer} is dialled from here", twice=True)  # two links would end each other
         if link.expected is not None and peer != link.expected:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
         return NodeId(str(peer))
@@ -410,7 +410,8 @@ class _Link:
             peer = self.links.check_hello(frame.header, self)
             self.links.introduced(peer, frame.header)
         except LogboomError as error:
-            self.links.seldom.say(log.warning, "peer_refused", error=str(error), code=error.code)
+            if not error.fields.get("twice"):  # who called back while this node stood still is as it should be
+                self.links.seldom.say(log.warning, "peer_refused", error=str(error), code=error.code)
             if error.fields.get("gone") or isinstance(error, LineageMismatch):
                 self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
                 self.connection.close()

@@ -79,3 +79,15 @@ async def test_a_link_that_is_cut_counts_as_cut() -> None:
     member.close()
     assert links.limits.traffic.cut == 1
     await links.close()
+
+
+async def test_who_is_dialled_from_here_and_called_back_is_not_said_to_be_wrong() -> None:
+    """While this node stood still the others did: `peer_refused` is what operators look for."""
+    links = links_of("n1", Events())
+    with capture_logs() as lines:
+        member = await Raw().connect(await links.start("127.0.0.1:0"))
+        await member.say(*encode(Kind.PEER_HELLO, {**MEMBER, "node": "n9"}))
+        await member.ended()
+        member.close()
+        await links.close()
+    assert not [line for line in lines if line["event"] == "peer_refused"]
