@@ -316,6 +316,28 @@ class TestLock:
         disk.lock(tmp_path / "lock").release()
         assert disk.read_file(tmp_path / "lock") == b"kept"
 
+    def test_a_file_system_that_takes_no_writes_is_locked_by_what_is_there(
+        self, disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Found by review: no data on a disk that was mounted read-only could be verified, no such backup restored."""
+        real = os.open
+
+        def read_only(path: Any, flags: int, *mode: int) -> int:
+            if flags & (os.O_RDWR | os.O_CREAT):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            return real(path, flags, *mode)
+
+        path = tmp_path / "lock"
+        path.touch()
+        monkeypatch.setattr(os, "open", read_only)
+        held = disk.lock(path)
+        with pytest.raises(BlockingIOError):
+            disk.lock(path)
+        held.release()
+        path.unlink()
+        with pytest.raises(OSError, match="Read-only"):
+            disk.lock(path)
+
     def test_held_once_and_again_after_its_release(self, disk: OsDisk, tmp_path: Path) -> None:
         held, before = disk.lock(tmp_path / "lock"), open_descriptors()
         with pytest.raises(BlockingIOError):
