@@ -61,7 +61,7 @@ def test_port_in_use(tmp_path: Path) -> None:
         cluster = (
             f'members = [{{id = "n1", peer_address = "127.0.0.1:{free_ports(1)[0]}", client_address = "{address}"}}]'
         )
-        _one_line(_run(_config(tmp_path, cluster=cluster)), 2, address)
+        _one_line(_run(_config(tmp_path, cluster=cluster)), 5, address)
 
 
 def test_data_directory_of_another_node_of_another_format_or_of_nobody(tmp_path: Path) -> None:
