@@ -5,7 +5,6 @@ Everything is asked of one node, piece by piece, and written so that a backup th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -25,11 +24,11 @@ from logboom.errors import (
 from logboom.sync_client import SyncClient
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.batch import Batch, parse_batch
-from ports.disk import File
-from server.disk_os import OsDisk
+from ports.disk import Disk, File
 from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, log_tails, voids_of
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
+from server.offline.world import OfflineWorld, real_offline_world
 from snapshots.meta import SetMeta, decode
 from snapshots.store import NAME
 
@@ -69,6 +68,7 @@ def backup(
     timeout: float = 30.0,
     bytes_per_s: int = BYTES_PER_S,
     progress: Progress = silent,
+    world: OfflineWorld | None = None,
 ) -> Done:
     """Copy everything that is committed when this is called, or, with ``resume``, what an earlier call had begun with.
 
@@ -77,14 +77,15 @@ def backup(
     Raises WrongNode for the directory of another cluster or another history, ConfigError when somebody else writes to
     it, and the client's errors; what was copied stays.
     """
-    disk, directory = OsDisk(), directory.absolute()
+    world = world or real_offline_world()
+    disk, directory = world.disk, directory.absolute()
     disk.make_directory(directory)
     with locked(disk, directory):
         target = BackupDir(disk, directory)
         about = client.status(timeout=timeout)
         cluster, lineage = str(about["cluster"]), str(about.get("lineage") or "")
         target.check(cluster, lineage)
-        source = _Source(client, node, timeout, bytes_per_s)
+        source = _Source(client, node, timeout, bytes_per_s, world)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
         global_index = source.find(begun)
         before: frozenset[int] | None = None
@@ -104,7 +105,7 @@ def backup(
         return _Copy(target, source, global_index, progress, before).run()
 
 
-def _begun(disk: OsDisk, directory: Path) -> list[GlobalLogIndex]:
+def _begun(disk: Disk, directory: Path) -> list[GlobalLogIndex]:
     names = filter(None, map(NAME.fullmatch, disk.list(directory)))
     return [GlobalLogIndex(int(found[1])) for found in names if found[2] in ("states.fetch", "set")]
 
@@ -112,10 +113,13 @@ def _begun(disk: OsDisk, directory: Path) -> list[GlobalLogIndex]:
 class _Source:
     """The node that is asked; another one when it is lost."""
 
-    def __init__(self, client: SyncClient, node: str | None, timeout: float, bytes_per_s: int) -> None:
+    def __init__(
+        self, client: SyncClient, node: str | None, timeout: float, bytes_per_s: int, world: OfflineWorld
+    ) -> None:
         self._client = client
+        self._world = world
         self._bytes_per_s = bytes_per_s
-        self._due = time.monotonic()
+        self._due = self._world.monotonic()
         """When the next piece may be asked for."""
         self._wanted = node
         self._timeout = timeout
@@ -125,7 +129,7 @@ class _Source:
 
     def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
         """The newest of these sets that a node has, which is asked from now on."""
-        deadline = time.monotonic() + patience
+        deadline = self._world.monotonic() + patience
         while sets:
             for node in self._candidates():
                 try:
@@ -135,9 +139,9 @@ class _Source:
                 if found := there & set(sets):
                     self.node = node
                     return GlobalLogIndex(max(found))
-            if time.monotonic() > deadline:
+            if self._world.monotonic() > deadline:
                 return None
-            time.sleep(0.1)
+            self._world.sleep(0.1)
         return None
 
     def partitions(self) -> frozenset[int]:
@@ -164,7 +168,7 @@ class _Source:
                 failures += 1
                 if failures == FAILURES_MAX:
                     raise
-                time.sleep(PAUSE_S)
+                self._world.sleep(PAUSE_S)
                 if self.find([global_index]) is None and isinstance(error, IndexCompacted):
                     raise
 
@@ -201,10 +205,10 @@ class _Source:
         return found
 
     def _keep_pace(self, nbytes: int) -> None:
-        now = time.monotonic()
+        now = self._world.monotonic()
         self._due = max(self._due, now - 1.0) + nbytes / self._bytes_per_s
         if self._due > now:
-            time.sleep(self._due - now)
+            self._world.sleep(self._due - now)
 
 
 class _Copy:

@@ -8,7 +8,7 @@ others had is gone. That is another history of the cluster, with a lineage (docs
 from __future__ import annotations
 
 import hashlib
-import os
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -25,13 +25,13 @@ from raftlog.journal import Journal
 from raftlog.membership import Membership
 from raftlog.parent_state import ParentState
 from server.data_dir import MANIFEST
-from server.disk_os import OsDisk
 from server.install import INTENT
 from server.manifest import Manifest
 from server.manifest import decode as decode_manifest
 from server.manifest import encode as encode_manifest
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
+from server.offline.world import OfflineWorld, real_offline_world
 from server.rejoin import REJOIN
 from snapshots.meta import encode as encode_set
 from snapshots.store import SnapshotStore
@@ -56,13 +56,14 @@ class Recovered(NamedTuple):
     done: bool
 
 
-def recover(settings: Settings, *, act: bool) -> Recovered:
+def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None) -> Recovered:
     """Of the stopped node that ``settings`` describe; nothing is changed without ``act``.
 
     Raises WrongNode for what is not its data directory, InvalidRequest for a node from which nothing can begin,
     CorruptData, ConfigError when it runs.
     """
-    disk, path = OsDisk(), Path(settings.node.data_dir).absolute()
+    world = world or real_offline_world()
+    disk, path = world.disk, Path(settings.node.data_dir).absolute()
     if not disk.exists(path / MANIFEST):
         raise WrongNode(f"{path} is no data directory of a node: it has no {MANIFEST}")
     with locked(disk, path):
@@ -74,7 +75,7 @@ def recover(settings: Settings, *, act: bool) -> Recovered:
         ):
             if disk.exists(path / name):
                 raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
-        found = _Node(disk if act else LookingDisk(disk), path, settings, manifest)
+        found = _Node(disk if act else LookingDisk(disk), path, settings, manifest, world.random_bytes)
         try:
             return found.recover() if act else found.about(done=False)
         finally:
@@ -84,13 +85,20 @@ def recover(settings: Settings, *, act: bool) -> Recovered:
 class _Node:
     """One data directory."""
 
-    def __init__(self, disk: Disk, path: Path, settings: Settings, manifest: Manifest) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        settings: Settings,
+        manifest: Manifest,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
         self._disk = disk
         self._path = path
         self._settings = settings
         self._manifest = manifest
         self.journal = Journal.open(
-            disk=disk, directory=path / "journal", cluster_id=manifest.cluster, random_bytes=os.urandom
+            disk=disk, directory=path / "journal", cluster_id=manifest.cluster, random_bytes=random_bytes
         )
         begins = ParentState.decode(self.journal.base.state).members
         if begins is None:

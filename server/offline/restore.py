@@ -29,7 +29,6 @@ from partitions.log import PartitionLog
 from ports.disk import Disk
 from raftlog.parent_state import ParentState, Tail
 from server.data_dir import BEGUN, MANIFEST
-from server.disk_os import OsDisk
 from server.install import Intent
 from server.manifest import Manifest
 from server.manifest import encode as encode_manifest
@@ -37,6 +36,7 @@ from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails, v
 from server.offline.batches import Span
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
+from server.offline.world import OfflineWorld, real_offline_world
 from server.shares import log_share
 from snapshots.meta import SetMeta
 from snapshots.meta import encode as encode_set
@@ -67,6 +67,7 @@ def restore(
     as_cluster: bool = False,
     token: str = "",
     progress: Progress = silent,
+    world: OfflineWorld | None = None,
 ) -> Restored:
     """Of the node that ``settings`` describe, from a backup's set (None: the newest).
 
@@ -75,7 +76,7 @@ def restore(
     Raises WrongNode for the backup of another cluster, unless ``as_cluster``, or a directory that is not empty;
     ConfigError for partitions that are not the backup's; IndexCompacted if there is no such set; CorruptData.
     """
-    disk, target = OsDisk(), Path(settings.node.data_dir).absolute()
+    disk, target = (world or real_offline_world()).disk, Path(settings.node.data_dir).absolute()
     directory = directory.absolute()
     if not disk.exists(directory / INDEX):
         raise WrongNode(f"{directory} is no backup directory: it has no {INDEX}")
