@@ -53,6 +53,8 @@ class Seen:
     """How often the last partition was to be destroyed, and was not."""
     told: Told = field(default_factory=Told)
     """Writes that were acknowledged last."""
+    again: bool = False
+    """In another history than the cluster's first: registers have other names, which nobody has written."""
     doomed: set[int] = field(default_factory=set)
     """Those that somebody has asked to be destroyed: what is in there may be gone."""
 
@@ -90,10 +92,12 @@ class SimClient:
 
     async def run(self) -> None:
         """Until ``stopped``."""
+        if self._seen.again:
+            await self._meet()
         loops: list[Callable[[], Coroutine[Any, Any, None]]] = [self._watch, self._write]
         if self._begun:
             loops += [self._registers, self._write]
-        if self._parameters.partitions_change:
+        if self._parameters.partitions_change and not self._parameters.restores:
             loops += [self._change_partitions]
         if self._parameters.reads_log:
             loops += [self.readers.look]
@@ -112,6 +116,16 @@ class SimClient:
         stories = [self._repeat(each, self._dice) for each in self._stories()]
         await asyncio.gather(*[self._repeat(each, self._rng) for each in loops], *stories)
         await self.client.close()
+
+    async def _meet(self) -> None:
+        """Whoever has had an answer of a leader takes none of another history."""
+        while not self.stopped:
+            try:
+                await self.client.get(self._begun[0], b"")
+            except LogboomError:
+                await asyncio.sleep(ERROR_PAUSE_S)
+            else:
+                return
 
     def _stories(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """With dice of their own: all else is as it is without them."""
@@ -251,7 +265,7 @@ class SimClient:
 
     async def _registers(self) -> None:
         number = self._rng.randrange(REGISTERS)
-        key, partition = f"r{number}", self._begun[number % len(self._begun)]
+        key, partition = f"{'again-' if self._seen.again else ''}r{number}", self._begun[number % len(self._begun)]
         if partition in self._gone:
             return
         value = f"v{self._name()}"

@@ -147,9 +147,22 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.current = None
         return main.result() if main.done() else None
 
-    def _run(self, main: asyncio.Future[Any]) -> None:
+    def run_within(self, future: asyncio.Future[Any]) -> Any:
+        """For code that blocks, in a callback of a process of its own: the world goes on until ``future`` is done.
+
+        One process at a time. Raises ProcessDied if it is killed meanwhile.
+        """
+        process = self.current
+        self._run(future, process)
+        self.current = process
+        if not future.done() or not (process is None or process.alive):
+            raise ProcessDied
+        return future.result()
+
+    def _run(self, main: asyncio.Future[Any], within: Process | None = None) -> None:
+        """``within``: whose code waits for it."""
         ready, timers = self._ready, self._timers
-        while not main.done() and not self.halted:
+        while not main.done() and not self.halted and (within is None or within.alive):
             handle = ready.popleft() if ready else self._next(timers)
             if handle.dropped:
                 continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from chaos.sim.disk_faults import DiskFaults
 from chaos.sim.host import Host
@@ -53,6 +53,7 @@ class Nemesis(DiskFaults):
         self.victims = [hosts[k].name for k in sorted(parameters.victims)]
         """The minority whose data may be damaged."""
         self.over = False
+        self._striking: set[asyncio.Task[None]] = set()
         self._slow = SlowWorkers(loop)
 
     @property
@@ -64,9 +65,20 @@ class Nemesis(DiskFaults):
         started = self._loop.now
         for fault in faults:
             await asyncio.sleep(max(0.0, started + fault.at - self._loop.now))
-            asyncio.ensure_future(self._inject(fault)).add_done_callback(self._injected)
+            self._begin(self._inject(fault))
+
+    def _begin(self, striking: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(striking)
+        self._striking.add(task)
+        task.add_done_callback(self._injected)
+
+    async def ended(self) -> None:
+        """Every fault is, that has begun."""
+        while self._striking:
+            await asyncio.wait(self._striking)
 
     def _injected(self, task: asyncio.Task[None]) -> None:
+        self._striking.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a fault failed", "exception": task.exception()})
 
@@ -82,7 +94,7 @@ class Nemesis(DiskFaults):
             if not self.over:
                 await self._act(kind, host or self._target(LEADER, rng), duration, rng)
 
-        asyncio.ensure_future(strike()).add_done_callback(self._injected)
+        self._begin(strike())
 
     async def _act(self, kind: str, host: Host, duration: float, rng: random.Random) -> None:
         act = getattr(self, f"_{kind}")

@@ -75,6 +75,20 @@ class Oracle:
         self.elections = 0
         self.checks = 0
 
+    def inherit(self, before: Oracle, raft_index: int, global_index: int) -> None:
+        """What was committed up to there in another history is the beginning of this one; the rest was given up."""
+        self.committed.update((at, row) for at, row in before.committed.items() if at <= raft_index)
+        self._global = global_index
+        for partition, ends in before._ends.items():
+            self._ends[partition] = [row for row in ends if row[0] <= global_index]
+        last = {partition: ends[-1][1] if ends else 0 for partition, ends in self._ends.items()}
+        self._batches.update((at, row) for at, row in before._batches.items() if row[0] <= global_index)
+        self._digests.update((at, row) for at, row in before._digests.items() if at[1] <= last.get(at[0], 0))
+        self._producers.update((at, row) for at, row in before._producers.items() if at[1] <= last.get(at[0], 0))
+        self._living, self._ever = before._living, set(before._ever)
+        self.witness.inherit(before.witness, raft_index, self._batches.values())
+        self.retention.inherit(before.retention)
+
     # -- at every instant
 
     def instant(self) -> None:

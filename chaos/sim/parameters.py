@@ -172,6 +172,11 @@ class Parameters:
         return self.stories.hands_on
 
     @property
+    def restores(self) -> bool:
+        """In the middle all nodes are made anew from a backup, where it is known what that gives up."""
+        return self.stories.restores and self.blackout is None and not (self.follows or self.members_change)
+
+    @property
     def kv_partitions(self) -> list[int]:
         """Partitions with keys."""
         cluster = self.settings.cluster

@@ -37,6 +37,10 @@ class RetentionWatch:
         """By digest: when a batch was made, by the clock of who led."""
         self.looked = 0
 
+    def inherit(self, before: RetentionWatch) -> None:
+        """What was made in another history may be in this one."""
+        self._times.update(before._times)
+
     def started(self, host: Host, backend: Backend) -> None:
         """From now on what is made and removed there is looked at."""
         raft, compaction = backend.raft, backend.snapshots.compaction

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from chaos.checkers import exactly_once, linearizable
@@ -16,6 +16,7 @@ from chaos.sim.clients import Seen, SimClient
 from chaos.sim.ending import Ending
 from chaos.sim.followers import Followers
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
+from chaos.sim.histories import give_up
 from chaos.sim.host import Host
 from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
 from chaos.sim.members import Operator
@@ -23,6 +24,7 @@ from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import SimNetwork
 from chaos.sim.oracle import Oracle, read_all
 from chaos.sim.parameters import Parameters
+from chaos.sim.restoring import Restoring
 from chaos.sim.timeline import Timeline
 from dispatcher.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
@@ -30,10 +32,15 @@ from logboom.settings import Settings
 from partitions.reading import CommittedBatch
 from ports.invariant import InvariantViolated
 from raftlog.configuration import Configuration
+from snapshots.meta import SetMeta
 
 CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3
+WRITES_S: Final = 3.0
+AGAIN: Final = 100
+"""Added to the numbers of clients of the second history."""
 FOLLOWERS: Final = 0xF0110
+RESTORING: Final = 0x12E5702E
 
 
 @dataclass(slots=True)
@@ -85,7 +92,34 @@ class Simulation:
         members = parameters.settings.cluster.members
         addresses = {member.client_address: member.id for member in members}
         self.seen = Seen(History(lambda: int(self.loop.now * 1e9)), addresses)
-        self.oracle = Oracle(self.hosts, Configuration.of_settings(members), self.fail)
+        self._watch()
+        self._clients: list[tuple[SimClient, Process]] = []
+        self._operator = self._make_operator() if parameters.members_change else None
+        self._haunting: asyncio.Future[None] | None = None
+        self.followers = Followers(
+            parameters,
+            self.hosts,
+            loop=self.loop,
+            network=self.network,
+            rng=random.Random(parameters.seed ^ FOLLOWERS),
+            seen=self.seen,
+            ends=self.oracle.ends,
+            fail=self.fail,
+        )
+        self.restoring = Restoring(
+            parameters,
+            self.hosts,
+            loop=self.loop,
+            network=self.network,
+            rng=random.Random(parameters.seed ^ RESTORING),
+            note=timeline.note,
+            fail=self.fail,
+        )
+
+    def _watch(self) -> None:
+        """A history of the cluster begins: who breaks things, and who looks at it."""
+        parameters, timeline = self.parameters, self.timeline
+        self.oracle = Oracle(self.hosts, Configuration.of_settings(parameters.settings.cluster.members), self.fail)
         self.nemesis = Nemesis(
             parameters,
             self.hosts,
@@ -104,8 +138,6 @@ class Simulation:
             forget=self.seen.doomed.update,
             note=timeline.note,
         )
-        self._clients: list[tuple[SimClient, Process]] = []
-        self._operator = self._make_operator() if parameters.members_change else None
         self._ending = Ending(
             parameters,
             self.hosts,
@@ -115,17 +147,6 @@ class Simulation:
             damaged=self.nemesis.damaged,
             forgetful=self.nemesis.forgetful,
             note=timeline.note,
-            fail=self.fail,
-        )
-
-        self.followers = Followers(
-            parameters,
-            self.hosts,
-            loop=self.loop,
-            network=self.network,
-            rng=random.Random(parameters.seed ^ FOLLOWERS),
-            seen=self.seen,
-            ends=self.oracle.ends,
             fail=self.fail,
         )
 
@@ -179,6 +200,7 @@ class Simulation:
 
     def _node_started(self, host: Host) -> None:
         self.oracle.started(host)
+        self.restoring.started(host)
 
     def _node_ended(self, host: Host, error: BaseException) -> None:
         self.timeline.note(f"{host.name} stops itself: {error!r}")
@@ -273,7 +295,11 @@ class Simulation:
         dark = None if parameters.blackout is None else asyncio.ensure_future(self.blackout.play(parameters.blackout))
         for task in filter(None, (moves, dark)):
             task.add_done_callback(self._task_ended)
-        await asyncio.gather(self.nemesis.play(parameters.faults), asyncio.sleep(parameters.seconds))
+        begun = await self._begin_again() if parameters.restores else 0.0
+        faults = [replace(fault, at=fault.at - begun) for fault in parameters.faults if fault.at >= begun]
+        await asyncio.gather(self.nemesis.play(faults), asyncio.sleep(parameters.seconds - begun))
+        if parameters.restores:
+            await self._restored_ends()
         if moves is not None:
             moves.cancel()  # in the middle of whatever it is
             await asyncio.wait([moves])
@@ -291,6 +317,60 @@ class Simulation:
             await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
             self.followers.leave()
         checks.cancel()
+
+    async def _begin_again(self) -> float:
+        """Faults up to a moment; then another history begins, of a set that was copied before. When that was."""
+        restoring = self.restoring
+        self.restoring.start(self.seen)
+        copying = asyncio.ensure_future(restoring.back_up())
+        copying.add_done_callback(self._task_ended)
+        faults = [fault for fault in self.parameters.faults if fault.at < restoring.at]
+        await asyncio.gather(self.nemesis.play(faults), asyncio.sleep(restoring.at))
+        copying.cancel()
+        await asyncio.wait([copying])
+        self.nemesis.heal()
+        await self.nemesis.ended()
+        for host in self.hosts:
+            host.start()
+        await self._ending.within("a backup is taken", restoring.at_least_one())
+        await asyncio.sleep(self._rng.uniform(0.0, WRITES_S))  # which are given up
+        self.oracle.checkpoint()
+        self._stop_all()
+        meta = restoring.choose()
+        self._report("LinearizableRead", None, give_up(self.seen, int(meta.global_index)))
+        restoring.restore(meta)
+        before, self.seen = self.oracle, Seen(self.seen.history, self.seen.addresses, again=True)
+        self._watch_again(before, meta)
+        for host in self.hosts:
+            host.may_run = True
+            host.start()
+        for number in range(1, self.parameters.clients + 1):
+            self._start_client(AGAIN + number)
+        restoring.start(self.seen)
+        self._haunting = asyncio.ensure_future(restoring.haunt())
+        self._haunting.add_done_callback(self._task_ended)
+        return restoring.at
+
+    def _stop_all(self) -> None:
+        self.restoring.stop()
+        for _, process in self._clients:
+            self.loop.kill(process)
+            self.network.process_ended(process, silently=False)
+        self._clients.clear()
+        for host in self.hosts:
+            host.kill(power=False)
+
+    def _watch_again(self, before: Oracle, meta: SetMeta) -> None:
+        injected = self.nemesis.injected
+        self._watch()
+        self.nemesis.injected = injected
+        self.oracle.inherit(before, meta.raft_index, meta.global_index)
+
+    async def _restored_ends(self) -> None:
+        if self._haunting is not None:
+            self._haunting.cancel()
+            await asyncio.wait([self._haunting])
+        self.restoring.leave()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -353,7 +433,7 @@ class Simulation:
     def _kept(self, partition: int, first: int, batches: Sequence[CommittedBatch]) -> list[str]:
         """Records of ``log`` partitions are nowhere else: none is removed but as the settings say."""
         retain, held = self.parameters.settings.snapshot, sum(batch.header.nbytes for batch in batches)
-        if first == 1 or retain.retain_log_ms or held >= retain.retain_log_bytes > 0:
+        if first == 1 or self.seen.again or retain.retain_log_ms or held >= retain.retain_log_bytes > 0:
             return []
         return [f"partition {partition} begins at {first} with {held} bytes; {retain.retain_log_bytes or 'all'} stay"]
 

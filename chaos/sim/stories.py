@@ -11,6 +11,8 @@ FOLLOWS: Final = 0.25
 """Share of the seeds in which somebody follows the logs, and the watermarks, from the beginning to the end."""
 HANDS_ON: Final = 0.35
 """Share of the seeds in which clients hand tokens to others."""
+RESTORES: Final = 0.5
+"""Share of those that may, in which the cluster is stopped in the middle and begins again from a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,10 @@ class Stories:
 
     follows: bool = False
     hands_on: bool = False
+    restores: bool = False
 
 
 def told(seed: int) -> Stories:
     """By this seed. Who adds one draws it last."""
     rng = random.Random(seed ^ DICE)
-    return Stories(follows=rng.random() < FOLLOWS, hands_on=rng.random() < HANDS_ON)
+    return Stories(follows=rng.random() < FOLLOWS, hands_on=rng.random() < HANDS_ON, restores=rng.random() < RESTORES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from chaos.sim.electorate import Electorate
@@ -64,6 +64,13 @@ class Witness:
         self._acknowledgements: Counter[str] = Counter()
         self._turn = 0
         self._strips = 0
+
+    def inherit(self, before: Witness, raft_index: int, batches: Iterable[tuple[int, bytes]]) -> None:
+        """What was committed up to there in another history counts in this one. ``batches``: with their digests."""
+        self._terms[:] = before._terms[: raft_index + 1]
+        self._committed_in[:] = before._committed_in[: raft_index + 1]
+        kept = {digest for _, digest in batches}
+        self._routes.update((at, route) for at, route in before._routes.items() if route.digest in kept)
 
     # -- a node's life
 
