@@ -75,8 +75,11 @@ class Oracle:
         self.elections = 0
         self.checks = 0
 
-    def inherit(self, before: Oracle, raft_index: int, global_index: int) -> None:
-        """What was committed up to there in another history is the beginning of this one; the rest was given up."""
+    def inherit(self, before: Oracle, raft_index: int, global_index: int, *, keeps: str = "") -> None:
+        """What was committed up to there in another history is the beginning of this one; the rest was given up.
+
+        ``keeps``: a host that has what it had acknowledged.
+        """
         self.committed.update((at, row) for at, row in before.committed.items() if at <= raft_index)
         self._global = global_index
         for partition, ends in before._ends.items():
@@ -86,7 +89,7 @@ class Oracle:
         self._digests.update((at, row) for at, row in before._digests.items() if at[1] <= last.get(at[0], 0))
         self._producers.update((at, row) for at, row in before._producers.items() if at[1] <= last.get(at[0], 0))
         self._living, self._ever = before._living, set(before._ever)
-        self.witness.inherit(before.witness, raft_index, self._batches.values())
+        self.witness.inherit(before.witness, raft_index, self._batches.values(), keeps)
         self.retention.inherit(before.retention)
 
     # -- at every instant

@@ -22,6 +22,7 @@ from chaos.sim.host import Host
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
+from chaos.sim.recovering import CRASHES, CRASHES_MAX, POWER, Recovered, Recovering
 from chaos.sim.state_file import StateFiles
 from logboom import Add, Client
 from logboom.errors import LineageMismatch, LogboomError, WrongNode
@@ -42,11 +43,10 @@ PAUSE_S: Final = 4.0
 CUT_OFF: Final = 0.4
 """Share of the backups that are killed, within this many seconds."""
 CUT_OFF_S: Final = 0.4
-CRASHES: Final = 0.7
-"""How often a restore is killed, at one of these calls, the first ones more often; and how often with the power."""
-CRASHES_MAX: Final = 3
 CALLS: Final = (1, 400)
-POWER: Final = 0.6
+"""A restore is killed at one of these, the first ones more often."""
+RECOVERS: Final = 0.4
+"""Share of the seeds in which one node is left, and no backup is asked for."""
 RETURN_S: Final = (1.0, 5.0)
 GONE_S: Final = 2.0
 """Nothing that a node has said is on its way after this."""
@@ -88,11 +88,12 @@ class Restoring:
         """Of the history that is the cluster's."""
         self._shelf = SimDisk(random.Random(rng.getrandbits(64)))
         self._processes: dict[str, Process] = {}
+        self._recovering = Recovering(parameters, loop=loop, rng=rng, note=note, fail=fail)
         self._disks: dict[str, tuple[SimDisk, StateFiles]] = {}
         """What each host had before."""
         self._ghost: Host | None = None
         """A node that runs with that."""
-        self.over = False
+        self._refused_backup = self.over = False
         self.told = self.crashes = self.returns = 0
         self._produced: list[Operation] = []
         """By sequence number, whatever history it was in."""
@@ -140,7 +141,8 @@ class Restoring:
                 self._back_up(resume=resume)
             except LogboomError as error:
                 self._note(f"backup: {error!r}")
-                if isinstance(error, WrongNode):
+                self._refused_backup = isinstance(error, WrongNode)
+                if self._refused_backup and not self.lineage:
                     self._fail("BackupsMix", f"a backup of the history that the directory is of: {error}")
             if not ended.done():
                 self._loop.run_as(None, lambda: None if ended.done() else ended.set_result(None))
@@ -156,6 +158,15 @@ class Restoring:
                 else:
                     self._shelf.kill()
 
+    async def _back_up_another(self) -> None:
+        """What is of another history does not belong there."""
+        sets, before = list(self.sets), self._shelf.image().files
+        while not self.over and not self._refused_backup:
+            await self._back_up_once(cut_off=False)
+            await asyncio.sleep(AGAIN_S)
+        if self.sets != sets or self._shelf.image().files != before:
+            self._fail("BackupsMix", f"{self.sets[len(sets) :]} of {self.lineage!r} beside {sets}")
+
     def _back_up(self, *, resume: bool) -> None:
         client: Any = BlockingClient(self._new_client(), self._loop)
         world = offline_world(self._shelf, self._loop, self._rng)
@@ -163,6 +174,8 @@ class Restoring:
         client.close()
         self._note(f"backup: {done}")
         self.sets.append(done.global_index)
+        if self.lineage:
+            self._fail("BackupsMix", f"{done} of {self.lineage!r} beside sets of another history")
         self.check_shelf()
 
     def check_shelf(self) -> None:
@@ -238,13 +251,30 @@ class Restoring:
                     self._fail("OtherHistory", f"{what}: {answer}")
                     return
 
+    # -- one that is left
+
+    def recover(self, hosts: Sequence[Host]) -> Recovered | None:
+        """One of these, in some of the seeds; it is alone from now on, and the others' directories are of before."""
+        if self._rng.random() >= RECOVERS or not hosts:
+            return None
+        host = self._rng.choice(hosts)
+        found = self._recovering.recover(host)
+        if found is not None:
+            self.lineage, self.crashes = found.lineage, found.crashes
+            for other in self._hosts:
+                if other is not host:
+                    self._disks[other.name] = other.disk, other.state_files
+                    other.retire()
+        return found
+
     # -- the restore
 
     def choose(self) -> SetMeta:
-        """Of which set the other history begins: any that a backup has called complete."""
+        """With which set the other history begins: any that is listed."""
         self.check_shelf()
-        chosen = GlobalLogIndex(self._rng.choice(self.sets))
-        return BackupDir(self._shelf, SHELF).store.get(chosen)
+        shelf = BackupDir(self._shelf, SHELF)
+        listed = shelf.contents.sets if shelf.contents is not None else ()
+        return shelf.store.get(GlobalLogIndex(self._rng.choice([each.global_index for each in listed])))
 
     def restore(self, meta: SetMeta) -> None:
         """All nodes, which are down; what they had is kept for whoever starts it by mistake."""
@@ -268,6 +298,9 @@ class Restoring:
             killed = False
             try:
                 restore(SHELF, host.settings, global_index=meta.global_index, token=token, world=world)
+            except LogboomError as error:
+                self._fail("BackupKept", f"{host.name} cannot be restored from {meta.global_index}: {error!r}")
+                return ""
             except PlugPulled:
                 self.crashes, killed = self.crashes + 1, True
             finally:
@@ -326,17 +359,31 @@ class Restoring:
 
         self._spawn("told", lambda: self._loop.create_task(tell()))
         await asyncio.wait([telling])
-        while True:
+        await self._back_up_another()
+        while not self._parameters.disks_lost:  # an empty one is of the history that it hears of first
             await asyncio.sleep(self._rng.uniform(*RETURN_S))
-            await self._come_back(self._rng.choice(self._hosts))
+            await self._come_back(self._rng.choice([host for host in self._hosts if host.name in self._disks]))
 
     async def _come_back(self, host: Host) -> None:
-        if not host.may_run or host.retired:
+        if not (host.may_run or host.retired):
             return  # damaged
         host.kill(power=False)
         host.may_run = False
-        await asyncio.sleep(GONE_S)
-        ghost = self._ghost = Host(
+        try:
+            await asyncio.sleep(GONE_S)
+            self._ghost = self._ghost_of(host)
+            self._ghost.start()
+            self.returns += 1
+            self._note(f"{host.name} comes back with what it had before")
+            await asyncio.sleep(self._rng.uniform(*RETURN_S))
+        finally:
+            if self._ghost is not None:
+                self._ghost.kill(power=False)
+            self._ghost, host.may_run = None, not host.retired
+            host.start()
+
+    def _ghost_of(self, host: Host) -> Host:
+        ghost = Host(
             host.name,
             loop=self._loop,
             network=self._network,
@@ -348,16 +395,7 @@ class Restoring:
         )
         ghost.disk, ghost.state_files = self._disks[host.name]
         ghost.disk.hook = None
-        ghost.start()
-        self.returns += 1
-        self._note(f"{host.name} comes back with what it had before")
-        try:
-            await asyncio.sleep(self._rng.uniform(*RETURN_S))
-        finally:
-            ghost.kill(power=False)
-            self._ghost = None
-            host.may_run = True
-            host.start()
+        return ghost
 
     def leave(self) -> None:
         """It is over: nobody asks, or writes, any more."""

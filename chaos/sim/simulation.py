@@ -16,7 +16,7 @@ from chaos.sim.clients import Seen, SimClient
 from chaos.sim.ending import Ending
 from chaos.sim.followers import Followers
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
-from chaos.sim.histories import give_up
+from chaos.sim.histories import SecondHistory
 from chaos.sim.host import Host
 from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
 from chaos.sim.members import Operator
@@ -32,13 +32,9 @@ from logboom.settings import Settings
 from partitions.reading import CommittedBatch
 from ports.invariant import InvariantViolated
 from raftlog.configuration import Configuration
-from snapshots.meta import SetMeta
 
 CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3
-WRITES_S: Final = 3.0
-AGAIN: Final = 100
-"""Added to the numbers of clients of the second history."""
 FOLLOWERS: Final = 0xF0110
 RESTORING: Final = 0x12E5702E
 
@@ -77,7 +73,7 @@ class Outcome:
     failure: Failure | None = None
 
 
-class Simulation:
+class Simulation(SecondHistory):
     """``play`` once."""
 
     def __init__(self, parameters: Parameters, *, timeline: Timeline, until: float | None = None) -> None:
@@ -92,7 +88,7 @@ class Simulation:
         members = parameters.settings.cluster.members
         addresses = {member.client_address: member.id for member in members}
         self.seen = Seen(History(lambda: int(self.loop.now * 1e9)), addresses)
-        self._watch()
+        self._watch(Configuration.of_settings(members))
         self._clients: list[tuple[SimClient, Process]] = []
         self._operator = self._make_operator() if parameters.members_change else None
         self._haunting: asyncio.Future[None] | None = None
@@ -116,10 +112,10 @@ class Simulation:
             fail=self.fail,
         )
 
-    def _watch(self) -> None:
+    def _watch(self, begins: Configuration) -> None:
         """A history of the cluster begins: who breaks things, and who looks at it."""
         parameters, timeline = self.parameters, self.timeline
-        self.oracle = Oracle(self.hosts, Configuration.of_settings(parameters.settings.cluster.members), self.fail)
+        self.oracle = Oracle(self.hosts, begins, self.fail)
         self.nemesis = Nemesis(
             parameters,
             self.hosts,
@@ -317,60 +313,6 @@ class Simulation:
             await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
             self.followers.leave()
         checks.cancel()
-
-    async def _begin_again(self) -> float:
-        """Faults up to a moment; then another history begins, of a set that was copied before. When that was."""
-        restoring = self.restoring
-        self.restoring.start(self.seen)
-        copying = asyncio.ensure_future(restoring.back_up())
-        copying.add_done_callback(self._task_ended)
-        faults = [fault for fault in self.parameters.faults if fault.at < restoring.at]
-        await asyncio.gather(self.nemesis.play(faults), asyncio.sleep(restoring.at))
-        copying.cancel()
-        await asyncio.wait([copying])
-        self.nemesis.heal()
-        await self.nemesis.ended()
-        for host in self.hosts:
-            host.start()
-        await self._ending.within("a backup is taken", restoring.at_least_one())
-        await asyncio.sleep(self._rng.uniform(0.0, WRITES_S))  # which are given up
-        self.oracle.checkpoint()
-        self._stop_all()
-        meta = restoring.choose()
-        self._report("LinearizableRead", None, give_up(self.seen, int(meta.global_index)))
-        restoring.restore(meta)
-        before, self.seen = self.oracle, Seen(self.seen.history, self.seen.addresses, again=True)
-        self._watch_again(before, meta)
-        for host in self.hosts:
-            host.may_run = True
-            host.start()
-        for number in range(1, self.parameters.clients + 1):
-            self._start_client(AGAIN + number)
-        restoring.start(self.seen)
-        self._haunting = asyncio.ensure_future(restoring.haunt())
-        self._haunting.add_done_callback(self._task_ended)
-        return restoring.at
-
-    def _stop_all(self) -> None:
-        self.restoring.stop()
-        for _, process in self._clients:
-            self.loop.kill(process)
-            self.network.process_ended(process, silently=False)
-        self._clients.clear()
-        for host in self.hosts:
-            host.kill(power=False)
-
-    def _watch_again(self, before: Oracle, meta: SetMeta) -> None:
-        injected = self.nemesis.injected
-        self._watch()
-        self.nemesis.injected = injected
-        self.oracle.inherit(before, meta.raft_index, meta.global_index)
-
-    async def _restored_ends(self) -> None:
-        if self._haunting is not None:
-            self._haunting.cancel()
-            await asyncio.wait([self._haunting])
-        self.restoring.leave()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

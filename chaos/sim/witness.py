@@ -65,12 +65,18 @@ class Witness:
         self._turn = 0
         self._strips = 0
 
-    def inherit(self, before: Witness, raft_index: int, batches: Iterable[tuple[int, bytes]]) -> None:
+    def inherit(self, before: Witness, raft_index: int, batches: Iterable[tuple[int, bytes]], keeps: str) -> None:
         """What was committed up to there in another history counts in this one. ``batches``: with their digests."""
         self._terms[:] = before._terms[: raft_index + 1]
         self._committed_in[:] = before._committed_in[: raft_index + 1]
         kept = {digest for _, digest in batches}
         self._routes.update((at, route) for at, route in before._routes.items() if route.digest in kept)
+        self._journals.update((name, journal) for name, journal in before._journals.items() if name == keeps)
+
+    @property
+    def terms(self) -> Sequence[int]:
+        """Of committed entries, by Raft index."""
+        return self._terms
 
     # -- a node's life
 

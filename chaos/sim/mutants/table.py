@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants import flow, lag, members, raft, snapshots, storage
+from chaos.sim.mutants import flow, histories, lag, members, raft, snapshots, storage
 from chaos.sim.mutants.edit import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
     m.name: m
-    for m in (*raft.MUTANTS, *storage.MUTANTS, *flow.MUTANTS, *snapshots.MUTANTS, *members.MUTANTS, *lag.MUTANTS)
+    for m in (
+        *raft.MUTANTS,
+        *storage.MUTANTS,
+        *flow.MUTANTS,
+        *snapshots.MUTANTS,
+        *members.MUTANTS,
+        *lag.MUTANTS,
+        *histories.MUTANTS,
+    )
 }

@@ -1,0 +1,111 @@
+"""Bugs of backups, restores, and of histories that are mixed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.edit import Edit, Mutant
+
+RESTORE: Final = "server.offline.restore:"
+BACKUP: Final = "server.offline.backup:"
+DIRECTORY: Final = "server.offline.backup_dir:BackupDir."
+
+MUTANTS: Final = (
+    Mutant(
+        "histories-not-compared",
+        "Nodes of two histories of a cluster let each other in.",
+        ("OtherHistory",),
+        (
+            Edit(
+                "raftlog.hello:check_lineage",
+                "if None not in (theirs, ours) and theirs != ours:",
+                "if False:",
+            ),
+        ),
+        needs="restores",
+    ),
+    Mutant(
+        "restored-without-lineage",
+        "A restored node is of the history that the backup is of.",
+        ("OneHistory", "RestoreWhole", "OtherHistory", "NoSelfStop"),
+        (
+            Edit(
+                RESTORE + "lineage_of",
+                'return hashlib.blake2b(raw, digest_size=LINEAGE_BYTES, person=b"logboom lineage").hexdigest()',
+                "return meta.lineage",
+            ),
+        ),
+        needs="restores",
+    ),
+    Mutant(
+        "lineage-of-each-node",
+        "Who restores a set finds another lineage than the others.",
+        ("OneHistory",),
+        (
+            Edit(
+                RESTORE + "restore",
+                "lineage_of(meta, settings.cluster.id, token)",
+                "lineage_of(meta, settings.cluster.id, token + settings.node.id)",
+            ),
+        ),
+        needs="restores",
+    ),
+    Mutant(
+        "manifest-before-logs",
+        "A directory is a node's before it is restored: what an interrupted restore leaves starts.",
+        ("RestoreWhole", "I8", "PrefixAgreement", "NoSelfStop", "InvariantViolated", "LinearizableRead", "I7"),
+        (
+            Edit(RESTORE + "restore", "work.states()", "work.claim()"),
+            Edit(RESTORE + "restore", "            work.claim()\n    return", "            work.states()\n    return"),
+        ),
+        needs="restores",
+    ),
+    Mutant(
+        "restored-beyond-the-set",
+        "Of logs all is restored that the backup has, with what a newer set ends with.",
+        ("PrefixAgreement", "NoPhantom", "RecordsKept", "InvariantViolated", "NoSelfStop", "I8", "I1"),
+        (Edit(RESTORE + "_Restore._fill", "if batch.last_index > tail.last_index:", "if False:"),),
+        needs="restores",
+    ),
+    Mutant(
+        "restored-logs-not-synced",
+        "What a restore writes into partition logs is not synced.",
+        ("NoSelfStop", "PrefixAgreement", "NoPhantom", "ReadsAll", "InvariantViolated", "NothingUnhandled", "Liveness"),
+        (Edit(RESTORE + "_Restore._fill", "job.run()", "pass"),),
+        needs="restores",
+    ),
+    Mutant(
+        "set-listed-before-its-logs",
+        "A backup lists a set before it has copied the logs up to it.",
+        ("BackupKept", "NothingUnhandled"),
+        (Edit(BACKUP + "_Copy.run", "meta = self._set()", "meta = self._set()\n    self._target.complete(meta)"),),
+        needs="restores",
+    ),
+    Mutant(
+        "client-of-two-histories",
+        "A client goes on in another history of the cluster as if nothing had happened.",
+        ("OtherHistory",),
+        (
+            Edit(
+                "logboom.client.cluster:Cluster._learn_lineage", "if self.settled or not followed:", "if not followed:"
+            ),
+        ),
+        needs="restores",
+    ),
+    Mutant(
+        "token-of-another-history",
+        "An index of another history is waited for, and read at.",
+        ("OtherHistory",),
+        (
+            Edit(
+                "logboom.client.cluster:Cluster.check_token",
+                "if self.lineage not in (None, token.lineage):",
+                "if False:",
+            ),
+            Edit(
+                "dispatcher.waits:Waits._want", "lineage is not None and ours is not None and lineage != ours", "False"
+            ),
+        ),
+        needs="restores",
+    ),
+)
