@@ -88,7 +88,6 @@ class Oracle:
         self._batches.update((at, row) for at, row in before._batches.items() if row[0] <= global_index)
         self._digests.update((at, row) for at, row in before._digests.items() if at[1] <= last.get(at[0], 0))
         self._producers.update((at, row) for at, row in before._producers.items() if at[1] <= last.get(at[0], 0))
-        self._living, self._ever = before._living, set(before._ever)
         self.witness.inherit(before.witness, raft_index, self._batches.values(), keeps)
         self.retention.inherit(before.retention)
 

@@ -8,6 +8,7 @@ from chaos.sim.mutants.edit import Edit, Mutant
 
 RESTORE: Final = "server.offline.restore:"
 BACKUP: Final = "server.offline.backup:"
+RECOVER: Final = "server.offline.recover:_Node."
 DIRECTORY: Final = "server.offline.backup_dir:BackupDir."
 
 MUTANTS: Final = (
@@ -106,6 +107,45 @@ MUTANTS: Final = (
                 "dispatcher.waits:Waits._want", "lineage is not None and ours is not None and lineage != ours", "False"
             ),
         ),
+        needs="restores",
+    ),
+    Mutant(
+        "backup-of-two-histories",
+        "What is of another history is copied into the same directory.",
+        ("BackupsMix",),
+        (Edit(DIRECTORY + "check", "if self.contents.lineage != lineage:", "if False:"),),
+        needs="restores",
+    ),
+    Mutant(
+        "recovered-in-the-same-history",
+        "A node that begins again alone is of the history that it was of.",
+        ("OneHistory",),
+        (Edit(RECOVER + "recover", "lineage = self._lineage()", 'lineage = self._manifest.lineage or ""'),),
+        needs="restores",
+    ),
+    Mutant(
+        "recovered-before-its-lineage",
+        "It is its cluster's only voter before it is of another history; a crash in between leaves it so.",
+        ("OneHistory",),
+        (
+            Edit(
+                RECOVER + "recover",
+                "self._disk.replace_file(self._path / MANIFEST, encode_manifest(self._manifest))",
+                "manifest = encode_manifest(self._manifest)",
+            ),
+            Edit(
+                RECOVER + "recover",
+                "self._known = alone\n",
+                "self._known = alone\n    self._disk.replace_file(self._path / MANIFEST, manifest)\n",
+            ),
+        ),
+        needs="restores",
+    ),
+    Mutant(
+        "recovered-not-synced",
+        "The entry that makes it the only voter is written and not synced when the command ends.",
+        ("RecoverWhole",),
+        (Edit(RECOVER + "recover", "self.journal.flush()", "pass"),),
         needs="restores",
     ),
 )
