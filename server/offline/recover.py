@@ -107,7 +107,10 @@ class _Node:
         self._known = Membership(node_id=node, journal=self.journal, begins=begins).current
         if self.journal.last_index == 1 or self._known.seat(node) is None:
             self.journal.close()
-            raise InvalidRequest(f"{path}: nothing can begin with this node: it has never had anything of its cluster")
+            why = "it was removed from its cluster"
+            if node not in self._known.removed:
+                why = "it has never had anything of its cluster"
+            raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
         if self._known.voters == (node,):
             self.journal.close()
             raise InvalidRequest(f"{path}: this node is its cluster's only voter: start it")

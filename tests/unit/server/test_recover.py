@@ -1,0 +1,67 @@
+"""What a node that is left is told when it cannot begin again: on a simulated disk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from logboom.errors import InvalidRequest
+from logboom.settings import ClusterSettings, Member, NodeSettings, Settings
+from logboom.types import NodeId
+from raftlog.configuration import Configuration
+from raftlog.entry import pack_control
+from raftlog.journal import Journal
+from server.data_dir import MANIFEST
+from server.manifest import Manifest, encode
+from server.offline.recover import recover
+from server.offline.world import OfflineWorld
+
+MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (1, 2, 3))
+BEGINS = Configuration.of_settings(MEMBERS)
+SETTINGS = Settings(
+    cluster=ClusterSettings(id="c", members=MEMBERS, partitions=1), node=NodeSettings(id="n1", data_dir="/n1")
+)
+
+
+def left(entries: Sequence[Configuration]) -> OfflineWorld:
+    """A world with n1's directory in it; these are in its journal."""
+    disk, rng = SimDisk(random.Random(1)), random.Random(1)
+    disk.make_directory(Path("/n1"))
+    disk.replace_file(Path("/n1", MANIFEST), encode(Manifest.of(NodeId("n1"), SETTINGS.cluster)))
+    journal = Journal.open(disk=disk, directory=Path("/n1/journal"), cluster_id="c", random_bytes=rng.randbytes)
+    for index, said in enumerate(entries, 2):
+        journal.add(pack_control(said.fields()), index, 1)
+    journal.flush()
+    journal.close()
+    return OfflineWorld(disk, lambda: 0.0, lambda _: None, rng.randbytes)
+
+
+def test_a_node_that_has_nothing() -> None:
+    with pytest.raises(InvalidRequest, match="it has never had anything of its cluster"):
+        recover(SETTINGS, act=True, world=left([]))
+
+
+def test_a_node_that_was_removed_is_told_so() -> None:
+    """Found by review: it was told that it has never had anything of its cluster."""
+    removed = BEGINS.removing(NodeId("n1"))
+    with pytest.raises(InvalidRequest, match="it was removed from its cluster"):
+        recover(SETTINGS, act=True, world=left([BEGINS, removed]))
+
+
+def test_looking_changes_nothing_and_doing_it_is_not_done_twice() -> None:
+    world = left([BEGINS])
+    disk = world.disk
+    assert isinstance(disk, SimDisk)
+    looked = recover(SETTINGS, act=False, world=world)
+    before = disk.image()
+    assert recover(SETTINGS, act=False, world=world) == looked
+    assert (disk.image().files, looked.done) == (before.files, False)
+    done = recover(SETTINGS, act=True, world=world)
+    assert (done.voters, done.gone, done.done) == (("n1",), ("n2", "n3"), True)
+    disk.power_loss()
+    with pytest.raises(InvalidRequest, match="only voter"):
+        recover(SETTINGS, act=True, world=world)
