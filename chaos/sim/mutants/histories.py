@@ -7,7 +7,6 @@ from typing import Final
 from chaos.sim.mutants.edit import Edit, Mutant
 
 RESTORE: Final = "server.offline.restore:"
-BACKUP: Final = "server.offline.backup:"
 RECOVER: Final = "server.offline.recover:_Node."
 DIRECTORY: Final = "server.offline.backup_dir:BackupDir."
 
@@ -47,48 +46,6 @@ MUTANTS: Final = (
                 RESTORE + "restore",
                 "lineage_of(meta, settings.cluster.id, token)",
                 "lineage_of(meta, settings.cluster.id, token + settings.node.id)",
-            ),
-        ),
-        needs="restores",
-    ),
-    Mutant(
-        "manifest-before-logs",
-        "A directory is a node's before it is restored: what an interrupted restore leaves starts.",
-        ("RestoreWhole", "I8", "PrefixAgreement", "NoSelfStop", "InvariantViolated", "LinearizableRead", "I7"),
-        (
-            Edit(RESTORE + "restore", "work.states()", "work.claim()"),
-            Edit(RESTORE + "restore", "            work.claim()\n    return", "            work.states()\n    return"),
-        ),
-        needs="restores",
-    ),
-    Mutant(
-        "restored-beyond-the-set",
-        "Of logs all is restored that the backup has, with what a newer set ends with.",
-        ("PrefixAgreement", "NoPhantom", "RecordsKept", "InvariantViolated", "NoSelfStop", "I8", "I1"),
-        (Edit(RESTORE + "_Restore._fill", "if batch.last_index > tail.last_index:", "if False:"),),
-        needs="restores",
-    ),
-    Mutant(
-        "restored-logs-not-synced",
-        "What a restore writes into partition logs is not synced.",
-        ("NoSelfStop", "PrefixAgreement", "NoPhantom", "ReadsAll", "InvariantViolated", "NothingUnhandled", "Liveness"),
-        (Edit(RESTORE + "_Restore._fill", "job.run()", "pass"),),
-        needs="restores",
-    ),
-    Mutant(
-        "set-listed-before-its-logs",
-        "A backup lists a set before it has copied the logs up to it.",
-        ("BackupKept", "NothingUnhandled"),
-        (Edit(BACKUP + "_Copy.run", "meta = self._set()", "meta = self._set()\n    self._target.complete(meta)"),),
-        needs="restores",
-    ),
-    Mutant(
-        "client-of-two-histories",
-        "A client goes on in another history of the cluster as if nothing had happened.",
-        ("OtherHistory",),
-        (
-            Edit(
-                "logboom.client.cluster:Cluster._learn_lineage", "if self.settled or not followed:", "if not followed:"
             ),
         ),
         needs="restores",
