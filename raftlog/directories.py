@@ -11,13 +11,16 @@ from typing import Any, Final
 
 from logboom.errors import ProtocolError, WrongNode
 from logboom.types import NodeId
-from raftlog.configuration import REJOIN_TOKEN_BYTES, Configuration
+from raftlog.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
 from raftlog.hello import Claim
 
 DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
 """Who has lost its journal takes the token of that time for its directory's id: so the log knows it."""
 FEW_VOTERS: Final = 2
 """With one or two no majority is without the one that has everything: an empty one does no harm, and is needed."""
+
+MET_MAX: Final = 2 * SEATS_MAX
+"""With more only members are remembered: whoever may speak to a node that joins can call himself anything."""
 
 Met = dict[NodeId, bytes]
 """By member: the id of its directory. Never changed, only replaced."""
@@ -84,7 +87,7 @@ class Directories:
         """It is introduced, and is remembered. Durable on return."""
         theirs = _directory(header.get("directory"))
         if theirs is not None and header.get("rejoining") is not True and self.met.get(peer) != theirs:
-            met = {node: each for node, each in self.met.items() if node in self._current.ids} | {peer: theirs}
+            met = {node: each for node, each in self.met.items() if self._may_return(node)} | {peer: theirs}
             self._keep(self.own, met)
             if peer in self.met:
                 self._changed.add(peer)
@@ -106,6 +109,11 @@ class Directories:
 
     def _known(self, peer: NodeId) -> bytes | None:
         return self._current.rejoined_with(peer) or self.met.get(peer)
+
+    def _may_return(self, peer: NodeId) -> bool:
+        """A node that joins, or is behind, meets members that it does not yet know to be any."""
+        gone = self._settled and peer in self._current.removed
+        return peer in self._current.ids or (not gone and len(self.met) < MET_MAX)
 
     def _counts(self, peer: NodeId) -> bool:
         return counts(peer, self._current, settled=self._settled)

@@ -165,3 +165,13 @@ def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path,
             assert boom.get(0, b"n") == (2,)
             wait_for(lambda: equal(boom, cluster))
         assert not said(cluster, lost, "disk_lost")
+
+
+def test_a_node_that_joins_remembers_the_disks_of_all_that_it_meets(cluster: LocalCluster) -> None:
+    """It meets them before it knows that they are members."""
+    with cluster.client(timeout=30) as boom:
+        node = cluster.add_node()
+        cluster.take_in(node, boom)
+        wait_for(lambda: votes(boom, cluster, node))
+        path = cluster.data_dirs[node] / "directories.json"
+        wait_for(lambda: set(json.loads(path.read_text())["met"]) == set(cluster.nodes) - {node})

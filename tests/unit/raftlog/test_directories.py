@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from logboom.errors import ProtocolError, WrongNode
 from logboom.types import NodeId
 from raftlog.configuration import Configuration, Role, Seat
-from raftlog.directories import Directories, Met
+from raftlog.directories import MET_MAX, Directories, Met
 from raftlog.hello import Claim
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
@@ -60,6 +61,29 @@ def test_whoever_is_met_is_remembered_before_anything_else() -> None:
     kept.known.meet(N2, hello(FIRST))
     assert len(kept.disk) == 1, "nothing new: nothing is written"
     assert kept.known.fields() == {"directory": MINE, "met": [[N2, FIRST]]}
+
+
+def test_who_joins_remembers_all_that_it_meets_before_it_knows_who_is_a_member() -> None:
+    kept = Kept(current=Configuration())
+    for node in VOTERS[1:]:
+        kept.known.meet(node, hello(FIRST))
+    kept.known.follow(configuration(*VOTERS), settled=True)
+    assert kept.refuses(hello(SECOND)), "its disk was lost since"
+    assert kept.disk[-1] == (MINE, {N2: FIRST, N3: FIRST})
+
+
+def test_who_is_gone_is_forgotten_and_strangers_are_not_remembered_without_end() -> None:
+    kept = Kept({N2: FIRST, N4: FIRST})
+    kept.known.follow(replace(configuration(N1, N3), removed=(N2,)), settled=False)
+    kept.known.meet(N3, hello(FIRST))
+    assert kept.known.met.keys() == {N2, N3, N4}, "it may be one again"
+    kept.known.follow(replace(configuration(N1, N3), removed=(N2,)), settled=True)
+    kept.known.meet(N3, hello(SECOND))
+    assert kept.known.met.keys() == {N3, N4}
+    for number in range(2 * MET_MAX):
+        kept.known.meet(NodeId(f"x{number}"), hello(FIRST))
+    assert len(kept.known.met) <= MET_MAX
+    assert N3 in kept.known.met
 
 
 def test_that_it_has_another_disk_is_told_once() -> None:
@@ -114,12 +138,6 @@ def test_of_two_voters_none_is_a_majority_alone(current: Configuration, settled:
     kept = Kept({N2: FIRST}, current, settled=settled)
     assert kept.refuses(hello(SECOND)) is refused
     assert bool(kept.known.fields()["met"]) is refused, "it is told just where it would be refused"
-
-
-def test_who_left_is_forgotten() -> None:
-    kept = Kept({N2: FIRST, N4: SECOND})
-    kept.known.meet(N3, hello(TOKEN))
-    assert kept.known.met == {N2: FIRST, N3: TOKEN}
 
 
 class TestOwn:
