@@ -61,7 +61,8 @@ class Directories:
         if self._are_others(header) and not _newer(mine, theirs):
             raise WrongNode(
                 f"{peer} has met this node with another data directory, and this one has data: it is from before the "
-                "member began anew, or of a second process with this id. Stop it and remove its data"
+                "member began anew, or of a second process with this id. Stop it and remove its data",
+                former=True,
             )
 
     def check(
@@ -80,7 +81,8 @@ class Directories:
             raise WrongNode(
                 f"{peer} has another data directory than when this node met it, and does not say that it has forgotten "
                 "what it promised. An empty one finds that out by itself and begins anew; one with data is from before "
-                "its member began anew, or of a second process with this id: stop it and remove its data"
+                "its member began anew, or of a second process with this id: stop it and remove its data",
+                former=True,
             )
 
     def meet(self, peer: NodeId, header: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ from ports.timers import wait
 from raftlog.configuration import Configuration
 from raftlog.directories import Directories
 from raftlog.hello import Claim, Identity, check_lineage
+from raftlog.refusals import Refusals
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +40,6 @@ REDIAL_MAX_S = 0.2
 """Short: a node that comes back waits for whoever has to dial it."""
 CALL_BACK_S = 2.0
 """Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
-STRANGER_S = 5.0
-"""Before a node of another history is dialled again: somebody has to remove its data first, or this one's."""
 
 
 class LinkEvents(Protocol):
@@ -112,8 +111,7 @@ class Links:
         self.adopt = adopt
         self.directories = directories
         self.seldom = Seldom(clock.monotonic)
-        self.strangers: set[NodeId] = set()
-        """Members that were refused for their history."""
+        self.refusals = Refusals(clock.monotonic, self.seldom)
         self.links: dict[NodeId, _Link] = {}
         self.ups: Counter[NodeId] = Counter()
         """Links that came up, per peer, since the start: all but the first are reconnects.
@@ -148,6 +146,7 @@ class Links:
         for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
             self._dialling.pop(peer).cancel()
         self.addresses = dict(addresses)
+        self.refusals.keep(set(addresses))
         for peer in [peer for peer in self.links if peer not in addresses and peer not in guests]:
             self.links[peer].connection.close()
         if self._started:
@@ -251,7 +250,7 @@ class Links:
         claim = Claim.of(header)
         if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
             self.directories.find_out(NodeId(peer), header)
-        self._check_lineage(NodeId(peer), header)
+        check_lineage(mine, NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         if self.rejoining and "rejoining" not in header:
@@ -264,15 +263,6 @@ class Links:
         if link.expected is not None and peer != link.expected:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
         return NodeId(str(peer))
-
-    def _check_lineage(self, peer: NodeId, header: Mapping[str, Any]) -> None:
-        try:
-            check_lineage(self.identity, peer, header)
-        except LineageMismatch:
-            if peer in self.addresses:
-                self.strangers.add(peer)
-            raise
-        self.strangers.discard(peer)
 
     def introduced(self, peer: NodeId, header: Mapping[str, Any]) -> None:
         """It was found to be right: what is to be remembered of it. Raises Unavailable."""
@@ -340,10 +330,9 @@ class Links:
                 if link.peer is None:
                     link.abort()
                 raise
-            if mine or peer in self.strangers:
-                long = STRANGER_S if peer in self.strangers else pause
-                await wait(long * (0.5 + self.rng.random()))
-            pause = min(pause * 2, REDIAL_MAX_S)
+            if mine or peer in self.refusals:
+                await wait(self.refusals.pause(peer, pause) * (0.5 + self.rng.random()))
+            pause = min(pause * 2, self.refusals.most(peer, REDIAL_MAX_S))
 
     async def _keep_alive(self) -> None:
         while True:
@@ -411,10 +400,14 @@ class _Link:
             self.links.introduced(peer, frame.header)
         except LogboomError as error:
             if not error.fields.get("twice"):  # who called back while this node stood still is as it should be
-                self.links.seldom.say(log.warning, "peer_refused", error=str(error), code=error.code)
+                said = frame.header.get("node")
+                member = next((each for each in self.links.addresses if each == said), None)
+                self.links.refusals.refused(member, error, log.warning)
             if error.fields.get("gone") or isinstance(error, LineageMismatch):
                 self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
                 self.connection.close()
+            elif error.fields.get("former"):
+                self.connection.close()  # it is to hear of whom this node has met, and refuse in its turn
             else:
                 self.connection.abort()
             return
@@ -422,6 +415,7 @@ class _Link:
         if isinstance(features, list):
             self.features = frozenset(each for each in features if isinstance(each, str))
         self.connection.authenticated()
+        self.links.refusals.let_in(peer)
         older = self.links.links.pop(peer, None)
         if older is not None:
             older.connection.abort()

@@ -15,6 +15,7 @@ from logboom.types import NodeId
 from logboom.wire import Kind, encode
 from ports.net import Connection
 from raftlog.configuration import Configuration
+from raftlog.directories import Directories, Met
 from raftlog.hello import Identity, check_lineage
 from server.clock_os import OsClock
 from tests.unit.server.net_world import Raw, until
@@ -120,18 +121,42 @@ async def test_a_node_of_another_history_is_seldom_dialled() -> None:
     await port.links.close()
 
 
+async def test_one_with_a_former_disk_is_dialled_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once: an empty one has heard then that its disk was lost, and comes to say so."""
+    monkeypatch.setattr("raftlog.links.REDIAL_MIN_S", 0.005)
+    monkeypatch.setattr("raftlog.links.REDIAL_MAX_S", 0.02)
+    port, events, dials = Port(THIS), Events(), ByAddress()
+    former, away = await port.links.start("127.0.0.1:0"), "127.0.0.1:1"
+    links = links_of("n1", events, lineage=THIS, network=dials)
+    links.directories = _directories("n1", {NodeId("n9"): b"f" * 16})
+    port.links.directories = _directories("n9", {})
+    await links.start("127.0.0.1:0")
+    members = {NodeId("n9"): former, NodeId("n2"): away}
+    links.set_members(members, current=_members(), settled=True, guests=())
+    await until(lambda: dials.dialled[away] >= 20)
+    assert 3 <= dials.dialled[former] <= 12
+    links.directories.met = {NodeId("n9"): b"n9" * 8}
+    await until(lambda: events.ups == ["n9"])
+    await links.close()
+    await port.links.close()
+
+
+def _directories(node: str, met: Met) -> Directories:
+    return Directories(NodeId(node), node.encode() * 8, met, lambda *_: None)
+
+
 async def test_a_node_that_is_of_this_history_by_now_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftlog.links.STRANGER_S", 0.05)
+    monkeypatch.setattr("raftlog.refusals.STRANGER_S", 0.05)
     port, events = Port(OTHER), Events()
     address = await port.links.start("127.0.0.1:0")
     links = links_of("n1", events, lineage=THIS)
     await links.start("127.0.0.1:0")
     links.set_members({NodeId("n9"): address}, current=_members(), settled=True, guests=())
-    await until(lambda: NodeId("n9") in links.strangers)
+    await until(lambda: NodeId("n9") in links.refusals.strangers)
     assert events.ups == port.events.ups == []
     port.links.identity = Identity(NodeId("n9"), "c1", b"digest", THIS)
     await until(lambda: events.ups == ["n9"])
-    assert not links.strangers
+    assert not links.refusals.strangers
     await links.close()
     await port.links.close()
 
