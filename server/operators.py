@@ -15,12 +15,15 @@ import msgspec
 
 from ports.http import HttpRequest, HttpResponse
 from ports.offload import Offload
+from raftlog.configuration import Role
 from server.loop_lag import LoopLag
 from server.metrics.sample import Sample, Watched, take
 from server.page import PAGE, PAGE_HEADERS
 from server.stacks import stacks
 
 BEHIND_SHOWN_MAX: Final = 8
+NO_VOTE_YET: Final = ("rejoining", str(Role.JOINING))
+"""Whoever replaces nodes one after the other has to wait for it: without the next one a majority may be away."""
 FORMATS_MAX: Final = 8
 """Ways to ask for metrics that are told apart; the rest get plain text."""
 
@@ -95,8 +98,11 @@ class Operators:
         backend = self._watched.backend
         if self.stopping:
             return "it is stopping"
-        if backend.role() == "removed":
+        role = backend.role()
+        if role == "removed":
             return "it is no member of the cluster any more"
+        if role in NO_VOTE_YET:
+            return f"{role}: it has no vote yet"
         if not backend.recovery.over:
             backend.look()
             behind = [p for p in backend.partition_ids() if not backend.recovered([p])]

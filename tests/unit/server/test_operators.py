@@ -60,6 +60,22 @@ async def test_status_is_what_clients_are_told(tmp_path: Path) -> None:
         assert said[name] == json.loads(json.dumps(told[name])), name
 
 
+@pytest.mark.parametrize(
+    ("role", "ready"),
+    [("leader", True), ("follower", True), ("learner", True), ("rejoining", False), ("joining", False)],
+)
+async def test_who_is_to_vote_again_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, ready: bool
+) -> None:
+    """Else the next node is replaced meanwhile, and there is no majority."""
+    async with watched(tmp_path) as it:
+        monkeypatch.setattr(it.node.service.backend, "role", lambda: role)
+        response = await it.get("/readyz")
+        assert response.status == (200 if ready else 503)
+        assert (f"not ready: {role}".encode() in response.body) is not ready
+        assert f"logboom_ready {float(ready)}" in (await it.get("/metrics")).body.decode()
+
+
 async def test_what_is_not_there(tmp_path: Path) -> None:
     async with watched(tmp_path) as it:
         for path in ("/nothing", "/debug/stacks", "/status/", "//", "/metrics/../status"):
