@@ -19,7 +19,7 @@ from logboom.errors import InvalidRequest, WrongNode
 from logboom.settings import Settings
 from logboom.types import LINEAGE_BYTES, NodeId
 from ports.disk import Disk
-from raftlog.configuration import Configuration, Role
+from raftlog.configuration import NOBODY, Configuration, Role
 from raftlog.entry import pack_control
 from raftlog.journal import Journal
 from raftlog.membership import Membership
@@ -77,6 +77,7 @@ def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None)
                 raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
         found = _Node(disk if act else LookingDisk(disk), path, settings, manifest, world.random_bytes)
         try:
+            found.look()
             return found.recover() if act else found.about(done=False)
         finally:
             found.journal.close()
@@ -100,19 +101,23 @@ class _Node:
         self.journal = Journal.open(
             disk=disk, directory=path / "journal", cluster_id=manifest.cluster, random_bytes=random_bytes
         )
+        self._known = NOBODY
+
+    def look(self) -> None:
+        """Who the members are. Raises InvalidRequest; ConfigError for settings with others at the beginning."""
+        node, cluster, path = NodeId(self._manifest.node), self._settings.cluster, self._path
         begins = ParentState.decode(self.journal.base.state).members
         if begins is None:
-            begins = Configuration.of_settings(settings.cluster.members)
-        node = NodeId(manifest.node)
+            begins = Configuration.of_settings(cluster.members) if self._manifest.members else NOBODY
         self._known = Membership(node_id=node, journal=self.journal, begins=begins).current
+        if self._known.index <= 1:
+            self._manifest.check_members(Manifest.of(node, cluster), str(path))
         if self.journal.last_index == 1 or self._known.seat(node) is None:
-            self.journal.close()
             why = "it was removed from its cluster"
             if node not in self._known.removed:
                 why = "it has never had anything of its cluster"
             raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
         if self._known.voters == (node,):
-            self.journal.close()
             raise InvalidRequest(f"{path}: this node is its cluster's only voter: start it")
 
     def about(self, *, done: bool) -> Recovered:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from logboom import Add, Put
 from logboom.cli import cli
-from logboom.errors import LogboomError
+from logboom.errors import ConfigError, LogboomError
 from logboom.testing import LocalCluster
 from raftlog.journal import Journal
 from tests.integration.recovery.test_lost_disk import said, stop
@@ -92,3 +92,24 @@ def test_from_what_nothing_can_begin(tmp_path: Path) -> None:
             result = CliRunner().invoke(cli, ["recover", "--config", str(cluster.config("n1")), "--yes"])
             assert isinstance(result.exception, LogboomError), result.output
             assert words in result.exception.message
+
+
+@pytest.mark.parametrize("others", [(), ("n4", "n5")])
+def test_settings_that_name_others_than_it_began_with_are_refused(tmp_path: Path, others: tuple[str, ...]) -> None:
+    """The journal names nobody before members change: those that are gone would be none whose ids are used up."""
+    with LocalCluster(nodes=3, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
+        with cluster.client(timeout=30) as boom:
+            boom.submit(0, [Put(b"key", b"x")])
+            boom.barrier(boom.last_seen, scope="all")
+        for node in cluster.nodes:
+            stop(cluster, node)
+        config = cluster.config("n1")
+        named = {node: cluster.peer_addresses[node] for node in cluster.nodes}
+        members = [
+            f"{node}={named[was]}@{cluster.addresses[was]}" for node, was in zip(("n1", *others), named, strict=False)
+        ]
+        environment = {"LOGBOOM_CLUSTER__MEMBERS": ",".join(members)}
+        result = CliRunner(env=environment).invoke(cli, ["recover", "--config", str(config), "--yes"])
+        assert isinstance(result.exception, ConfigError), result.output
+        assert "n1, n2, n3" in result.exception.message
+        assert recover(cluster, "n1")["gone"] == ["n2", "n3"]
