@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import structlog
 
 from logboom.errors import CorruptData, Unavailable
@@ -18,7 +17,7 @@ from logboom.types import NodeId
 from ports.disk import Disk
 from raftlog.directories import DIRECTORY_BYTES, Directories, Met, counts
 from raftlog.membership import Membership
-from server.manifest import sealed
+from server.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
 
@@ -61,11 +60,6 @@ def open_directories(
     return Directories(node, own, met, keep)
 
 
-class _File(msgspec.Struct):
-    own: str
-    met: dict[str, str]
-
-
 def encode(own: bytes, met: Met) -> bytes:
     """The file."""
     return sealed({"own": own.hex(), "met": {node: each.hex() for node, each in sorted(met.items())}})
@@ -73,11 +67,9 @@ def encode(own: bytes, met: Met) -> bytes:
 
 def decode(raw: bytes, *, path: str) -> tuple[bytes, Met]:
     """The directory's id, and those that were met. Raises CorruptData."""
-    try:
-        said = msgspec.json.decode(raw, type=_File)
-        own, met = bytes.fromhex(said.own), {NodeId(node): bytes.fromhex(each) for node, each in said.met.items()}
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
-    if {len(own), *map(len, met.values())} != {DIRECTORY_BYTES} or encode(own, met) != raw:
-        raise CorruptData(f"{path} does not match its checksum", path=path)
-    return own, met
+    said = unsealed(raw, path=path)
+    met = said.get("met")
+    if not isinstance(met, dict):
+        raise CorruptData(f"{path} does not say who was met", path=path)
+    own, *others = (unsealed_id(each, DIRECTORY_BYTES, path=path) for each in (said.get("own"), *met.values()))
+    return own, dict(zip(map(NodeId, met), others, strict=True))

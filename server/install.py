@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import structlog
 
 from logboom.errors import CorruptData
@@ -21,7 +20,7 @@ from ports.disk import Disk
 from raftlog.journal import Journal
 from raftlog.journal_base import Base
 from raftlog.parent_state import ParentState
-from server.manifest import sealed
+from server.manifest import sealed, unsealed
 from snapshots.meta import PartitionMeta, SetMeta
 from snapshots.states import read_section
 from snapshots.store import SnapshotStore
@@ -46,13 +45,9 @@ class Intent:
         """None: nothing is to be installed. Raises CorruptData."""
         if not self._disk.exists(self._path):
             return None
-        raw = self._disk.read_file(self._path)
-        try:
-            global_index = msgspec.json.decode(raw, type=dict[str, int | str])["global_index"]
-        except (msgspec.MsgspecError, KeyError) as error:
-            raise CorruptData(f"{self._path} cannot be read: {error}", path=str(self._path)) from error
-        if not isinstance(global_index, int) or sealed({"global_index": global_index}) != raw:
-            raise CorruptData(f"{self._path} does not match its checksum", path=str(self._path))
+        global_index = unsealed(self._disk.read_file(self._path), path=str(self._path)).get("global_index")
+        if type(global_index) is not int:
+            raise CorruptData(f"{self._path} does not say which set", path=str(self._path))
         return GlobalLogIndex(global_index)
 
     def done(self) -> None:

@@ -7,6 +7,7 @@ nothing that the journal and the partition logs know better: indices and waterma
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, groupby, repeat
 from typing import Annotated, Any, Final
 
@@ -154,22 +155,16 @@ def encode(manifest: Manifest) -> bytes:
 
 def decode(raw: bytes, *, path: str) -> Manifest:
     """Raises CorruptData or IncompatibleVersion, naming ``path``."""
-    try:
-        fields: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-        version = fields["format"]
-        del fields["checksum"]
-        whole = sealed(fields) == raw
-    except (msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
-        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
-    if not whole:
-        raise CorruptData(f"{path} does not match its checksum: put it back from a copy", path=path)
+    fields = unsealed(raw, path=path, advice=": put it back from a copy")
+    version = fields.pop("format", None)
+    if version is None:
+        raise CorruptData(f"{path} is no manifest", path=path)
     if version not in (FORMAT_VERSION, BEFORE_LINEAGE, BEFORE_VOIDS):
         raise IncompatibleVersion(
             f"{path} has format {version}; this release reads {FORMAT_VERSION}. Nothing was changed",
             found=version,
             supported=FORMAT_VERSION,
         )
-    del fields["format"]
     try:
         found = msgspec.convert(fields, Manifest)
     except msgspec.ValidationError as error:
@@ -184,3 +179,25 @@ def sealed(fields: dict[str, Any]) -> bytes:
     # Every format is read this far: a newer one must seal itself in the same way.
     checksum = google_crc32c.value(msgspec.json.encode(fields, order="sorted"))
     return msgspec.json.encode(fields | {"checksum": f"{checksum:08x}"}, order="sorted") + b"\n"
+
+
+def unsealed(raw: bytes, *, path: str, advice: str = "") -> dict[str, Any]:
+    """The fields of such a file. Raises CorruptData, naming ``path``."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+        del fields["checksum"]
+        whole = sealed(fields) == raw
+    except (msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
+        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
+    if not whole:
+        raise CorruptData(f"{path} does not match its checksum{advice}", path=path)
+    return fields
+
+
+def unsealed_id(said: object, nbytes: int, *, path: str) -> bytes:
+    """One of the ids in there. Raises CorruptData, naming ``path``."""
+    with suppress(TypeError, ValueError):
+        found = bytes.fromhex(said)  # type: ignore[arg-type]  # whatever it is
+        if len(found) == nbytes:
+            return found
+    raise CorruptData(f"{path} has an id that is none", path=path)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
 
 from logboom.errors import CorruptData, IncompatibleVersion, Unavailable
@@ -28,7 +27,7 @@ from raftlog.journal_codec import AnotherClusters
 from raftlog.journal_files import BASE
 from raftlog.membership import Rejoining
 from raftlog.parent_state import ParentState
-from server.manifest import sealed
+from server.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
 
@@ -148,13 +147,7 @@ def encode(token: bytes) -> bytes:
 
 def decode(raw: bytes, *, path: str) -> bytes:
     """Its token. Raises CorruptData."""
-    try:
-        token = bytes.fromhex(str(msgspec.json.decode(raw, type=dict[str, str])["token"]))
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
-    if len(token) != REJOIN_TOKEN_BYTES or encode(token) != raw:
-        raise CorruptData(f"{path} does not match its checksum", path=path)
-    return token
+    return unsealed_id(unsealed(raw, path=path).get("token"), REJOIN_TOKEN_BYTES, path=path)
 
 
 def _set_aside(disk: Disk, directory: Path) -> None:
