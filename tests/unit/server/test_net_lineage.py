@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from logboom.errors import LineageMismatch, Unavailable
+from logboom.errors import LineageMismatch, Unavailable, WrongNode
 from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Kind, encode
@@ -139,6 +141,19 @@ async def test_one_with_a_former_disk_is_dialled_less_and_less(monkeypatch: pyte
     await until(lambda: events.ups == ["n9"])
     await links.close()
     await port.links.close()
+
+
+@pytest.mark.parametrize("rejoining", [False, True])
+async def test_who_has_found_out_that_its_disk_is_lost_begins_anew_once(rejoining: bool) -> None:
+    """The next one says the same of it, and would have it draw another token."""
+    links, asked = links_of("n9", Events()), list[str]()
+    links.directories, links.rejoining = _directories("n9", {}), rejoining
+    links.directories.forget = lambda lineage: bool(asked.append(lineage)) or True
+    link: Any = SimpleNamespace(connection=SimpleNamespace(remote="there"), expected="n1")
+    said = HELLO | {"lineage": "", "rejoining": False, "met": [["n9", b"f" * 16]]}
+    with nullcontext() if rejoining else pytest.raises(WrongNode, match="begins anew"):
+        assert links.check_hello(said, link) == "n1"
+    assert asked == ([] if rejoining else [""])
 
 
 def _directories(node: str, met: Met) -> Directories:
