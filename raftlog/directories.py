@@ -7,9 +7,10 @@ have met. A member that comes back with another one has lost its disk: whom it v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from logboom.errors import ProtocolError, WrongNode
+from logboom.errors import ProtocolError, Unavailable, WrongNode
 from logboom.types import NodeId
 from raftlog.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
 from raftlog.hello import Claim
@@ -41,9 +42,13 @@ class Directories:
         self._current = Configuration()
         self._settled = False
 
-    def follow(self, current: Configuration, *, settled: bool) -> None:
-        """The configuration that counts here; ``settled``: it is committed."""
+    def follow(self, current: Configuration, *, settled: bool, rejoining: bool = False) -> None:
+        """The configuration that counts here; ``settled``: it is committed; ``rejoining``: but of a time before."""
         self._current, self._settled = current, settled
+        token = current.rejoined_with(self._node_id)
+        if settled and not rejoining and token not in (None, self.own):
+            with suppress(Unavailable):  # the node stops
+                self.renew(token or self.own)
 
     def fields(self) -> dict[str, Any]:
         """Of PEER_HELLO."""

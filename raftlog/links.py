@@ -141,7 +141,7 @@ class Links:
         """
         self.claim = Claim(current.term, current.index, current.ids)
         if self.directories is not None:
-            self.directories.follow(current, settled=settled)
+            self.directories.follow(current, settled=settled, rejoining=self.rejoining)
         self.voters, self.removed = current.voters, current.removed if settled else ()
         for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
             self._dialling.pop(peer).cancel()

@@ -86,6 +86,20 @@ def test_who_is_gone_is_forgotten_and_strangers_are_not_remembered_without_end()
     assert N3 in kept.known.met
 
 
+def test_what_the_log_says_of_this_node_is_its_directory_from_then_on() -> None:
+    """Of two voters it came back empty as it was; with a third one the others go by what the log says again."""
+    kept = Kept({N2: FIRST}, configuration(N1, N2))
+    grown = replace(configuration(*VOTERS), rejoined=((N1, TOKEN),))
+    other = Directories(N2, FIRST, {N1: MINE}, lambda *_: None)
+    other.follow(grown, settled=True)
+    for settled, rejoining, own in ((False, False, MINE), (True, True, MINE), (True, False, TOKEN)):
+        kept.known.follow(grown, settled=settled, rejoining=rejoining)
+        assert kept.known.own == own
+    assert kept.disk == [(TOKEN, {N2: FIRST})]
+    other.check(N1, hello(None) | kept.known.fields(), claim(), claim())
+    kept.known.check(N2, hello(None) | other.fields(), claim(), claim())
+
+
 def test_that_it_has_another_disk_is_told_once() -> None:
     kept = Kept({N2: FIRST}, configuration(N1, N2))
     kept.known.meet(N2, hello(SECOND))
