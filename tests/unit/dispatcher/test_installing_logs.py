@@ -148,6 +148,27 @@ class TestWhoHasIt:
         assert digests(again)[:number] == left[:number]
         assert number == COUNT - 1 or digests(again, after=void.last_index) == left[number:]
 
+    @pytest.mark.parametrize("more", [-1, 1])
+    async def test_a_void_that_is_of_another_batch_is_not_taken(self, more: int) -> None:
+        """Whoever says so would be asked again and again."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire, has=5)
+        void = source.batches[20]
+        source.log.lose(void.last_index, void.digest)
+        source.log.void(void.last_index, void.digest)
+
+        def lie(frame: Frame) -> Frame:
+            if "void" not in frame.header:
+                return frame
+            said = list(frame.header["void"])
+            said[0] += more
+            return frame._replace(header={**frame.header, "void": said, "first": 1})
+
+        wire.spoil = lie
+        source.serving.offer(NodeId("t"))
+        await target.ended()
+        assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+
     async def test_what_is_removed_while_it_is_fetched_is_stepped_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(serving, "CHUNK_BYTES", 400)
         wire = Wire()

@@ -143,6 +143,28 @@ async def test_one_with_a_former_disk_is_dialled_less_and_less(monkeypatch: pyte
     await port.links.close()
 
 
+@pytest.mark.parametrize("full", [False, True])
+async def test_whose_disk_it_is_is_on_the_disk_before_there_is_a_link(full: bool) -> None:
+    port, kept = Port(THIS), list[Met]()
+
+    def keep(_: bytes, met: Met) -> None:
+        assert port.events.ups == []
+        if full:
+            raise Unavailable("the disk is full")
+        kept.append(met)
+
+    port.links.directories = Directories(NodeId("n9"), b"n9" * 8, {}, keep)
+    raw = await Raw().connect(await port.links.start("127.0.0.1:0"))
+    await raw.say(*encode(Kind.PEER_HELLO, HELLO | {"lineage": THIS, "directory": b"n1" * 8}))
+    if full:
+        await raw.ended()
+    else:
+        await until(lambda: port.events.ups == ["n1"])
+    assert (port.events.ups, kept) == (([], []) if full else (["n1"], [{"n1": b"n1" * 8}]))
+    raw.close()
+    await port.links.close()
+
+
 @pytest.mark.parametrize("rejoining", [False, True])
 async def test_who_has_found_out_that_its_disk_is_lost_begins_anew_once(rejoining: bool) -> None:
     """The next one says the same of it, and would have it draw another token."""
