@@ -397,21 +397,6 @@ async def test_a_horizon_that_only_others_partitions_reach_ends_the_scan() -> No
     assert not any(world.wakers.values())
 
 
-@pytest.mark.parametrize("through", [0, 3, 4])
-async def test_at_a_node_that_is_behind_nothing_comes_that_is_in_front_of_the_start(through: int) -> None:
-    """A scan that goes on at such a node gave what had been given already."""
-    world, client = World(2), Client()
-    world.append(0, [b"1"])
-    scan = begin(world, client, follow=not through, through=through, start_global=4)
-    for partition in (1, 0, 1):
-        world.append(partition, [b"later"])
-        await settle(world)
-    scan.close()
-    assert globals_of(client) == ([] if through == 3 else [4])
-    assert client.ends == ([None] if through else [])
-    assert not any(world.wakers.values())
-
-
 @pytest.mark.parametrize("written_since", [False, True])
 async def test_a_partition_that_is_idle_since_its_node_was_given_a_snapshot(written_since: bool) -> None:
     """Its log begins behind the snapshot, with nothing: a scan was told that what it wanted had been removed."""
