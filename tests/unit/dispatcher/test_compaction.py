@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -294,3 +295,19 @@ class TestThreads:
         await closing
         assert disk.exists(log._directory / PLACES)
         assert one.left() == [10, 20]
+
+    async def test_what_the_disk_refuses_in_that_step_stops_the_node(self) -> None:
+        """Nobody else hears of it."""
+        _, log, _ = grown()
+        one, busy, refused = Compacting(sets=2, held=None), Threads(), list[BaseException]()
+        one._offload, one._logs, one._workers = busy, {P: log}, {}  # type: ignore[assignment]
+        one._fatal = refused.append
+        full = OSError(errno.EIO, "the disk")
+        one._compact_to = lambda _: one._step(lambda: None)  # type: ignore[method-assign, assignment]
+        one.start()
+        await busy.asked.wait()
+        closing = asyncio.create_task(one.close())
+        await asyncio.sleep(0)
+        busy.jobs[0][1].set_exception(full)
+        await closing
+        assert refused == [full]

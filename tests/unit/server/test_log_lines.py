@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,6 +10,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
+
+import pytest
+
+from server.log_lines import Lines
 
 HEAD = """
 import os, structlog
@@ -89,3 +94,31 @@ def test_nothing_is_lost_and_nothing_torn_in_a_pipe_that_does_not_block() -> Non
 def test_a_line_that_is_larger_than_the_queue_is_written() -> None:
     with process("log.info('large', why='x' * 500_000)") as running:
         assert [row["event"] for row in said(running.stderr)] == ["large"]
+
+
+@pytest.mark.parametrize("begun", [0, 3])
+def test_what_could_not_be_written_is_told_of_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch, begun: int) -> None:
+    """A disk that was full has half of a line."""
+    there, full = bytearray(), [True]
+
+    def write(_: int, raw: memoryview) -> int:
+        if full[0] and len(there) == begun:
+            raise OSError(errno.ENOSPC, "full")
+        room = begun if full[0] else len(raw)
+        there.extend(raw[:room])
+        return room
+
+    monkeypatch.setattr(os, "write", write)
+    lines = Lines()
+    lines.start()
+    lines.queue_bytes = 1_000
+    for text in ("one\n", "two\n"):
+        lines.write(text)
+        lines.drain(30)
+    full[0] = False
+    lines.write("three\n")
+    lines.drain(30)
+    monkeypatch.undo()
+    told = b"\n2 log lines were lost\nthree\n" if begun else b"2 log lines were lost\nthree\n"
+    assert bytes(there) == b"one\n"[:begun] + told
+    assert lines.lost == 2

@@ -134,6 +134,17 @@ async def test_what_must_stop_a_node_does_so_while_it_stops_by_itself(monkeypatc
     await asyncio.wait([serving])
 
 
+async def test_a_node_that_is_asked_to_stop_while_it_is_to_start_anew_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def close(_: Paper) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Paper, "close", close)
+    async with asyncio.timeout(10):
+        assert await server.main._serve(Settings()) == server.main.EXIT_OK
+    assert len(Paper.made) == 1
+
+
 class Opening:
     """In place of a node: asked to stop while it opens."""
 
