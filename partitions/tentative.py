@@ -36,8 +36,8 @@ class Tentative:
         return next((ref for ref in self._held.get(last_index, ()) if ref.digest == digest), None)
 
     def lose(self, last_index: int, digest: bytes) -> bool:
-        """It is damaged. False: nothing that ends there is tentative."""
-        if last_index not in self._held:
+        """It is damaged. False: it is not among these; others that end there may be, when it is committed too."""
+        if self.find(last_index, digest) is None:
             return False
         self._held[last_index] = [each for each in self._held[last_index] if each.digest != digest]
         return True

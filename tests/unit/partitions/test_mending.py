@@ -13,7 +13,7 @@ from logboom.types import DurabilityMode
 from partitions.batch import Batch, parse_batch
 from partitions.log import PartitionLog
 from partitions.reading import DamagedBatch
-from tests.unit.partitions.test_storage import P, chain
+from tests.unit.partitions.test_storage import P, chain, make
 
 DIRECTORY = Path("/n1/log")
 COUNT = 9
@@ -101,3 +101,17 @@ def test_a_tentative_batch_can_be_lost_and_comes_back() -> None:
     commit(log, [])
     log.commit(last_index=more.last_index, digest=more.digest, global_index=COUNT + 1, term=1)
     assert read(log) == [*(b.digest for b in batches), more.digest]
+
+
+def test_a_committed_batch_is_lost_beside_one_of_an_old_leader_that_came_too_late() -> None:
+    disk, log, batches = grown()
+    bad = batches[0]
+    assert log.append(make(1, bytes(16), [b"of a leader that lost"])), "it ends where the committed one does"
+    flush(log)
+    damage(disk, log, bad)
+    assert log.lose(bad.last_index, bad.digest)
+    assert not log.holds(bad.last_index, bad.digest), "nobody would fetch it"
+    assert log.is_lost(bad.last_index, bad.digest)
+    assert log.append(bad)
+    flush(log)
+    assert read(log) == [b.digest for b in batches]
