@@ -17,6 +17,7 @@ from logboom.state_machine import ApplyBatch, Results, Sealed
 from logboom.types import PartitionLogIndex
 from partitions.apply_core import ApplyGroup
 from partitions.dedupe import Dedupe
+from tests.unit.partitions.test_storage import flush, make
 from tests.unit.partitions.worker_world import world
 
 
@@ -95,6 +96,27 @@ def test_a_void_is_kept_with_the_state_too() -> None:
     group = ApplyGroup(log, machine, Dedupe(settings), settings, PartitionLogIndex(0), PartitionLogIndex(3))
     with pytest.raises(ValueError, match="without position"):
         group.run()
+
+
+def test_what_is_refused_has_no_results_and_what_is_beside_it_has() -> None:
+    with world() as w:
+
+        async def story() -> None:
+            batches = [(1, 0), (0, 0), (1, 2)]  # the second of a life that is over
+            for first, (epoch, sequence) in zip((1, 3, 5), batches, strict=True):
+                batch = make(first, w.head, [b"x"] * 2, epoch=epoch, sequence=sequence)
+                w.log.append(batch)
+                flush(w.log)
+                w.log.commit(last_index=batch.last_index, digest=batch.digest, global_index=first, term=1)
+                w.head = batch.digest
+            w.notify()
+            await asyncio.sleep(1)
+            ((first, second, third),) = w.progress
+            assert [each.refused for each in (first, second, third)] == [None, "producer_fenced", None]
+            assert [each.results for each in (first, second, third)] == [b"\0", None, b"\0"]
+            assert w.machine.applied == [1, 5]
+
+        w.run(story)
 
 
 @pytest.mark.parametrize("error", [KeyError("balance"), Unavailable("not now")])

@@ -173,6 +173,14 @@ class TestLogCheckpoint:
         machine.checkpoint()
         assert LogMachine(OsDisk(), tmp_path / "checkpoint").position() == position(5)
 
+    def test_who_is_forgotten_is_forgotten_by_what_is_saved_too(self, tmp_path: Path) -> None:
+        """A node that knows a producer after its start, and others do not, refuses and skips what they apply."""
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        machine.apply([], lambda _: (position(1), {b"p": b"1", b"q": b"1"}))
+        machine.apply([], lambda _: (position(2), {b"p": None, b"q": b"2"}))
+        machine.close()
+        assert dict(LogMachine(OsDisk(), tmp_path / "checkpoint").meta()) == {b"q": b"2"}
+
     def test_one_that_fails_leaves_the_one_before_and_is_tried_again(self, tmp_path: Path) -> None:
         machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
         apply(machine, 1)

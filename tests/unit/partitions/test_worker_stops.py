@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from logboom.errors import Unavailable
 from tests.unit.partitions.worker_world import HeldOffload, world
 
 
@@ -110,5 +111,23 @@ def test_a_pause_is_kept_by_whoever_goes_on_with_a_state_that_is_made_anew(resum
             fresh.resume()
             await asyncio.sleep(0.1)
             assert (fresh.applied_index, fresh.state) == (w.ends[5], "running")
+
+        w.run(story)
+
+
+def test_whoever_waits_for_a_state_to_be_saved_is_told_when_it_is_closed() -> None:
+    """It waited for ever, and with it the snapshot that it saved for."""
+    saves, told = HeldOffload(), list[BaseException | None]()
+    with world(saves=saves) as w:
+
+        async def story() -> None:
+            w.worker.save(told.append)
+            closing = asyncio.ensure_future(w.worker.close())
+            await asyncio.sleep(0)
+            saves.finish()
+            await closing
+            assert [type(each) for each in told] == [Unavailable]
+            w.worker.save(told.append)
+            assert len(told) == 2
 
         w.run(story)

@@ -93,6 +93,19 @@ class TestCompaction:
         assert len(files(tmp_path)) < len(before)
         journal.close()
 
+    def test_batches_that_were_settled_before_a_restart_keep_none(self, tmp_path: Path) -> None:
+        """Without small batches ever after nobody would say so again, and no file would go."""
+        journal = grown(tmp_path, 100, redo=True)
+        journal.settled(journal.taken_sequence)
+        journal.flush()
+        before = files(tmp_path)
+        journal.close()
+        again = opened(tmp_path)
+        assert not again.carried
+        compact(again, 60)
+        assert len(files(tmp_path)) < len(before)
+        again.close()
+
     def test_a_crash_before_files_are_removed_is_made_up_for(self, tmp_path: Path) -> None:
         journal = grown(tmp_path, 100)
         old = {path: path.read_bytes() for path in tmp_path.glob("*.journal")}
