@@ -50,6 +50,12 @@ def test_the_global_index_in_front_comes_back(gap: int, known: bool) -> None:
     assert decode_places(raw, partition_id=P, path=PATH).before_global == (7 if known else 0)
 
 
+def test_a_log_of_which_everything_was_removed_is_kept_too() -> None:
+    raw = encode_places(columns_of([], start=3, before=20, before_global=7), P)
+    found = decode_places(raw, partition_id=P, path=PATH)
+    assert (found.start, found.before_index, len(found.last)) == (3, 20, 0)
+
+
 def test_what_cannot_be_in_front_is_refused_whatever_its_digest() -> None:
     columns = columns_of([(1, 5, bytes(16))], start=0, before=0, before_global=2)
     with pytest.raises(CorruptData, match="in front"):

@@ -170,6 +170,14 @@ class TestOwn:
     def test_nobody_has_met_another(self, met: Any) -> None:
         assert not self.asked(Kept(), hello(SECOND, met=met))
 
+    def test_the_link_ends_where_it_begins_anew_and_nowhere_else(self) -> None:
+        kept, told = Kept(), hello(SECOND, met=[[N1, FIRST]])
+        kept.known.find_out(N2, told)  # it cannot: it has data
+        kept.known.forget = lambda _: True
+        kept.known.find_out(N2, hello(SECOND, met=[[N1, MINE]]))
+        with pytest.raises(WrongNode, match="begins anew"):
+            kept.known.find_out(N2, told)
+
     def test_with_data_it_is_a_disk_of_before_or_a_second_process(self) -> None:
         with pytest.raises(WrongNode, match="has data"):
             Kept().known.check_own(N2, hello(SECOND, met=[[N1, FIRST]]), claim(), claim())

@@ -1,0 +1,64 @@
+"""What is remembered of a producer, as the next start finds it, and as whoever sends again is told."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
+from logboom.types import GlobalLogIndex, ProducerId
+from partitions.dedupe import RESULTS_BYTES_MAX, Dedupe, Producer
+from tests.unit.partitions.test_dedupe_groups import header
+
+WHO = ProducerId(bytes([65]) * 16)
+
+
+def applied(dedupe: Dedupe, number: int, sequence: int, count: int, fresh: bytes) -> bytes:
+    """What is answered."""
+    one, global_index = header(number, 65, sequence, count, 0), GlobalLogIndex(number)
+    decision = dedupe.decide(one)
+    dedupe.record(one, decision, global_index)
+    results = dedupe.results(one, decision, global_index, fresh)
+    if decision.duplicate < count:
+        dedupe.remember(one, global_index, results)
+    return results
+
+
+def started_again(dedupe: Dedupe) -> Dedupe:
+    changes = dedupe.changes()
+    dedupe.commit()
+    return Dedupe(ApplySettings(), [(key, raw) for key, raw in changes.items() if raw is not None])
+
+
+def test_whoever_sends_again_is_told_what_became_of_each_record_before() -> None:
+    dedupe = Dedupe(ApplySettings())
+    assert applied(dedupe, 1, 0, 3, b"\0\1\0") == b"\0\1\0"
+    dedupe = started_again(dedupe)
+    assert applied(dedupe, 2, 0, 3, b"\2") == b"\0\1\0"
+    assert applied(dedupe, 3, 2, 2, b"\0") == b"\0", "alike for all: one byte"
+    assert applied(dedupe, 4, 1, 1, b"\0") == b"\1"
+
+
+def test_results_that_are_too_many_to_be_kept_do_not_keep_a_node_from_starting() -> None:
+    dedupe, results = Dedupe(ApplySettings()), b"\0\1" * RESULTS_BYTES_MAX
+    applied(dedupe, 1, 0, len(results), results)
+    found = started_again(dedupe).lookup(WHO, 0, 0, len(results))
+    assert found is not None
+    assert found.results is None
+
+
+def test_a_gap_that_is_filled_is_settled_and_can_be_read_back() -> None:
+    dedupe = Dedupe(ApplySettings())
+    applied(dedupe, 1, 10, 2, b"\0")
+    applied(dedupe, 2, 0, 10, b"\0")
+    (raw,) = dedupe.changes().values()
+    assert raw is not None
+    found = Producer.decode(raw)
+    assert (found.floor, found.ranges) == (12, [])
+
+
+@pytest.mark.parametrize("row", [[-1, 0, [], [], 1], [0, 0, [], [], 1.5], [0, 5, [[5, 6]], [], 1], [0, -2, [], [], 1]])
+def test_what_no_node_wrote_is_refused(row: list[object]) -> None:
+    with pytest.raises(CorruptData, match="not one of ours"):
+        Producer.decode(msgpack.packb(row))

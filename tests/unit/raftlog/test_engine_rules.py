@@ -1,0 +1,47 @@
+"""Rules of the engine, each by itself: what only a run of a whole cluster would show otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from logboom.types import NodeId
+from raftlog.configuration import Role, Seat
+from raftlog.entry import pack_control
+from tests.unit.raftlog.test_base import OTHER, OURS, PEER, Node
+from tests.unit.raftlog.test_livelocks import append_entries
+
+
+def test_members_that_come_with_a_conflict_count_at_once(tmp_path: Path) -> None:
+    """What is cut off names none: the entries in its place do."""
+    node = Node(tmp_path)
+    more = Seat(NodeId("n4"), "n4:1", "n4:2", Role.LEARNER)
+    command = pack_control(node.engine.membership.current.adding(more).fields())
+    message = append_entries(16, 16) | {"term": 2, "entries": [(command, 16, 2)]}
+    node.engine.receive(PEER, message)
+    assert node.journal.entry(16)[2] == 2
+    assert "n4" in node.engine.peers
+
+
+def test_a_vote_is_given_beside_a_leader_that_is_heard_only_if_he_wants_it(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.engine.receive(PEER, append_entries(17, 17))
+    ask = {"type": "request_vote", "term": 2, "last_log_index": 99, "last_log_term": 1}
+    node.engine.receive(OTHER, ask)
+    assert (node.engine.term, node.journal.vote) == (1, "n2")
+    node.engine.receive(OTHER, ask | {"force": True})
+    assert (node.engine.term, node.journal.vote) == (2, OTHER)
+
+
+def test_what_a_leader_has_committed_proves_something_only_in_its_own_term(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert node.engine.covering_commit() is None, "it has heard of nothing since its start"
+    node.engine.receive(PEER, append_entries(17, 17) | {"term": 2, "commit_index": 17})
+    assert node.engine.commit_index == 17
+    assert node.engine.covering_commit() is None, "of an earlier term"
+    entry = [(append_entries(18, 18)["entries"][0][0], 18, 2)]
+    last = {"term": 2, "entries": entry, "prevLogIdx": 17}
+    node.engine.receive(PEER, append_entries(18, 18) | last | {"commit_index": 18})
+    assert node.engine.covering_commit() == node.engine.commit_index == 18
+    node.engine.receive(PEER, append_entries(18, 18) | last | {"commit_index": 19})
+    assert node.engine.covering_commit() is None, "it has committed what is not here"
+    assert OURS not in node.engine.peers
