@@ -24,7 +24,7 @@ import msgspec
 from logboom import Add, SyncClient
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from raftlog.parent_state import ParentState
+from raftlog.entries.parent_state import ParentState
 from snapshots.meta import decode
 
 WRITERS: Final = 8

@@ -1,4 +1,4 @@
-"""The first 128 bytes of a batch: on disk, between nodes, and in BATCHES to clients. See ``partitions/batch.py``."""
+"""The first 128 bytes of a batch: on disk, between nodes, in BATCHES to clients. See ``partitions/log/batch.py``."""
 
 from __future__ import annotations
 

@@ -23,24 +23,24 @@ from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 from ports.rng import Rng
-from raftlog import gate, messages
-from raftlog.engine import Engine
-from raftlog.entry import Route, unpack_control, unpack_routes
+from raftlog.engine import Engine, messages
+from raftlog.entries.entry import Route, unpack_control, unpack_routes
 from raftlog.events import RaftEvents
-from raftlog.feed import Feeds
-from raftlog.journal import Journal
-from raftlog.journal_base import Base
-from raftlog.links import Links
-from raftlog.members import Members
-from raftlog.membership import Membership
-from raftlog.mending import Mending
-from raftlog.needs import Needs
-from raftlog.outbox import GroupSync
-from raftlog.payloads import Payloads
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import Base
+from raftlog.journal.membership import Membership
+from raftlog.journal.outbox import GroupSync
+from raftlog.links import gate
+from raftlog.links.feed import Feeds
+from raftlog.links.links import Links
+from raftlog.links.payloads import Payloads
+from raftlog.members.members import Members
 from raftlog.proposals import Proposals
 from raftlog.reads import ReadRounds
-from raftlog.recovery import recover
-from raftlog.repair import Repair
+from raftlog.repair.mending import Mending
+from raftlog.repair.needs import Needs
+from raftlog.repair.recovery import recover
+from raftlog.repair.repair import Repair
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +127,7 @@ class RaftLog:
     # -- life
 
     def recover(self) -> None:
-        """Before anything else; see raftlog.recovery (blocking)."""
+        """Before anything else; see raftlog.repair.recovery (blocking)."""
         found = recover(self.journal, self.payloads, self.group)
         self.put_back = found.put_back
         self.repair.missing(found.missing)

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from logboom.types import NodeId
 from logboom.wire import Frame
-from raftlog.configuration import Configuration
-from raftlog.entry import Route
+from raftlog.entries.configuration import Configuration
+from raftlog.entries.entry import Route
 
 
 class RaftEvents(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from logboom.types import MIB
-from raftlog.entry import Route, pack_control, pack_requests, pack_routes
+from raftlog.entries.entry import Route, pack_control, pack_requests, pack_routes
 
 ENTRY_PAYLOAD_BYTES_MAX: Final = 4 * MIB
 """Payload behind one Raft entry (one request may exceed it): what a catch-up reads at once."""

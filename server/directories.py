@@ -15,8 +15,8 @@ import structlog
 from logboom.errors import CorruptData, Unavailable
 from logboom.types import NodeId
 from ports.disk import Disk
-from raftlog.directories import DIRECTORY_BYTES, Directories, Met, counts
-from raftlog.membership import Membership
+from raftlog.journal.membership import Membership
+from raftlog.links.directories import DIRECTORY_BYTES, Directories, Met, counts
 from server.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)

@@ -1,6 +1,6 @@
 """Making a node from a snapshot set, at its start. Blocking.
 
-Whoever has fetched a set (``dispatcher.installing``) has left an intent. Every step may be the last before a
+Whoever has fetched a set (``dispatcher.upkeep.installing``) has left an intent. Every step may be the last before a
 crash: with the intent still there all of them are taken again; without it, nothing is left to do.
 """
 
@@ -15,11 +15,11 @@ import structlog
 from logboom.errors import CorruptData
 from logboom.state_machine import Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.opening import LogBase, begin_places
+from partitions.log.opening import LogBase, begin_places
 from ports.disk import Disk
-from raftlog.journal import Journal
-from raftlog.journal_base import Base
-from raftlog.parent_state import ParentState
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import Base
 from server.manifest import sealed, unsealed
 from snapshots.meta import PartitionMeta, SetMeta
 from snapshots.states import read_section

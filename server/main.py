@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
-from dispatcher.installing import InstallDue
+from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated

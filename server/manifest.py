@@ -18,7 +18,7 @@ from logboom.config import PARTITIONS_MAX
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, NodeId, is_lineage
-from raftlog.voids import Void
+from raftlog.entries.voids import Void
 
 FORMAT_VERSION: Final = 4
 """Of another history than the first. 1 was a file called identity.json, with neither a checksum nor the rest."""

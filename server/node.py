@@ -10,38 +10,39 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dispatcher.admission import Admission
-from dispatcher.backend import Backend
-from dispatcher.barriers import Barriers
-from dispatcher.compaction import Compaction
-from dispatcher.installing import Installing
-from dispatcher.members import hand_over
-from dispatcher.partitioning import kind_of, wrong_begin
-from dispatcher.pipeline import Pipeline
-from dispatcher.rebuilding import Rebuilding
-from dispatcher.scrubbing import Scrubbing
-from dispatcher.service import ClientService
-from dispatcher.serving import SnapshotServing
-from dispatcher.signals import Signals
-from dispatcher.signals import make as make_signals
-from dispatcher.snapshots import Snapshots
-from dispatcher.snapshotting import Snapshotting
-from dispatcher.watermarks import Watermarks
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.signals import Signals
+from dispatcher.admission.signals import make as make_signals
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.partitioning import wrong_begin
+from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.sessions.members import hand_over
+from dispatcher.sessions.service import ClientService
+from dispatcher.upkeep.compaction import Compaction
+from dispatcher.upkeep.installing import Installing
+from dispatcher.upkeep.rebuilding import Rebuilding
+from dispatcher.upkeep.scrubbing import Scrubbing
+from dispatcher.upkeep.serving import SnapshotServing
+from dispatcher.upkeep.snapshots import Snapshots
+from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom import certs
 from logboom.errors import IndexCompacted, LogboomError
 from logboom.settings import Settings
 from logboom.types import GlobalLogIndex, NodeId
 from ports.net import ConnectionLimits, Listener
 from ports.timers import wait
-from raftlog.configuration import NOBODY, Configuration
 from raftlog.core import RaftLog
-from raftlog.hello import Identity
-from raftlog.journal import Journal
-from raftlog.links import Links
-from raftlog.membership import Membership, Rejoining
-from raftlog.outbox import GroupLimits, GroupSync
-from raftlog.parent_state import ParentState
-from raftlog.voids import Voids
+from raftlog.entries.configuration import NOBODY, Configuration
+from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.parent_state import ParentState
+from raftlog.entries.voids import Voids
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership, Rejoining
+from raftlog.journal.outbox import GroupLimits, GroupSync
+from raftlog.links.hello import Identity
+from raftlog.links.links import Links
 from server.agreement import member_of, settings_digest
 from server.data_dir import DataDir
 from server.directories import DIRECTORIES, open_directories

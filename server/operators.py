@@ -15,7 +15,7 @@ import msgspec
 
 from ports.http import HttpRequest, HttpResponse
 from ports.offload import Offload
-from raftlog.configuration import Role
+from raftlog.entries.configuration import Role
 from server.loop_lag import LoopLag
 from server.metrics.sample import Sample, Watched, take
 from server.page import PAGE, PAGE_HEADERS

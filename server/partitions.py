@@ -10,25 +10,25 @@ from pathlib import Path
 
 import structlog
 
-from dispatcher.compaction import removes
-from dispatcher.rebuilding import Lacks, Rebuilt
-from dispatcher.rooms import Opened, Progressed
+from dispatcher.pipeline.rooms import Opened, Progressed
+from dispatcher.upkeep.compaction import removes
+from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import ConfigError, CorruptData, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine, Position, in_order
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.apply_counts import ApplyCounts
-from partitions.log import PartitionLog
+from partitions.apply.apply_counts import ApplyCounts
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase
 from partitions.machines import BUILT_IN, discard, machine_class, open_machine
 from partitions.machines.absent import AbsentMachine
-from partitions.opening import LogBase
-from partitions.worker import ApplyWorker
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
-from raftlog.entry import unpack_control, unpack_routes
-from raftlog.journal import Journal
-from raftlog.lifecycle import CHANGES, Change, Kind
-from raftlog.parent_state import EMPTY, ParentState
+from raftlog.entries.entry import unpack_control, unpack_routes
+from raftlog.entries.lifecycle import CHANGES, Change, Kind
+from raftlog.entries.parent_state import EMPTY, ParentState
+from raftlog.journal.journal import Journal
 from server.data_dir import DataDir
 from server.shares import later_apply_share, later_log_share
 from server.states import STATE, States
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class PartitionRooms:
-    """See the module and ``dispatcher.rooms.Rooms``."""
+    """See the module and ``dispatcher.pipeline.rooms.Rooms``."""
 
     def __init__(
         self,

@@ -16,17 +16,17 @@ from typing import Final, NamedTuple
 import structlog
 
 from logboom.errors import CorruptData, IncompatibleVersion, Unavailable
-from partitions.opening import LogBase, places_reach
+from partitions.log.opening import LogBase, places_reach
 from ports.disk import Disk
 from ports.offload import Offload
-from raftlog import journal_base
-from raftlog.configuration import REJOIN_TOKEN_BYTES
-from raftlog.journal import Journal
-from raftlog.journal_base import Base
-from raftlog.journal_codec import AnotherClusters
-from raftlog.journal_files import BASE
-from raftlog.membership import Rejoining
-from raftlog.parent_state import ParentState
+from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal import journal_base
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import Base
+from raftlog.journal.journal_codec import AnotherClusters
+from raftlog.journal.journal_files import BASE
+from raftlog.journal.membership import Rejoining
 from server.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)

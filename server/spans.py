@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from dispatcher.tracing import Span, Value
+from dispatcher.requests.tracing import Span, Value
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)

@@ -13,12 +13,12 @@ from typing import Final
 
 import structlog
 
-from dispatcher.rebuilding import Lacks, Rebuilt
+from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
-from partitions.batch import INDEX_MAX
-from partitions.log import PartitionLog
+from partitions.log.batch import INDEX_MAX
+from partitions.log.log import PartitionLog
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
 from server.install import find_section, restore_state

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import structlog
 
-from dispatcher.backend import Backend
-from dispatcher.service import ClientService
-from dispatcher.tracing import Tracer
+from dispatcher.pipeline.backend import Backend
+from dispatcher.requests.tracing import Tracer
+from dispatcher.sessions.service import ClientService
 from logboom import certs
 from logboom.settings import Settings
 from logboom.types import NodeId
-from partitions.apply_counts import ApplyCounts
+from partitions.apply.apply_counts import ApplyCounts
 from ports.http import HttpLimits
 from ports.net import Listener, Traffic
 from server.certificates import Certificates

@@ -11,9 +11,9 @@ from bench.curves.drive import Drive, run
 from bench.curves.given import Given
 from bench.curves.sheet import Sheet
 from logboom.types import KIB, MIB
-from raftlog import journal_codec as codec
-from raftlog.entry import KIND_ROUTES
-from raftlog.journal import cluster_hash
+from raftlog.entries.entry import KIND_ROUTES
+from raftlog.journal import journal_codec as codec
+from raftlog.journal.journal import cluster_hash
 
 SIZES: Final = (16, 64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 BLOCK_BYTES: Final = 256 * KIB

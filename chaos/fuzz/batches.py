@@ -16,14 +16,14 @@ from blake3 import blake3
 from chaos.fuzz.frames import check_block
 from chaos.fuzz.samples import batch, commands, raw, records
 from chaos.fuzz.target import Cursor, Target, holds
-from dispatcher.reads import encode_value
+from dispatcher.reading.reads import encode_value
 from logboom.batch_layout import CRC, HEAD, HEADER_BYTES, MAGIC, VERSION
 from logboom.commands import ADD_NUMBERS_MAX, Add, pack_numbers, unpack_numbers
 from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
 from logboom.records import RecordBlock
 from logboom.state_machine import ApplyBatch
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.batch import Batch, build_batch, parse_batch, parse_header
+from partitions.log.batch import Batch, build_batch, parse_batch, parse_header
 from partitions.machines.kv_apply import apply_blocks
 
 LENGTHS_AT: Final = 80

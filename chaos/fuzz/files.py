@@ -20,13 +20,13 @@ from chaos.fuzz.target import Cursor, Target, counted, holds
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, PartitionId, Term
-from partitions.batch import HEADER_BYTES, parse_batch
-from partitions.committed import Committed
-from partitions.log import PartitionLog
-from partitions.places import COLUMNS_AT, ROW_BYTES, decode_places, encode_places
-from partitions.places import HEADER as PLACES_HEADER
-from partitions.places import MAGIC as PLACES_MAGIC
-from partitions.segment import (
+from partitions.log.batch import HEADER_BYTES, parse_batch
+from partitions.log.committed import Committed
+from partitions.log.log import PartitionLog
+from partitions.log.places import COLUMNS_AT, ROW_BYTES, decode_places, encode_places
+from partitions.log.places import HEADER as PLACES_HEADER
+from partitions.log.places import MAGIC as PLACES_MAGIC
+from partitions.log.segment import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_MAGIC,
@@ -41,10 +41,10 @@ from partitions.segment import (
     segment_name,
 )
 from ports.invariant import InvariantViolated
-from raftlog import journal_codec as codec
-from raftlog.entry import pack_routes
-from raftlog.journal import Journal, cluster_hash
-from raftlog.journal_codec import Kind
+from raftlog.entries.entry import pack_routes
+from raftlog.journal import journal_codec as codec
+from raftlog.journal.journal import Journal, cluster_hash
+from raftlog.journal.journal_codec import Kind
 
 HERE: Final = Path("/data")
 PARTITION: Final = PartitionId(1)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from chaos.fuzz.samples import block, records, submit_header
 from chaos.fuzz.target import FRAME_BYTES_MAX, Cursor, Target, counted, framed, holds, packed, packed_or_none
-from dispatcher.requests import SubmitRequest, encode_submit, parse_submit
+from dispatcher.requests.requests import SubmitRequest, encode_submit, parse_submit
 from logboom.errors import (
     BY_CODE,
     BarrierBlocked,
@@ -23,9 +23,9 @@ from logboom.errors import (
 )
 from logboom.records import RecordBlock
 from logboom.wire import PREFIX, Frame, FrameDecoder, Kind, encode
-from raftlog import messages
-from raftlog.configuration import REJOIN_TOKEN_BYTES
-from raftlog.entry import Route, pack_routes, unpack_routes
+from raftlog.engine import messages
+from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
+from raftlog.entries.entry import Route, pack_routes, unpack_routes
 
 # -- streams
 

@@ -9,21 +9,21 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 from chaos.fuzz.disk import MemoryDisk
-from dispatcher import reads
-from dispatcher.at_hand import AtHand
-from dispatcher.barriers import Barriers
-from dispatcher.read_budget import ReadBudget
-from dispatcher.requests import SubmitReply, SubmitRequest
-from dispatcher.scans import Scans
-from dispatcher.serving import SnapshotServing
-from dispatcher.watermarks import Watermarks
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.reading import reads
+from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.read_budget import ReadBudget
+from dispatcher.reading.scans import Scans
+from dispatcher.requests.requests import SubmitReply, SubmitRequest
+from dispatcher.upkeep.serving import SnapshotServing
 from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
 from logboom.wire import Buffer
-from partitions.compaction import Leases
-from raftlog.configuration import NOBODY
+from partitions.log.compaction import Leases
+from raftlog.entries.configuration import NOBODY
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
@@ -110,7 +110,7 @@ class FewKeys:
 
 
 class NoRecords:
-    """partitions.log.PartitionLog, as far as streams see it."""
+    """partitions.log.log.PartitionLog, as far as streams see it."""
 
     durable_index = end_position = first_global_index = 0
     first_available_index = 1
@@ -140,7 +140,7 @@ class NobodyWaits:
 
 
 class NoNode:
-    """dispatcher.backend.Backend, as far as sessions see it."""
+    """dispatcher.pipeline.backend.Backend, as far as sessions see it."""
 
     node_id = ME
     settings = SETTINGS

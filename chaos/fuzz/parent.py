@@ -13,10 +13,10 @@ from chaos.fuzz.files import CLUSTER
 from chaos.fuzz.target import Target, holds
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import PartitionId, PartitionLogIndex, Term
-from raftlog import journal_base
-from raftlog.entry import Route
-from raftlog.journal_base import BEGINNING, CRC, Base, BaseRecord, HardState
-from raftlog.parent_state import BEFORE_LIFECYCLES, ParentState
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import BEFORE_LIFECYCLES, ParentState
+from raftlog.journal import journal_base
+from raftlog.journal.journal_base import BEGINNING, CRC, Base, BaseRecord, HardState
 
 PATH: Final = "/data/base"
 

@@ -16,32 +16,32 @@ from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.nodeless import DIGEST, ME, MEMBERS, PARTITIONS, SETTINGS, NoNode, Sent, Still
 from chaos.fuzz.samples import PRODUCER, batch, block, raw, submit_header
 from chaos.fuzz.target import Cursor, Target, framed, holds, packed
-from dispatcher.admission import Admission
-from dispatcher.barriers import Barriers
-from dispatcher.forwarding import Forwarding
-from dispatcher.freshness import INDICES, Freshness
-from dispatcher.goals import Want
-from dispatcher.payloads import PartitionPayloads
-from dispatcher.pressure import Pressure
-from dispatcher.requests import SubmitReply, SubmitRequest
-from dispatcher.service import ClientService, Session
-from dispatcher.stability import Stability, parse_progress
-from dispatcher.telling import Telling
-from dispatcher.waits import Waits
-from dispatcher.watermarks import Watermarks
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.pressure import Pressure
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.goals import Want
+from dispatcher.barriers.stability import Stability, parse_progress
+from dispatcher.barriers.telling import Telling
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.forwarding import Forwarding
+from dispatcher.pipeline.freshness import INDICES, Freshness
+from dispatcher.pipeline.payloads import PartitionPayloads
+from dispatcher.requests.requests import SubmitReply, SubmitRequest
+from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.waits import Waits
 from logboom.errors import LogboomError, ProtocolError, QuotaExceeded, from_wire
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, ProducerId, Scope
 from logboom.wire import Frame, FrameDecoder, Kind
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
 from ports.net import ConnectionLimits
-from raftlog import messages
-from raftlog.directories import DIRECTORY_BYTES, Directories
-from raftlog.entry import ROUTE, pack_routes
-from raftlog.hello import Identity
-from raftlog.journal import Journal
-from raftlog.links import Links, _Link
-from raftlog.repair import Repair
+from raftlog.engine import messages
+from raftlog.entries.entry import ROUTE, pack_routes
+from raftlog.journal.journal import Journal
+from raftlog.links.directories import DIRECTORY_BYTES, Directories
+from raftlog.links.hello import Identity
+from raftlog.links.links import Links, _Link
+from raftlog.repair.repair import Repair
 
 KINDS: Final = list(Kind)
 FRAMES_MAX: Final = 32
@@ -191,7 +191,7 @@ def _session_seeds() -> list[bytes]:
 
 
 class _Node:
-    """What stands behind the links of a node: raftlog.core and dispatcher.pipeline, less Raft itself."""
+    """What stands behind the links of a node: raftlog.core and dispatcher.pipeline.pipeline, less Raft itself."""
 
     def __init__(self) -> None:
         still = Still()

@@ -7,7 +7,7 @@ from typing import Any
 from logboom.commands import Add, Cas, Command, Delete, Put
 from logboom.records import RecordBlock
 from logboom.types import PartitionId, ProducerId, Record, Term
-from partitions.batch import Batch, build_batch
+from partitions.log.batch import Batch, build_batch
 
 PRODUCER = ProducerId(bytes(range(16)))
 

@@ -19,10 +19,10 @@ from logboom.config import check_node, load, to_toml
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ApplySettings
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId
-from partitions.dedupe import AppliedReceipt, Decision, Dedupe, Producer
+from partitions.apply.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
-from raftlog.configuration import REJOIN_TOKEN_BYTES
-from raftlog.directories import DIRECTORY_BYTES
+from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
+from raftlog.links.directories import DIRECTORY_BYTES
 from server.data_dir import MANIFEST, DataDir
 from server.directories import decode as decode_directories
 from server.directories import encode as encode_directories

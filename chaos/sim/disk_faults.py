@@ -18,7 +18,7 @@ from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
 from logboom.errors import CorruptData
 from logboom.types import NodeId
-from raftlog import journal_codec as codec
+from raftlog.journal import journal_codec as codec
 from server.directories import DIRECTORIES, decode
 from server.states import STATE
 

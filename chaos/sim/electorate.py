@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from chaos.sim.host import Host
-from dispatcher.backend import Backend
+from dispatcher.pipeline.backend import Backend
 from logboom.types import NodeId
-from raftlog.changes import CAUGHT_UP_ENTRIES
-from raftlog.configuration import MEMBERS, NOBODY, Configuration, Role
-from raftlog.entry import KIND_CONTROL
-from raftlog.membership import parse
-from raftlog.parent_state import ParentState
+from raftlog.entries.configuration import MEMBERS, NOBODY, Configuration, Role
+from raftlog.entries.entry import KIND_CONTROL
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.membership import parse
+from raftlog.members.changes import CAUGHT_UP_ENTRIES
 
 Fail = Callable[[str, str], None]
 

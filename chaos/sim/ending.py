@@ -16,10 +16,10 @@ from chaos.sim.loop import Process, SimLoop
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.readout import ReadOut
-from dispatcher.backend import Backend
+from dispatcher.pipeline.backend import Backend
 from logboom import Add, Client, Record
 from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, Unavailable
-from raftlog.configuration import Configuration, Role
+from raftlog.entries.configuration import Configuration, Role
 
 LIVE_WITHIN_S: Final = 30.0
 REACHED_LOOK_S: Final = 5.0

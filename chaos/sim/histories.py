@@ -22,7 +22,7 @@ from chaos.sim.network import SimNetwork
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
-from raftlog.configuration import Configuration
+from raftlog.entries.configuration import Configuration
 
 REGISTERS: Final = ("get", "put", "cas")
 WRITES_S: Final = 3.0

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from chaos.sim.host import Host, SimOffload
 from chaos.sim.loop import SimLoop
-from dispatcher.backend import Backend
-from dispatcher.ladder import Do, Rung, Step
-from dispatcher.lagging import SOURCE
-from dispatcher.pending import PendingRequest
-from dispatcher.requests import SubmitReply
+from dispatcher.admission.ladder import Do, Rung, Step
+from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.lagging import SOURCE
+from dispatcher.pipeline.pending import PendingRequest
+from dispatcher.requests.requests import SubmitReply
 from logboom.errors import LogboomError
-from partitions.worker import ApplyWorker
-from raftlog.entry import Route
+from partitions.apply.worker import ApplyWorker
+from raftlog.entries.entry import Route
 
 LONGER_S: Final = (0.0, 2.0, 6.0)
 """Than other faults: until a node gives leadership away it has to be slow for long."""

@@ -14,17 +14,17 @@ from chaos.sim.receipts import ReceiptWatch
 from chaos.sim.retention import RetentionWatch
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
-from dispatcher.backend import Backend
+from dispatcher.pipeline.backend import Backend
 from logboom.errors import CorruptData, Voided
 from logboom.types import NodeId, PartitionId
-from partitions.log import PartitionLog
-from partitions.reading import CommittedBatch
-from partitions.worker import ApplyWorker
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from partitions.log.reading import CommittedBatch
 from ports.invariant import InvariantViolated
-from raftlog import messages
-from raftlog.configuration import Configuration
+from raftlog.engine import messages
 from raftlog.engine.stock import LEADER
-from raftlog.entry import Route, unpack_routes
+from raftlog.entries.configuration import Configuration
+from raftlog.entries.entry import Route, unpack_routes
 
 JOURNAL_LOOK: Final = 200
 """Entries at the end of a journal that a checkpoint looks at."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from chaos.sim.host import Host
-from dispatcher.backend import Backend
-from dispatcher.pending import Done
-from dispatcher.requests import SubmitReply, SubmitRequest
+from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.pending import Done
+from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from logboom.errors import LogboomError
 from logboom.types import Level, NodeId
 

@@ -11,9 +11,9 @@ from chaos.sim.host import Host
 from chaos.sim.loop import SimLoop
 from chaos.sim.parameters import Parameters
 from logboom.errors import InvalidRequest
-from raftlog.configuration import Configuration
-from raftlog.journal import Journal
-from raftlog.membership import parse
+from raftlog.entries.configuration import Configuration
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import parse
 from server.data_dir import MANIFEST
 from server.manifest import Manifest, decode
 from server.offline.looking import LookingDisk

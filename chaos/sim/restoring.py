@@ -27,7 +27,7 @@ from chaos.sim.state_file import StateFiles
 from logboom import Add, Client
 from logboom.errors import LineageMismatch, LogboomError, WrongNode
 from logboom.types import GlobalLogIndex, NodeId, Token
-from raftlog.links import Links
+from raftlog.links.links import Links
 from server.data_dir import BEGUN, MANIFEST, DataDir
 from server.manifest import Manifest
 from server.offline.backup import backup

@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 from chaos.sim.host import Host
-from dispatcher.backend import Backend
+from dispatcher.pipeline.backend import Backend
 from logboom.types import PartitionId
-from partitions.log import PartitionLog
-from raftlog.entry import Route
-from raftlog.parent_state import ParentState
+from partitions.log.log import PartitionLog
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import ParentState
 
 LATE_MS: Final = 10
 """Between what a leader writes down and what is seen of it."""

@@ -26,12 +26,12 @@ from chaos.sim.oracle import Oracle, read_all
 from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
 from chaos.sim.timeline import Timeline
-from dispatcher.installing import InstallDue
+from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
-from partitions.reading import CommittedBatch
+from partitions.log.reading import CommittedBatch
 from ports.invariant import InvariantViolated
-from raftlog.configuration import Configuration
+from raftlog.entries.configuration import Configuration
 
 CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3

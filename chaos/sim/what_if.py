@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from chaos.sim.host import Host
-from dispatcher.backend import Backend
+from dispatcher.pipeline.backend import Backend
 from logboom.types import DurabilityMode
-from partitions.log import PartitionLog
-from partitions.opening import LogBase
-from raftlog.entry import unpack_routes
-from raftlog.journal import Journal
-from raftlog.parent_state import EMPTY, ParentState
+from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase
+from raftlog.entries.entry import unpack_routes
+from raftlog.entries.parent_state import EMPTY, ParentState
+from raftlog.journal.journal import Journal
 
 
 def forgotten(host: Host, backend: Backend) -> str:

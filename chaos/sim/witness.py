@@ -15,15 +15,15 @@ from typing import Any, Final, NamedTuple
 from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
 from chaos.sim.what_if import forgotten
-from dispatcher.backend import Backend
+from dispatcher.pipeline.backend import Backend
 from logboom.errors import CorruptData, LogboomError
 from logboom.types import DurabilityMode, NodeId, PartitionId
-from partitions.log import PartitionLog
-from partitions.worker import ApplyWorker
-from raftlog import messages
-from raftlog.entry import Route, unpack_routes
-from raftlog.journal_codec import ENTRY, INDEX
-from raftlog.parent_state import EMPTY, ParentState
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from raftlog.engine import messages
+from raftlog.entries.entry import Route, unpack_routes
+from raftlog.entries.parent_state import EMPTY, ParentState
+from raftlog.journal.journal_codec import ENTRY, INDEX
 from raftlog.reads import Done
 
 EVERY: Final = 8

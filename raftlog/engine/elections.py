@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from logboom.types import NodeId
+from raftlog.engine.messages import Message
 from raftlog.engine.quorums import Quorums
 from raftlog.engine.stock import CANDIDATE, FOLLOWER, Given, Peer
-from raftlog.messages import Message
 
 
 class Elections(Quorums):

@@ -9,12 +9,12 @@ from logboom.types import NodeId
 from ports.clock import Clock
 from ports.invariant import invariant
 from ports.rng import Rng
+from raftlog.engine.messages import Message
 from raftlog.engine.replication import Replication
 from raftlog.engine.stock import FOLLOWER, Given, Peer
-from raftlog.entry import KIND_CONTROL, KIND_NOOP, KIND_ROUTES
-from raftlog.journal import Journal
-from raftlog.membership import Membership, parse
-from raftlog.messages import Message
+from raftlog.entries.entry import KIND_CONTROL, KIND_NOOP, KIND_ROUTES
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership, parse
 
 
 class Engine(Replication):

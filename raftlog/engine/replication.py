@@ -8,9 +8,9 @@ from logboom.errors import WrongNode
 from logboom.types import NodeId
 from ports.invariant import invariant
 from raftlog.engine.elections import Elections
+from raftlog.engine.messages import Message
 from raftlog.engine.stock import Given, Peer
-from raftlog.membership import parse
-from raftlog.messages import Message
+from raftlog.journal.membership import parse
 
 MESSAGES_PER_ROUND: Final = 4
 

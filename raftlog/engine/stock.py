@@ -26,10 +26,10 @@ from logboom.types import NodeId
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.rng import Rng
+from raftlog.engine.messages import Message
 from raftlog.engine.patience import Patience
-from raftlog.journal import Journal
-from raftlog.membership import Membership
-from raftlog.messages import Message
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership
 
 SUPPORTED: Final = "0.3.17"
 SOURCE_HASHES: Final = {

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dispatcher.backend import Backend
-from dispatcher.ladder import Do
-from dispatcher.service import ClientService
+from dispatcher.admission.ladder import Do
+from dispatcher.pipeline.backend import Backend
+from dispatcher.sessions.service import ClientService
 from logboom.errors import BarrierBlocked, BarrierTimeout
 from logboom.settings import Settings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId
-from partitions.apply_counts import ApplyCounts
+from partitions.apply.apply_counts import ApplyCounts
 from ports.clock import Clock
 from ports.counts import Counted
 from ports.net import Traffic

@@ -23,7 +23,7 @@ from logboom.errors import (
 )
 from logboom.sync_client import SyncClient
 from logboom.types import GlobalLogIndex, PartitionId
-from partitions.batch import Batch, parse_batch
+from partitions.log.batch import Batch, parse_batch
 from ports.disk import Disk, File
 from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, log_tails, voids_of
 from server.offline.findings import Progress, silent

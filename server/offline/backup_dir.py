@@ -21,11 +21,11 @@ import msgspec
 
 from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, is_lineage, lineage_shown
-from partitions.batch import Batch
+from partitions.log.batch import Batch
 from ports.disk import Disk
-from raftlog.journal import cluster_hash
-from raftlog.parent_state import ParentState
-from raftlog.voids import Void
+from raftlog.entries.parent_state import ParentState
+from raftlog.entries.voids import Void
+from raftlog.journal.journal import cluster_hash
 from server.data_dir import LOST_AND_FOUND
 from server.manifest import sealed
 from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of

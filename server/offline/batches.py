@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.batch import INDEX_MAX, Batch, parse_batch
+from partitions.log.batch import INDEX_MAX, Batch, parse_batch
 from ports.invariant import invariant
 
 MAGIC: Final = b"LBBTCH"
@@ -46,7 +46,7 @@ class Span(NamedTuple):
     nbytes: int
     """Of the batches."""
     cluster: bytes
-    """``raftlog.journal.cluster_hash`` of its id."""
+    """``raftlog.journal.journal.cluster_hash`` of its id."""
 
 
 class BatchFile(NamedTuple):

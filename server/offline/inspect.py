@@ -10,9 +10,9 @@ import msgspec
 
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.types import PartitionId
-from partitions.batch import parse_header
-from partitions.places import HEADER, decode_places
-from partitions.segment import (
+from partitions.log.batch import parse_header
+from partitions.log.places import HEADER, decode_places
+from partitions.log.segment import (
     SEGMENT_HEADER,
     SEGMENT_HEADER_BYTES,
     SEGMENT_MAGIC,
@@ -20,12 +20,12 @@ from partitions.segment import (
     scan,
     segment_ordinal,
 )
-from raftlog import journal_base
-from raftlog import journal_codec as codec
-from raftlog.entry import unpack_control, unpack_routes
-from raftlog.journal_codec import JournalRecord, Kind
-from raftlog.journal_files import BASE
-from raftlog.parent_state import EMPTY, ParentState
+from raftlog.entries.entry import unpack_control, unpack_routes
+from raftlog.entries.parent_state import EMPTY, ParentState
+from raftlog.journal import journal_base
+from raftlog.journal import journal_codec as codec
+from raftlog.journal.journal_codec import JournalRecord, Kind
+from raftlog.journal.journal_files import BASE
 from server.disk_os import OsDisk
 from server.manifest import decode as decode_manifest
 from server.offline.backup_dir import decode_contents

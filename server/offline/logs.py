@@ -10,9 +10,9 @@ from typing import Final
 
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import DIGEST_BYTES, PartitionId
-from partitions.committed import NOWHERE_SEGMENT, Columns
-from partitions.places import PLACES, decode_places
-from partitions.segment import (
+from partitions.log.committed import NOWHERE_SEGMENT, Columns
+from partitions.log.places import PLACES, decode_places
+from partitions.log.segment import (
     INDEX_HEADER,
     SEGMENT_HEADER_BYTES,
     BatchRef,
@@ -24,8 +24,8 @@ from partitions.segment import (
     segment_ordinal,
 )
 from ports.disk import Disk
-from raftlog.entry import Route
-from raftlog.parent_state import Tail
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import Tail
 from server.offline.findings import REBUILD, Report
 
 REFETCHED: Final = "start the node: it fetches from a peer what is missing, when it is read at the latest"

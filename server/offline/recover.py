@@ -19,11 +19,11 @@ from logboom.errors import InvalidRequest, WrongNode
 from logboom.settings import Settings
 from logboom.types import LINEAGE_BYTES, NodeId
 from ports.disk import Disk
-from raftlog.configuration import NOBODY, Configuration, Role
-from raftlog.entry import pack_control
-from raftlog.journal import Journal
-from raftlog.membership import Membership
-from raftlog.parent_state import ParentState
+from raftlog.entries.configuration import NOBODY, Configuration, Role
+from raftlog.entries.entry import pack_control
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership
 from server.data_dir import MANIFEST
 from server.install import INTENT
 from server.manifest import Manifest

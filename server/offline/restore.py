@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dispatcher.partitioning import kind_of
 from logboom.errors import ConfigError, CorruptData, IndexCompacted, WrongNode
 from logboom.settings import ClusterSettings, LogSettings, Settings
 from logboom.types import (
@@ -25,9 +24,10 @@ from logboom.types import (
     PartitionId,
     PartitionLogIndex,
 )
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
 from ports.disk import Disk
-from raftlog.parent_state import ParentState, Tail
+from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.parent_state import ParentState, Tail
 from server.data_dir import BEGUN, MANIFEST
 from server.install import Intent
 from server.manifest import Manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import lineage_shown
 from ports.disk import Disk
-from raftlog.parent_state import EMPTY, ParentState
+from raftlog.entries.parent_state import EMPTY, ParentState
 from server.offline.findings import Report
 from snapshots.meta import SetMeta
 from snapshots.states import verify_states

@@ -17,7 +17,7 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.dedupe import Producer
+from partitions.apply.dedupe import Producer
 from partitions.machines.kv_file import KvFile
 from partitions.machines.log import LogMachine
 from ports.disk import Disk

@@ -13,11 +13,11 @@ from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import PartitionId
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
-from raftlog.entry import Route, unpack_routes
-from raftlog.journal import Journal
-from raftlog.journal_codec import AnotherClusters
-from raftlog.parent_state import EMPTY, ParentState
-from raftlog.voids import voided_in
+from raftlog.entries.entry import Route, unpack_routes
+from raftlog.entries.parent_state import EMPTY, ParentState
+from raftlog.entries.voids import voided_in
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_codec import AnotherClusters
 from server.data_dir import MANIFEST
 from server.directories import DIRECTORIES
 from server.directories import decode as decode_directories

@@ -9,8 +9,8 @@ from typing import Final
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import PartitionId
 from ports.disk import Disk
-from raftlog.journal import cluster_hash
-from raftlog.voids import Void
+from raftlog.entries.voids import Void
+from raftlog.journal.journal import cluster_hash
 from server.disk_os import OsDisk
 from server.offline.backup_dir import (
     INDEX,

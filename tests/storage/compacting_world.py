@@ -12,9 +12,9 @@ from chaos.sim.disk import SimDisk
 from logboom.errors import IndexCompacted
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.batch import Batch
-from partitions.log import PartitionLog
-from partitions.opening import LogBase
+from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase
 from tests.storage.partition_world import build, check_held, raw
 from tests.storage.world import World
 

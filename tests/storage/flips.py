@@ -8,17 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from chaos.sim.disk import Image, SimDisk
-from dispatcher.payloads import PartitionPayloads
+from dispatcher.pipeline.payloads import PartitionPayloads
 from logboom.records import Record, RecordBlock
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, PartitionId, PartitionLogIndex, ProducerId, Term
-from partitions.batch import Batch, build_batch
-from partitions.log import PartitionLog
-from partitions.segment import SEGMENT_HEADER_BYTES
-from raftlog.entry import Route, pack_routes
-from raftlog.journal import Journal
-from raftlog.outbox import GroupLimits, GroupSync
-from raftlog.repair import Wanted
+from partitions.log.batch import Batch, build_batch
+from partitions.log.log import PartitionLog
+from partitions.log.segment import SEGMENT_HEADER_BYTES
+from raftlog.entries.entry import Route, pack_routes
+from raftlog.journal.journal import Journal
+from raftlog.journal.outbox import GroupLimits, GroupSync
+from raftlog.repair.repair import Wanted
 from tests.storage.node_world import Queue, Recovery
 
 P = PartitionId(3)

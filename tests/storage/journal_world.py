@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from chaos.sim.disk import SimDisk
 from ports.sync import Redo
-from raftlog.entry import KIND_NOOP
-from raftlog.journal import Journal
-from raftlog.journal_base import BEGINNING, Base
-from raftlog.journal_replay import Entry
+from raftlog.entries.entry import KIND_NOOP
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import BEGINNING, Base
+from raftlog.journal.journal_replay import Entry
 from tests.storage.world import World
 
 SEGMENT_BYTES = 2048

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from chaos.sim.disk import SimDisk
-from dispatcher.payloads import PartitionPayloads
+from dispatcher.pipeline.payloads import PartitionPayloads
 from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
-from partitions.batch import Batch
-from partitions.log import PartitionLog
+from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
 from raftlog.core import RaftLog
-from raftlog.entry import KIND_NOOP, Route, pack_routes, unpack_routes
-from raftlog.journal import Entry, Journal
-from raftlog.outbox import GroupLimits, GroupSync
-from raftlog.repair import Wanted
+from raftlog.entries.entry import KIND_NOOP, Route, pack_routes, unpack_routes
+from raftlog.journal.journal import Entry, Journal
+from raftlog.journal.outbox import GroupLimits, GroupSync
+from raftlog.repair.repair import Wanted
 from tests.storage.partition_world import build, check_held, open_log, raw
 from tests.storage.world import World
 

@@ -9,8 +9,8 @@ from chaos.sim.disk import SimDisk
 from logboom.records import RecordBlock
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, PartitionId, ProducerId, Term
-from partitions.batch import Batch, build_batch
-from partitions.log import PartitionLog
+from partitions.log.batch import Batch, build_batch
+from partitions.log.log import PartitionLog
 from tests.storage.world import World
 
 SIZES = (0, 1, 20, 20, 90, 300, 600, 1500)

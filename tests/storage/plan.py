@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from partitions import open_segment
+from partitions.log import open_segment
 from tests.storage.compacting_world import CompactingWorld
 from tests.storage.journal_world import JournalWorld
 from tests.storage.node_world import NodeWorld

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chaos.sim.disk import SimDisk
-from raftlog.entry import KIND_NOOP
-from raftlog.journal import Journal
-from raftlog.journal_base import Base
+from raftlog.entries.entry import KIND_NOOP
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import Base
 from server.rejoin import Memory, Opened, open_journal, set_aside
 from tests.storage.world import World
 

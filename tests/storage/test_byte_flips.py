@@ -13,12 +13,12 @@ from chaos.sim.disk import Image, SimDisk
 from logboom.errors import CorruptData, IncompatibleVersion, LogboomError
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.batch import Batch, parse_batch
-from partitions.log import PartitionLog
+from partitions.log.batch import Batch, parse_batch
+from partitions.log.log import PartitionLog
+from partitions.log.segment import SEGMENT_HEADER_BYTES
 from partitions.machines.log import LogMachine
-from partitions.segment import SEGMENT_HEADER_BYTES
 from ports.sync import Redo
-from raftlog.journal import Journal
+from raftlog.journal.journal import Journal
 from server.data_dir import MANIFEST, DataDir
 from tests.storage.flips import Store, flipped, mask_of, recovered, stored
 from tests.storage.partition_world import held, raw

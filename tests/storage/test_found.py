@@ -11,10 +11,10 @@ import pytest
 from chaos.sim.disk import ShortWrite, SimDisk
 from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, PartitionId
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
 from ports.sync import Redo
-from raftlog import journal_codec as codec
-from raftlog.journal import Journal, cluster_hash
+from raftlog.journal import journal_codec as codec
+from raftlog.journal.journal import Journal, cluster_hash
 from tests.storage.partition_world import build, check_held, open_log, raw
 
 LOGS, JOURNAL, P = Path("/n/p"), Path("/n/journal"), PartitionId(3)

@@ -6,8 +6,8 @@ from typing import Final
 
 from chaos.sim.mutants.edit import Edit, Mutant
 
-PIPELINE: Final = "dispatcher.pipeline:Pipeline."
-DEDUPE: Final = "partitions.dedupe:Dedupe."
+PIPELINE: Final = "dispatcher.pipeline.pipeline:Pipeline."
+DEDUPE: Final = "partitions.apply.dedupe:Dedupe."
 
 MUTANTS: Final = (
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS: Final = (
         ("I8", "NoPhantom"),
         (
             Edit(
-                "dispatcher.pending:Pending.lost",
+                "dispatcher.pipeline.pending:Pending.lost",
                 'UnknownOutcome("leadership was lost before the request was committed; send it again")',
                 'DeadlineExceeded("leadership was lost before the request was committed", outcome="not_applied")',
             ),
@@ -62,7 +62,7 @@ MUTANTS: Final = (
         ("ReceiptTrue",),
         (
             Edit(
-                "dispatcher.pending:Pending.committed",
+                "dispatcher.pipeline.pending:Pending.committed",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED):",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.DURABLE):",
             ),
@@ -74,24 +74,24 @@ MUTANTS: Final = (
         ("ReceiptTrue",),
         (
             Edit(
-                "dispatcher.pending:Pending.committed",
+                "dispatcher.pipeline.pending:Pending.committed",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED):",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.APPLIED):",
             ),
-            Edit("dispatcher.pending:Pending.applied", "if request.wait is Level.APPLIED:", "if False:"),
+            Edit("dispatcher.pipeline.pending:Pending.applied", "if request.wait is Level.APPLIED:", "if False:"),
         ),
     ),
     Mutant(
         "passed-on-as-less",
         "A request that is passed on to the leader waits only until it is committed (ReceiptTrue).",
         ("ReceiptTrue",),
-        (Edit("dispatcher.requests:encode_submit", "request.wait.value", '"committed"'),),
+        (Edit("dispatcher.requests.requests:encode_submit", "request.wait.value", '"committed"'),),
     ),
     Mutant(
         "passed-on-and-kept",
         "What a node passes on to the leader counts on when it is answered (I10).",
         ("I10",),
-        (Edit("dispatcher.forwarding:Forwarding._take", "self._bytes -= found.nbytes", "pass"),),
+        (Edit("dispatcher.pipeline.forwarding:Forwarding._take", "self._bytes -= found.nbytes", "pass"),),
     ),
     Mutant(
         "barrier-early",
@@ -99,12 +99,12 @@ MUTANTS: Final = (
         ("BarrierSound",),
         (
             Edit(
-                "dispatcher.barriers:Barriers._goal",
+                "dispatcher.barriers.barriers:Barriers._goal",
                 "self.frontier(p, want.level, want.reach) < target",
                 "self.frontier(p, want.level, want.reach) < target - 1",
             ),
             Edit(
-                "dispatcher.barriers:Barriers._wake",
+                "dispatcher.barriers.barriers:Barriers._wake",
                 "reached = self.frontier(partition_id, *key)",
                 "reached = self.frontier(partition_id, *key) + 1",
             ),
@@ -116,7 +116,7 @@ MUTANTS: Final = (
         ("BarrierSound", "ReadYourWrites"),
         (
             Edit(
-                "dispatcher.watermarks:Watermarks.of",
+                "dispatcher.barriers.watermarks:Watermarks.of",
                 "applied_global_index=self._commit)",
                 "applied_global_index=GlobalLogIndex(self._commit + 1))",
             ),
@@ -126,7 +126,7 @@ MUTANTS: Final = (
         "budget-kept",
         "A request that is lost with the leadership keeps its budget (I10).",
         ("I10",),
-        (Edit("dispatcher.pending:Pending.lost", "request.ticket.release(part.partition_id)", "pass"),),
+        (Edit("dispatcher.pipeline.pending:Pending.lost", "request.ticket.release(part.partition_id)", "pass"),),
     ),
     Mutant(
         "share-kept",
@@ -134,7 +134,7 @@ MUTANTS: Final = (
         ("I10",),
         (
             Edit(
-                "dispatcher.admission:Admission.give_back",
+                "dispatcher.admission.admission:Admission.give_back",
                 "share.take(-taken.operations, -taken.nbytes, -1)",
                 "share.take(-taken.operations, -taken.nbytes, -1 if key[1] is not None else 0)",
             ),
@@ -145,8 +145,12 @@ MUTANTS: Final = (
         "What waits for admission goes on waiting at a node that leads no more (I10).",
         ("I10",),
         (
-            Edit("dispatcher.pipeline:Pipeline.lost_leadership", "self.submitting.lost_leadership()", "pass"),
-            Edit("dispatcher.waiting:WaitingRoom.expire", "self._ends[0][0] <= now", "self._ends[0][0] <= now - 60"),
+            Edit("dispatcher.pipeline.pipeline:Pipeline.lost_leadership", "self.submitting.lost_leadership()", "pass"),
+            Edit(
+                "dispatcher.admission.waiting:WaitingRoom.expire",
+                "self._ends[0][0] <= now",
+                "self._ends[0][0] <= now - 60",
+            ),
         ),
     ),
     Mutant(
@@ -155,7 +159,7 @@ MUTANTS: Final = (
         ("I10",),
         (
             Edit(
-                "dispatcher.waiting:WaitingRoom.expire",
+                "dispatcher.admission.waiting:WaitingRoom.expire",
                 "if waiting.over:",
                 "self._admission.try_admit(waiting.parts, now, waiting.principal)\n        if waiting.over:",
             ),
@@ -165,13 +169,19 @@ MUTANTS: Final = (
         "shown-before-recovered",
         "A restarted node shows its watermarks at once (I7).",
         ("I7", "BarrierSound", "ReadYourWrites"),
-        (Edit("dispatcher.backend:Backend.recovered", "self.recovery.of(partitions)", "True"),),
+        (Edit("dispatcher.pipeline.backend:Backend.recovered", "self.recovery.of(partitions)", "True"),),
     ),
     Mutant(
         "at-least-not-awaited",
         "A read at an index is answered with whatever is there (ReadYourWrites).",
         ("ReadYourWrites",),
-        (Edit("dispatcher.reads:make_fresh", "await backend.wait_applied(partition_id, target, deadline)", "return"),),
+        (
+            Edit(
+                "dispatcher.reading.reads:make_fresh",
+                "await backend.wait_applied(partition_id, target, deadline)",
+                "return",
+            ),
+        ),
     ),
     Mutant(
         "view-not-awaited",
@@ -179,7 +189,7 @@ MUTANTS: Final = (
         ("ViewFresh",),
         (
             Edit(
-                "dispatcher.views:Views.scan",
+                "dispatcher.reading.views:Views.scan",
                 "await reads.make_fresh(self._backend, header, partitions[0], deadline)",
                 "pass",
             ),
@@ -190,7 +200,13 @@ MUTANTS: Final = (
         "view-of-later",
         "A view is said to be of later than it is (ViewAtomic).",
         ("ViewAtomic",),
-        (Edit("dispatcher.views:Views._gather", "return global_index", "return int(backend.parent.global_index)"),),
+        (
+            Edit(
+                "dispatcher.reading.views:Views._gather",
+                "return global_index",
+                "return int(backend.parent.global_index)",
+            ),
+        ),
         needs="reads_log",
     ),
     Mutant(
@@ -210,7 +226,7 @@ MUTANTS: Final = (
         "stable-on-one",
         "Write-behind: a batch counts as stable once any node has synced it.",
         ("AppliedStable",),
-        (Edit("dispatcher.stability:Stability._count", "held[self._position]", "held[0]"),),
+        (Edit("dispatcher.barriers.stability:Stability._count", "held[self._position]", "held[0]"),),
         needs="write_behind",
     ),
     Mutant(
@@ -219,7 +235,7 @@ MUTANTS: Final = (
         ("BarrierSound",),
         (
             Edit(
-                "dispatcher.frontiers:Frontiers.frontier",
+                "dispatcher.barriers.frontiers:Frontiers.frontier",
                 "held[len(nodes) // 2 if scope is Scope.QUORUM else -1]",
                 "held[0]",
             ),
@@ -229,15 +245,15 @@ MUTANTS: Final = (
         "mode-any",
         "A barrier over several partitions is answered once one of them is there (BarrierSound).",
         ("BarrierSound",),
-        (Edit("dispatcher.waits:_need", "return -1", "return 1"),),
+        (Edit("dispatcher.sessions.waits:_need", "return -1", "return 1"),),
     ),
     Mutant(
         "any-is-all",
         "A barrier over some of several partitions waits for all of them (BarrierLive).",
         ("BarrierLive",),
         (
-            Edit("dispatcher.waits:_need", "return 1", "return -1"),
-            Edit("dispatcher.waits:_need", "return mode", "return -1"),
+            Edit("dispatcher.sessions.waits:_need", "return 1", "return -1"),
+            Edit("dispatcher.sessions.waits:_need", "return mode", "return -1"),
         ),
         needs="waits",
     ),
@@ -247,7 +263,7 @@ MUTANTS: Final = (
         ("ReadsAll",),
         (
             Edit(
-                "dispatcher.tail:Tail._move",
+                "dispatcher.reading.tail:Tail._move",
                 "if self._next > end:",
                 "if self._next > end or (not self._wanted.follow and self._next > end - 2):",
             ),
@@ -259,7 +275,7 @@ MUTANTS: Final = (
         ("ReadsAll",),
         (
             Edit(
-                "dispatcher.log_scan:LogScan._go_on",
+                "dispatcher.reading.log_scan:LogScan._go_on",
                 "self._through = self._through or horizon",
                 "self._through = self._through or max(1, horizon - 3)",
             ),
@@ -271,7 +287,7 @@ MUTANTS: Final = (
         ("FollowsAll",),
         (
             Edit(
-                "dispatcher.tail:Tail.__init__",
+                "dispatcher.reading.tail:Tail.__init__",
                 "self._unsubscribe = subscribe(partition_id, self.move)",
                 "self._unsubscribe = subscribe(partition_id, lambda error=None: None)",
             ),
@@ -284,7 +300,7 @@ MUTANTS: Final = (
         ("GlobalOrder", "FollowsAll"),
         (
             Edit(
-                "dispatcher.log_scan:LogScan._is_early",
+                "dispatcher.reading.log_scan:LogScan._is_early",
                 "return last > int(self._backend.global_commit_index())",
                 "return False",
             ),
@@ -295,7 +311,7 @@ MUTANTS: Final = (
         "watch-silent",
         "A stream of watermarks says how things are, and never again (FollowsAll).",
         ("FollowsAll",),
-        (Edit("dispatcher.watching:Watch._tell", "if not news and not gone:", "if self._sent:"),),
+        (Edit("dispatcher.sessions.watching:Watch._tell", "if not news and not gone:", "if self._sent:"),),
         needs="follows",
     ),
     Mutant(
@@ -304,7 +320,7 @@ MUTANTS: Final = (
         ("TokenKept",),
         (
             Edit(
-                "dispatcher.scans:Scans.scan",
+                "dispatcher.reading.scans:Scans.scan",
                 "await reads.make_fresh(backend, header, partition_id, deadline)",
                 "pass",
             ),
@@ -317,7 +333,7 @@ MUTANTS: Final = (
         ("TokenKept",),
         (
             Edit(
-                "dispatcher.reads:make_fresh",
+                "dispatcher.reading.reads:make_fresh",
                 'target = max(target, GlobalLogIndex(field_of(header, "at_least", int, 0)))',
                 "pass",
             ),
@@ -335,6 +351,6 @@ MUTANTS: Final = (
         "old-enough",
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
         ("BoundedStaleness",),
-        (Edit("dispatcher.freshness:Freshness.recent", "or self._known[0] < since", ""),),
+        (Edit("dispatcher.pipeline.freshness:Freshness.recent", "or self._known[0] < since", ""),),
     ),
 )

@@ -17,7 +17,7 @@ MUTANTS: Final = (
         ("OtherHistory",),
         (
             Edit(
-                "raftlog.hello:check_lineage",
+                "raftlog.links.hello:check_lineage",
                 "if None not in (theirs, ours) and theirs != ours:",
                 "if False:",
             ),
@@ -61,7 +61,9 @@ MUTANTS: Final = (
                 "if False:",
             ),
             Edit(
-                "dispatcher.waits:Waits._want", "lineage is not None and ours is not None and lineage != ours", "False"
+                "dispatcher.sessions.waits:Waits._want",
+                "lineage is not None and ours is not None and lineage != ours",
+                "False",
             ),
         ),
         needs="restores",

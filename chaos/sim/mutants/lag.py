@@ -6,7 +6,7 @@ from typing import Final
 
 from chaos.sim.mutants.edit import Edit, Mutant
 
-LAGGING: Final = "dispatcher.lagging:Lagging."
+LAGGING: Final = "dispatcher.pipeline.lagging:Lagging."
 
 MUTANTS: Final = (
     Mutant(
@@ -33,14 +33,14 @@ MUTANTS: Final = (
         "held-untold",
         "Receipts do not say that their partition is held.",
         ("HeldTold",),
-        (Edit("dispatcher.pending:Pending._reached", "if self._held:", "if False:"),),
+        (Edit("dispatcher.pipeline.pending:Pending._reached", "if self._held:", "if False:"),),
         needs="lags",
     ),
     Mutant(
         "others-hand-over",
         "A node that is behind hands leadership over, whether it leads or not.",
         ("LagMoves",),
-        (Edit("dispatcher.ladder:Ladder._nodes", "if leads and able and", "if able and"),),
+        (Edit("dispatcher.admission.ladder:Ladder._nodes", "if leads and able and", "if able and"),),
         needs="lags",
     ),
 )

@@ -7,10 +7,10 @@ from typing import Final
 from chaos.sim.mutants.edit import Edit, Mutant
 
 ENGINE: Final = "raftlog.engine:Engine."
-CHANGES: Final = "raftlog.changes:Changes."
-CONFIGURATION: Final = "raftlog.configuration:Configuration."
-LIFECYCLE: Final = "raftlog.lifecycle:Lifecycle."
-PARTITIONING: Final = "dispatcher.partitioning:Partitioning."
+CHANGES: Final = "raftlog.members.changes:Changes."
+CONFIGURATION: Final = "raftlog.entries.configuration:Configuration."
+LIFECYCLE: Final = "raftlog.entries.lifecycle:Lifecycle."
+PARTITIONING: Final = "dispatcher.pipeline.partitioning:Partitioning."
 
 MUTANTS: Final = (
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS: Final = (
         ("LastInJournal",),
         (
             Edit(
-                "raftlog.membership:Membership.truncated",
+                "raftlog.journal.membership:Membership.truncated",
                 "while len(self._known) > 1 and",
                 "while False and",
             ),

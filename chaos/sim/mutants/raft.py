@@ -20,14 +20,14 @@ MUTANTS: Final = (
         "acknowledge-before-sync",
         "The outbox lets everything out at once: a follower's reply leaves before its group sync (I3).",
         ("VoteDurable", "AckDurable", "InvariantViolated"),
-        (Edit("raftlog.outbox:GroupSync.hold", "self._held.append(send)", "send()"),),
+        (Edit("raftlog.journal.outbox:GroupSync.hold", "self._held.append(send)", "send()"),),
     ),
     Mutant(
         "acknowledge-before-sync-unchecked",
         "The same, and nothing in the node looks: what was acknowledged is gone after a power loss (I3, I8).",
         ("VoteDurable", "AckDurable"),
         (
-            Edit("raftlog.outbox:GroupSync.hold", "self._held.append(send)", "send()"),
+            Edit("raftlog.journal.outbox:GroupSync.hold", "self._held.append(send)", "send()"),
             Edit(CORE + "_acknowledge", CHECKED_ACK, "index = min(index, self.journal.durable_index)"),
         ),
     ),
@@ -59,7 +59,7 @@ MUTANTS: Final = (
         "vote-not-persisted",
         "The journal keeps the term and not the vote: a restarted node votes again (VoteOnce).",
         ("VoteDurable", "VoteOnce", "OneLeaderPerTerm"),
-        (Edit("raftlog.journal:Journal.setCurrentTerm", '+ (vote or "").encode()', '+ b""'),),
+        (Edit("raftlog.journal.journal:Journal.setCurrentTerm", '+ (vote or "").encode()', '+ b""'),),
     ),
     Mutant(
         "term-not-persisted",
@@ -67,7 +67,7 @@ MUTANTS: Final = (
         ("VoteDurable", "VoteOnce", "OneLeaderPerTerm", "TermMonotonic"),
         (
             Edit(
-                "raftlog.journal:Journal.setCurrentTerm",
+                "raftlog.journal.journal:Journal.setCurrentTerm",
                 'self._pending.append((Kind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))',
                 "pass",
             ),
@@ -184,7 +184,7 @@ MUTANTS: Final = (
                 "self.is_leader",
             ),
             Edit(
-                "dispatcher.pipeline:Pipeline.leads",
+                "dispatcher.pipeline.pipeline:Pipeline.leads",
                 "self.parent.tails_after(self.raft.uncommitted_routes())",
                 "self.parent.tails_after([])",
             ),
@@ -212,7 +212,7 @@ MUTANTS: Final = (
         ("InvariantViolated", "AckDurable", "I2"),
         (
             Edit(
-                "raftlog.gate:pass_through",
+                "raftlog.links.gate:pass_through",
                 'entries = message.get("entries")',
                 'return Passed(message, None)\n    entries = message.get("entries")',
             ),
@@ -224,7 +224,7 @@ MUTANTS: Final = (
         ("Atomic",),
         (
             Edit(
-                "raftlog.entry:pack_requests",
+                "raftlog.entries.entry:pack_requests",
                 "packs[-1].extend(routes)",
                 "packs[-1].append(routes[0]); packs.extend([route] for route in routes[1:])",
             ),
@@ -259,7 +259,7 @@ MUTANTS: Final = (
         "empty-disk-takes-part",
         "A member that comes back with an empty disk is taken for one that starts late (decisions/0031).",
         ("LeaderComplete", "OneLeaderPerTerm", "LinearizableRead"),
-        (Edit("raftlog.directories:counts", "return node in current.ids and", "return False and"),),
+        (Edit("raftlog.links.directories:counts", "return node in current.ids and", "return False and"),),
         needs="disks_lost",
     ),
 )

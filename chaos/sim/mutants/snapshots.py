@@ -6,9 +6,9 @@ from typing import Final
 
 from chaos.sim.mutants.edit import Edit, Mutant
 
-WORKER: Final = "partitions.worker:ApplyWorker."
+WORKER: Final = "partitions.apply.worker:ApplyWorker."
 KV: Final = "partitions.machines.kv:KvMachine."
-COMPACTION: Final = "dispatcher.compaction:Compaction."
+COMPACTION: Final = "dispatcher.upkeep.compaction:Compaction."
 
 MUTANTS: Final = (
     Mutant(
@@ -64,11 +64,11 @@ MUTANTS: Final = (
         ("RecordsKept",),
         (
             Edit(
-                "dispatcher.compaction:removes",
+                "dispatcher.upkeep.compaction:removes",
                 'state_machine != "log" or bool(settings.retain_log_bytes or settings.retain_log_ms)',
                 "True",
             ),
-            Edit("dispatcher.compaction:Compaction._remove", "self._settings.retain_log_bytes or None", "0"),
+            Edit("dispatcher.upkeep.compaction:Compaction._remove", "self._settings.retain_log_bytes or None", "0"),
         ),
         needs="log_partitions",
     ),
@@ -85,7 +85,7 @@ MUTANTS: Final = (
         ("InvariantViolated", "NoSelfStop", "Liveness", "I2", "AcknowledgedKept", "AckDurable", "NothingUnhandled"),
         (
             Edit(
-                "partitions.log:PartitionLog.compact",
+                "partitions.log.log:PartitionLog.compact",
                 "self._committed.newest_in(s) < keep_from_index",
                 "True",
             ),
@@ -103,7 +103,7 @@ MUTANTS: Final = (
         ("NoSelfStop", "PrefixAgreement", "InvariantViolated", "NoPhantom", "Liveness"),
         (
             Edit(
-                "partitions.log:PartitionLog.save_fetched",
+                "partitions.log.log:PartitionLog.save_fetched",
                 "rows,\n        through_index=",
                 "rows[1:],\n        through_index=",
             ),

@@ -7,10 +7,10 @@ from typing import Final
 from chaos.sim.mutants.edit import Edit, Mutant
 
 CORE: Final = "raftlog.core:RaftLog."
-JOURNAL: Final = "raftlog.journal:Journal."
-FILES: Final = "raftlog.journal_files:JournalFiles."
-LOG: Final = "partitions.log:PartitionLog."
-SEGMENT: Final = "partitions.open_segment:OpenSegment."
+JOURNAL: Final = "raftlog.journal.journal:Journal."
+FILES: Final = "raftlog.journal.journal_files:JournalFiles."
+LOG: Final = "partitions.log.log:PartitionLog."
+SEGMENT: Final = "partitions.log.open_segment:OpenSegment."
 KV: Final = "partitions.machines.kv:KvMachine."
 
 MUTANTS: Final = (
@@ -19,14 +19,14 @@ MUTANTS: Final = (
         "Batches are taken and read back without a look at checksum and digest (I4).",
         ("NoServeCorrupt", "InvariantViolated", "NoSelfStop", "I5", "I6", "I8", "NoPhantom"),
         (
-            Edit("partitions.batch:parse_header", "if google_crc32c.value(checked) != crc:", "if False:"),
+            Edit("partitions.log.batch:parse_header", "if google_crc32c.value(checked) != crc:", "if False:"),
             Edit(
-                "partitions.batch:parse_batch",
+                "partitions.log.batch:parse_batch",
                 "if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:",
                 "if False:",
             ),
-            Edit("partitions.reading:LogReader._read_run", "if header.digest != ref.digest:", "if False:"),
-            Edit("partitions.reading:LogReader._read", "if found.digest != ref.digest:", "if False:"),
+            Edit("partitions.log.reading:LogReader._read_run", "if header.digest != ref.digest:", "if False:"),
+            Edit("partitions.log.reading:LogReader._read", "if found.digest != ref.digest:", "if False:"),
         ),
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS: Final = (
         ("InvariantViolated", "NoServeCorrupt", "I6"),
         (
             Edit(
-                "partitions.segment:parse_index",
+                "partitions.log.segment:parse_index",
                 "if _index_digest(rows, ordinal, end, part) != digest:",
                 "if False:",
             ),
@@ -47,7 +47,7 @@ MUTANTS: Final = (
         ("NoSelfStop", "InvariantViolated", "PrefixAgreement", "CommitTrue", "AcknowledgedKept", "Liveness"),
         (
             Edit(
-                "raftlog.journal_codec:record_at",
+                "raftlog.journal.journal_codec:record_at",
                 "if google_crc32c.extend(checked, bytes(body)) != crc:",
                 "if False:",
             ),
@@ -71,14 +71,14 @@ MUTANTS: Final = (
         ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (
             Edit(SEGMENT + "reopen", "file.sync()", "pass"),
-            Edit("raftlog.recovery:recover", "_write_again(journal, payloads)", "pass"),
+            Edit("raftlog.repair.recovery:recover", "_write_again(journal, payloads)", "pass"),
         ),
     ),
     Mutant(
         "sync-error-ignored",
         "A failed group sync counts as one that succeeded (I8).",
         ("AckDurable", "VoteDurable", "AcknowledgedKept"),
-        (Edit("raftlog.outbox:GroupSync._share_done", "if error is not None:", "if False:"),),
+        (Edit("raftlog.journal.outbox:GroupSync._share_done", "if error is not None:", "if False:"),),
     ),
     Mutant(
         "truncation-not-recorded",
@@ -98,7 +98,7 @@ MUTANTS: Final = (
         ("AcknowledgedKept",),
         (
             Edit(
-                "raftlog.recovery:recover",
+                "raftlog.repair.recovery:recover",
                 "return Recovered(put_back, missing)",
                 "if missing:\n        journal.truncate_from(missing[0].raft_index)\n    group.flush()\n"
                 "    return Recovered(put_back, [])",
@@ -109,7 +109,7 @@ MUTANTS: Final = (
         "put-back-skipped",
         "Batches that only the journal had synced are not put back at a start.",
         ("AcknowledgedKept", "Liveness"),
-        (Edit("raftlog.recovery:_put_back", "journal.find_redo(route.digest)", "None"),),
+        (Edit("raftlog.repair.recovery:_put_back", "journal.find_redo(route.digest)", "None"),),
     ),
     Mutant(
         "settled-too-early",
@@ -117,7 +117,7 @@ MUTANTS: Final = (
         ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
         (
             Edit(
-                "raftlog.outbox:GroupSync._settle_next",
+                "raftlog.journal.outbox:GroupSync._settle_next",
                 "list(self._behind.values())",
                 "[]",
             ),
@@ -139,7 +139,7 @@ MUTANTS: Final = (
         "not-carried",
         "Batches count as carried by the journal, and are not written to it (I3).",
         ("AckDurable", "AcknowledgedKept", "AppliedDurable"),
-        (Edit("raftlog.outbox:GroupSync._take", "self._journal.redo(batch)", "pass"),),
+        (Edit("raftlog.journal.outbox:GroupSync._take", "self._journal.redo(batch)", "pass"),),
     ),
     Mutant(
         "tentative-overwritten",
@@ -147,7 +147,7 @@ MUTANTS: Final = (
         ("I2",),
         (
             Edit(
-                "partitions.tentative:Tentative.hold",
+                "partitions.log.tentative:Tentative.hold",
                 "self._held.setdefault(ref.last_index, []).insert(0, ref)",
                 "self._held[ref.last_index] = [ref]",
             ),

@@ -14,7 +14,7 @@ from logboom.config import load
 from logboom.errors import IndexCompacted, InvalidRequest, WrongNode
 from logboom.testing import LocalCluster
 from logboom.types import MIB
-from partitions.batch import parse_batch
+from partitions.log.batch import parse_batch
 from server.offline import backup as module
 from server.offline.backup import backup
 from server.offline.restore import restore

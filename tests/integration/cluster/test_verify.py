@@ -20,9 +20,9 @@ from logboom import Add, Put, Record, SyncClient
 from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from partitions.batch import HEADER_BYTES
-from partitions.segment import SEGMENT_HEADER_BYTES
-from raftlog.journal_codec import RECORD_HEADER, SEGMENT_HEADER
+from partitions.log.batch import HEADER_BYTES
+from partitions.log.segment import SEGMENT_HEADER_BYTES
+from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 from tests.integration.cluster.test_snapshots import KV, LOG, SMALL, compact, fill, wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]

@@ -14,7 +14,7 @@ from logboom import Add, Put
 from logboom.cli import cli
 from logboom.errors import ConfigError, LogboomError
 from logboom.testing import LocalCluster
-from raftlog.journal import Journal
+from raftlog.journal.journal import Journal
 from tests.integration.recovery.test_lost_disk import said, stop
 from tests.integration.recovery.test_rejoin import SMALL, equal, votes, wait_for
 

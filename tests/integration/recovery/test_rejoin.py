@@ -19,7 +19,7 @@ from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
-from raftlog.journal_codec import RECORD_HEADER, SEGMENT_HEADER
+from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
 SMALL = {

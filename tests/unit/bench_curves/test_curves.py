@@ -19,9 +19,9 @@ from bench.curves.size import ParentLog, parent_log
 from bench.reads import Row
 from bench.report import Check
 from bench.spark import Run
-from raftlog import journal_codec as codec
-from raftlog.entry import KIND_NOOP, KIND_ROUTES
-from raftlog.journal import cluster_hash
+from raftlog.entries.entry import KIND_NOOP, KIND_ROUTES
+from raftlog.journal import journal_codec as codec
+from raftlog.journal.journal import cluster_hash
 
 
 def sheet_of(*points, series=""):

@@ -17,17 +17,17 @@ from chaos.fuzz.requests import KINDS
 from chaos.fuzz.samples import batch, raw, records
 from chaos.fuzz.target import counted, packed
 from chaos.fuzz.targets import TARGETS
-from dispatcher.requests import parse_reply
+from dispatcher.requests.requests import parse_reply
 from logboom.config import load, to_toml
 from logboom.errors import ConfigError, CorruptData, InvalidRequest, LogboomError, Overloaded, ProtocolError, from_wire
 from logboom.records import RecordBlock
 from logboom.wire import Kind
-from partitions.batch import parse_header
-from partitions.dedupe import Producer
-from raftlog import journal_codec as codec
-from raftlog import messages
-from raftlog.journal import Journal, cluster_hash
-from raftlog.journal_codec import Kind as Record
+from partitions.apply.dedupe import Producer
+from partitions.log.batch import parse_header
+from raftlog.engine import messages
+from raftlog.journal import journal_codec as codec
+from raftlog.journal.journal import Journal, cluster_hash
+from raftlog.journal.journal_codec import Kind as Record
 
 DEEP = b"\x91" * 1000 + b"\xc0"
 

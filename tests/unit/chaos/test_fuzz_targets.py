@@ -22,15 +22,15 @@ from chaos.fuzz.__main__ import main
 from chaos.fuzz.mutate import mutated
 from chaos.fuzz.target import quiet
 from chaos.fuzz.targets import TARGETS
-from dispatcher.requests import SubmitReply
+from dispatcher.requests.requests import SubmitReply
 from logboom import wire
 from logboom.client.operations import LogPiece
 from logboom.errors import BY_CODE, LogboomError
 from logboom.state_machine import Entry, Space
 from logboom.wire import Frame
-from partitions.batch import Batch, parse_header
-from raftlog.entry import ROUTE, Route
-from raftlog.journal_base import BEGINNING
+from partitions.log.batch import Batch, parse_header
+from raftlog.entries.entry import ROUTE, Route
+from raftlog.journal.journal_base import BEGINNING
 from server.offline.batches import BatchFile, decode
 from snapshots.states import ENTRY
 
@@ -134,29 +134,32 @@ def _entries_cut_short(body: bytes, path: str, offset: int) -> Iterator[Entry]:
 
 BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "stream": ("logboom.wire._parse", _frame_less_a_byte),
-    "submit": ("dispatcher.requests.field_of", lambda header, name, kind, default=None: header.get(name, default)),
+    "submit": (
+        "dispatcher.requests.requests.field_of",
+        lambda header, name, kind, default=None: header.get(name, default),
+    ),
     "blocks": ("logboom.records._check_ends", lambda *_: None),
     "errors": ("chaos.fuzz.frames.from_wire", _errors_as_given),
-    "raft_message": ("raftlog.messages._is_index", lambda _: True),
+    "raft_message": ("raftlog.engine.messages._is_index", lambda _: True),
     "routes": ("chaos.fuzz.frames.unpack_routes", _routes_unchecked),
-    "session": ("dispatcher.service.shown", repr),
-    "peer": ("dispatcher.forwarding.parse_reply", _reply_unchecked),
+    "session": ("dispatcher.sessions.service.shown", repr),
+    "peer": ("dispatcher.pipeline.forwarding.parse_reply", _reply_unchecked),
     "http": ("server.http_requests._header", lambda line: (line.decode("latin-1"), "")),
-    "batch": ("partitions.batch._digest", lambda *_: ANY),
+    "batch": ("partitions.log.batch._digest", lambda *_: ANY),
     "kv": ("partitions.machines.kv_apply._apply_vector", lambda *_: b"\0"),
     "numbers": ("chaos.fuzz.batches.unpack_numbers", _numbers_unchecked),
-    "segment": ("partitions.segment.parse_batch", _batch_by_its_header),
-    "index": ("partitions.segment.blake3", lambda _: SimpleNamespace(digest=lambda _: ANY)),
-    "places": ("partitions.places._is_sound", lambda _: True),
-    "journal_scan": ("raftlog.journal_codec._check_body", lambda _: None),
-    "journal_open": ("raftlog.journal_codec._check_body", lambda _: None),
-    "base": ("raftlog.journal_base.HardState", lambda *_: BEGINNING.hard),
-    "parent_state": ("raftlog.parent_state.Tail", lambda index, digest: (index, bytes(16))),
+    "segment": ("partitions.log.segment.parse_batch", _batch_by_its_header),
+    "index": ("partitions.log.segment.blake3", lambda _: SimpleNamespace(digest=lambda _: ANY)),
+    "places": ("partitions.log.places._is_sound", lambda _: True),
+    "journal_scan": ("raftlog.journal.journal_codec._check_body", lambda _: None),
+    "journal_open": ("raftlog.journal.journal_codec._check_body", lambda _: None),
+    "base": ("raftlog.journal.journal_base.HardState", lambda *_: BEGINNING.hard),
+    "parent_state": ("raftlog.entries.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.data_dir.DataDir._check", lambda *_, **__: None),
     "rejoin": ("chaos.fuzz.state.decode_token", lambda raw, **_: bytes(len(raw))),
     "directories": ("chaos.fuzz.state.decode_directories", lambda raw, **_: (bytes(len(raw)), {})),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
-    "dedupe": ("partitions.dedupe._is_sound", lambda _: True),
+    "dedupe": ("partitions.apply.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),
     "batch_file": ("chaos.fuzz.backups.decode", _file_less_a_batch),
     "backup_list": ("server.offline.backup_dir.msgspec.convert", lambda raw, _: raw),
@@ -199,7 +202,7 @@ def test_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(sys, "argv", ["fuzz", "replay", "batch", str(file)])
     assert main() == 0
     file.write_bytes(TARGETS["batch"].seeds()[0][:-1] + b"?")
-    monkeypatch.setattr("partitions.batch._digest", lambda *_: ANY)
+    monkeypatch.setattr("partitions.log.batch._digest", lambda *_: ANY)
     with pytest.raises(AssertionError, match="a digest was accepted"):
         main()
     monkeypatch.setattr(sys, "argv", ["fuzz", "replay", "no such", str(file)])

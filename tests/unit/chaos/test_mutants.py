@@ -17,7 +17,7 @@ from chaos.sim.mutants.edit import Edit, Mutant, Stale
 from chaos.sim.mutants.hunt import Hunt, hunt
 from chaos.sim.mutants.table import MUTANTS
 from chaos.sim.simulation import Failure
-from raftlog.outbox import GroupSync
+from raftlog.journal.outbox import GroupSync
 
 SIM = Path(mutants.__file__).parents[1]
 
@@ -60,10 +60,10 @@ def test_it_undoes_itself_when_a_run_fails() -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        Edit("raftlog.outbox:GroupSync.hold", "self._held.extend(send)", "pass"),
-        Edit("raftlog.outbox:GroupSync.hold", "send", "receive"),
-        Edit("raftlog.outbox:GroupSync.keep", "send", "receive"),
-        Edit("raftlog.outbox:GroupSync", "send", "receive"),
+        Edit("raftlog.journal.outbox:GroupSync.hold", "self._held.extend(send)", "pass"),
+        Edit("raftlog.journal.outbox:GroupSync.hold", "send", "receive"),
+        Edit("raftlog.journal.outbox:GroupSync.keep", "send", "receive"),
+        Edit("raftlog.journal.outbox:GroupSync", "send", "receive"),
         Edit("raftlog.inbox:GroupSync.hold", "send", "receive"),
     ],
     ids=["no such text", "twice", "no such method", "not a function", "no such module"],

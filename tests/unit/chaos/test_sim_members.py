@@ -13,7 +13,7 @@ from chaos.sim.runner import run
 from chaos.sim.simulation import Outcome
 from logboom import config
 from logboom.types import NodeId
-from raftlog.configuration import Configuration, Role, Seat
+from raftlog.entries.configuration import Configuration, Role, Seat
 
 SECONDS = 12.0
 MOVING = next(seed for seed in range(1, 100) if draw(seed, seconds=SECONDS).members_change)

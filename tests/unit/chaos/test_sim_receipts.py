@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.sim.receipts import ReceiptWatch
-from dispatcher.requests import SubmitReply
+from dispatcher.requests.requests import SubmitReply
 from logboom.errors import UnknownOutcome
 from logboom.types import Level
 

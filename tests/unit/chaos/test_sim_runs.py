@@ -29,7 +29,7 @@ from chaos.sim.simulation import Outcome
 from chaos.sim.timeline import Timeline
 from logboom import config
 from logboom.cli.chaos import sim as sim_command
-from raftlog.outbox import GroupSync
+from raftlog.journal.outbox import GroupSync
 from tests.unit.chaos.sim_world import chaos_sim
 
 ROOT: Final = Path(__file__).parents[3]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Sequence
 
-from dispatcher.barriers import Barriers
-from dispatcher.goals import Reached, Waiter, Want
-from dispatcher.watermarks import Watermarks
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.goals import Reached, Waiter, Want
+from dispatcher.barriers.watermarks import Watermarks
 from logboom.errors import LogboomError
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, Scope, Watermark

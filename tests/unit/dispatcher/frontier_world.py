@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.telling import Telling
+from dispatcher.barriers.telling import Telling
 from logboom.types import NodeId, PartitionId, Scope
 from tests.unit.dispatcher.barrier_desk import A, Desk
 

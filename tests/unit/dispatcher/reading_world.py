@@ -9,15 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.sim.disk import SimDisk
-from dispatcher.backend import Backend as RealBackend
-from dispatcher.read_budget import ReadBudget
+from dispatcher.pipeline.backend import Backend as RealBackend
+from dispatcher.reading.read_budget import ReadBudget
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.settings import LogSettings, ReadSettings
 from logboom.types import DurabilityMode, Level, PartitionId, ProducerId, Record, Term
 from logboom.wire import Kind
-from partitions.batch import Batch, build_batch
-from partitions.log import PartitionLog
+from partitions.log.batch import Batch, build_batch
+from partitions.log.log import PartitionLog
 
 SETTINGS = LogSettings(segment_bytes=2000, open_files_max=2, reader_lease_ms=1000)
 

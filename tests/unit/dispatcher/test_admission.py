@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.admission import Admission, Ticket
-from dispatcher.budgets import Taken
+from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.budgets import Taken
 from logboom.errors import Overloaded, PartitionFrozen, RecordTooLarge
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId

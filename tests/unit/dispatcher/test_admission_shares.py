@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.admission import Admission, Ticket
-from dispatcher.budgets import Taken
+from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.budgets import Taken
 from logboom.errors import Overloaded
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId

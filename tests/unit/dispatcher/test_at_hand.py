@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher import at_hand, reads
-from dispatcher.at_hand import AtHand
+from dispatcher.reading import at_hand, reads
+from dispatcher.reading.at_hand import AtHand
 from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex

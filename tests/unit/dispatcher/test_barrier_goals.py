@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher import barriers as barriers_module
-from dispatcher.goals import Reached, Want
+from dispatcher.barriers import barriers as barriers_module
+from dispatcher.barriers.goals import Reached, Want
 from logboom.errors import (
     BarrierBlocked,
     BarrierFuture,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.watermarks import to_row
+from dispatcher.barriers.watermarks import to_row
 from logboom.errors import BarrierBlocked, BarrierTimeout, InvalidRequest, LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.types import Level, PartitionId
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, B, C, Desk, reached

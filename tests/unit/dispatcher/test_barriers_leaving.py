@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.goals import Waiter
+from dispatcher.barriers.goals import Waiter
 from logboom.errors import BarrierTimeout
 from logboom.types import Level, PartitionId
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, WAITING_LEVELS, A, Answer, B, Desk, reached, waiters_alive

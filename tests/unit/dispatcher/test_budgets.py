@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.admission import Admission
-from dispatcher.budgets import AGES_KEPT, RATE_KEPT, Gate, Limits, Taken, Use, Verdict
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.budgets import AGES_KEPT, RATE_KEPT, Gate, Limits, Taken, Use, Verdict
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
 from ports.invariant import InvariantViolated

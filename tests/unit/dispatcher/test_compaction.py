@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.compaction import Compaction, removes
+from dispatcher.upkeep.compaction import Compaction, removes
 from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
-from partitions.log import PartitionLog
-from partitions.places import PLACES
-from raftlog.parent_state import ParentState
+from partitions.log.log import PartitionLog
+from partitions.log.places import PLACES
+from raftlog.entries.parent_state import ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.test_installing import Inline

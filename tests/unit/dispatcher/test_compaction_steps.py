@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.compaction import Compaction
+from dispatcher.upkeep.compaction import Compaction
 from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from raftlog.parent_state import ParentState, Tail
+from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.test_installing import Inline
 from tests.unit.snapshots.states_world import Dump, entries, set_meta

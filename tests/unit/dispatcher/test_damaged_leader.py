@@ -11,11 +11,11 @@ from chaos.sim.parameters import draw
 from chaos.sim.runner import leftovers_unseen
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
-from dispatcher.requests import SubmitPart, SubmitRequest
+from dispatcher.requests.requests import SubmitPart, SubmitRequest
 from logboom.errors import Unavailable
 from logboom.records import RecordBlock
 from logboom.types import Level, Record
-from raftlog.entry import Route
+from raftlog.entries.entry import Route
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5, 6, 7])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher import fetching
+from dispatcher.reading import fetching
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, NoSuchPartition, Unavailable
-from partitions.opening import LogBase
+from partitions.log.opening import LogBase
 from tests.unit.dispatcher.reading_world import World
 from tests.unit.partitions.compaction_world import settle
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.forwarding import Done, Forwarding
-from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
-from dispatcher.tracing import Span, Tracer
+from dispatcher.pipeline.forwarding import Done, Forwarding
+from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
+from dispatcher.requests.tracing import Span, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome
 from logboom.records import RecordBlock
 from logboom.types import Level, NodeId, PartitionId, ProducerId

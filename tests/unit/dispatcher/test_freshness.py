@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.freshness import Freshness, index_at
+from dispatcher.pipeline.freshness import Freshness, index_at
 from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable
 from logboom.wire import Frame, Kind
 

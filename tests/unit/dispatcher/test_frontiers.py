@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatcher.exchange import Exchange
-from dispatcher.frontiers import FRAME_ROWS, LEVELS, Frontiers, parse_told, parse_wanted
-from dispatcher.goals import Want
+from dispatcher.barriers.exchange import Exchange
+from dispatcher.barriers.frontiers import FRAME_ROWS, LEVELS, Frontiers, parse_told, parse_wanted
+from dispatcher.barriers.goals import Want
 from logboom.errors import BarrierTimeout, InvalidRequest, PartitionDestroyed, ProtocolError, QuotaExceeded
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Scope
 from logboom.wire import Kind
-from raftlog.configuration import Configuration, Role, Seat
+from raftlog.entries.configuration import Configuration, Role, Seat
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, B, C, Desk, reached
 from tests.unit.dispatcher.frontier_world import BOTH, N1, N2, N3, NODES, World, apply
 
@@ -130,7 +130,7 @@ class TestCost:
         assert sizes == [FRAME_ROWS, FRAME_ROWS, 1]
 
     def test_how_many_are_asked_for_has_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dispatcher.frontiers.ROWS_MAX", 2)
+        monkeypatch.setattr("dispatcher.barriers.frontiers.ROWS_MAX", 2)
         world = World()
         world[N1].wait(5, [A, B], reach=Scope.ALL)
         with pytest.raises(QuotaExceeded):
@@ -380,7 +380,7 @@ async def test_nodes_of_an_earlier_release_are_asked_nothing() -> None:
 
 
 def test_more_than_there_is_ever_room_for_is_not_to_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.frontiers.ROWS_MAX", 2)
+    monkeypatch.setattr("dispatcher.barriers.frontiers.ROWS_MAX", 2)
     frontiers = Frontiers()
     with pytest.raises(InvalidRequest, match="at most 2"):
         frontiers.want(Want(tuple((PartitionId(p), GlobalLogIndex(1)) for p in range(3)), reach=Scope.ALL))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.frontiers import FRAME_ROWS, Frontiers
-from dispatcher.goals import Want
+from dispatcher.barriers.frontiers import FRAME_ROWS, Frontiers
+from dispatcher.barriers.goals import Want
 from logboom.errors import QuotaExceeded
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope
 from tests.unit.dispatcher.barrier_desk import A, B

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.requests import SubmitReply, encode_reply, parse_reply
+from dispatcher.requests.requests import SubmitReply, encode_reply, parse_reply
 from logboom.client.parts import receipts_of
 from logboom.errors import ProtocolError
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex

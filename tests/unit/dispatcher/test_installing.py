@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher import installing
-from dispatcher.installing import InstallDue, Installing
-from dispatcher.serving import LEASE_S, OFFER_AGAIN_S, SnapshotServing
+from dispatcher.upkeep import installing
+from dispatcher.upkeep.installing import InstallDue, Installing
+from dispatcher.upkeep.serving import LEASE_S, OFFER_AGAIN_S, SnapshotServing
 from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, RaftIndex, Term
 from logboom.wire import Frame, FrameDecoder, Kind, encode
-from partitions.batch import parse_batch
-from partitions.log import PartitionLog
-from partitions.opening import LogBase, begin_places
-from raftlog.parent_state import ParentState, Tail
+from partitions.log.batch import parse_batch
+from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase, begin_places
+from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.partitions.compaction_world import append, chain, commit, flush, open_log

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dispatcher import installing, serving
-from dispatcher.installing import InstallDue
+from dispatcher.upkeep import installing, serving
+from dispatcher.upkeep.installing import InstallDue
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
-from partitions.batch import Batch
+from partitions.log.batch import Batch
 from tests.unit.dispatcher.test_installing import COUNT, G, Source, Target, Wire, history
 from tests.unit.partitions.compaction_world import append, chain, commit, digests, flush
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dispatcher.ladder import TOLD_MAX, Do, Ladder, Rung, Seen, Standing, parse_standing, standing_of
+from dispatcher.admission.ladder import TOLD_MAX, Do, Ladder, Rung, Seen, Standing, parse_standing, standing_of
 from logboom.errors import ProtocolError
 from logboom.settings import LagSettings
 from logboom.types import NodeId, PartitionId

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from dispatcher.leadership import Leadership
+from dispatcher.pipeline.leadership import Leadership
 from raftlog.engine import Engine
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.feeds import REPAIR_S, FeedRequest
-from dispatcher.log_scan import LogScan
+from dispatcher.reading.feeds import REPAIR_S, FeedRequest
+from dispatcher.reading.log_scan import LogScan
 from logboom.client.log_batches import LogBatch, batches_of
 from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
 from logboom.records import RecordBlock
@@ -28,9 +28,9 @@ from logboom.types import (
     Term,
 )
 from logboom.wire import Frame, Kind
-from partitions.batch import Batch, build_batch
-from partitions.log import PartitionLog
-from partitions.opening import LogBase
+from partitions.log.batch import Batch, build_batch
+from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase
 from tests.unit.dispatcher.reading_world import SETTINGS, Client, World
 
 ROOM = 1 << 30

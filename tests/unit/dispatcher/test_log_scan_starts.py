@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logboom.errors import IndexCompacted
-from partitions.opening import LogBase
+from partitions.log.opening import LogBase
 from tests.unit.dispatcher.reading_world import Client, World
 from tests.unit.dispatcher.test_log_scan import begin, globals_of, mixed, settle
 

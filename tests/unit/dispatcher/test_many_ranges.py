@@ -9,7 +9,7 @@ import pytest
 
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, ProducerId
-from partitions.dedupe import Dedupe
+from partitions.apply.dedupe import Dedupe
 
 PRODUCER = ProducerId(b"m" * 16)
 

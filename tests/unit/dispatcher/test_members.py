@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher import members
+from dispatcher.sessions import members
 from logboom.errors import InvalidRequest, NotLeader
 from logboom.types import NodeId
-from raftlog.configuration import Configuration, Role, Seat
+from raftlog.entries.configuration import Configuration, Role, Seat
 
 
 def backend(*ids: str, admits: bool = True, leads: bool = True) -> Any:

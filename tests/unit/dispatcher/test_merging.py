@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from dispatcher.merging import Merge, Picked, Run, Window
+from dispatcher.reading.merging import Merge, Picked, Run, Window
 from logboom.errors import CorruptData
 from logboom.types import PartitionId
-from partitions.chunks import Place
-from partitions.committed import NOWHERE_SEGMENT
+from partitions.log.chunks import Place
+from partitions.log.committed import NOWHERE_SEGMENT
 
 A, B = PartitionId(0), PartitionId(1)
 

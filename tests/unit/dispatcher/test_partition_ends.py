@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.partitioning import Partitioning, destroyed
-from dispatcher.recovered import Recovered
-from dispatcher.stability import EARLY_MAX, Stability
-from dispatcher.watermarks import Watermarks
+from dispatcher.barriers.stability import EARLY_MAX, Stability
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.partitioning import Partitioning, destroyed
+from dispatcher.pipeline.recovered import Recovered
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, PartitionFrozen
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, Level, NodeId, PartitionId, PartitionLogIndex
 from raftlog.engine import Engine
-from raftlog.lifecycle import Change, Kind, Lifecycle
-from raftlog.parent_state import ParentState
+from raftlog.entries.lifecycle import Change, Kind, Lifecycle
+from raftlog.entries.parent_state import ParentState
 from tests.unit.dispatcher import barrier_desk, test_pending
 from tests.unit.dispatcher.test_watermarks import move
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher.payloads import PartitionPayloads
+from dispatcher.pipeline.payloads import PartitionPayloads
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, PartitionDestroyed
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.seldom import LINES, Seldom
-from raftlog.entry import ROUTE, Route, pack_routes
-from raftlog.feed import Feeds
-from raftlog.journal import Journal
-from raftlog.lacks import Lack, unpack
-from raftlog.repair import Repair
+from raftlog.entries.entry import ROUTE, Route, pack_routes
+from raftlog.journal.journal import Journal
+from raftlog.links.feed import Feeds
+from raftlog.links.lacks import Lack, unpack
+from raftlog.repair.repair import Repair
 from tests.unit.raftlog.world import MemoryDisk
 
 PEER = NodeId("n2")

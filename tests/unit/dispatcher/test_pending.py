@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.admission import Admission
-from dispatcher.pending import Pending, PendingRequest
-from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
+from dispatcher.admission.admission import Admission
+from dispatcher.pipeline.pending import Pending, PendingRequest
+from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from logboom.errors import (
     DeadlineExceeded,
     LogboomError,
@@ -24,7 +24,7 @@ from logboom.errors import (
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
-from partitions.apply_core import AppliedBatch
+from partitions.apply.apply_core import AppliedBatch
 from ports.invariant import InvariantViolated
 
 A, B = PARTITIONS = (PartitionId(0), PartitionId(1))

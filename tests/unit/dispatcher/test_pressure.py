@@ -12,14 +12,14 @@ from chaos.sim.parameters import draw
 from chaos.sim.runner import leftovers_unseen
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
-from dispatcher.admission import Admission
-from dispatcher.budgets import Verdict
-from dispatcher.pressure import NAME_MAX, SOURCE, Pressure
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.budgets import Verdict
+from dispatcher.admission.pressure import NAME_MAX, SOURCE, Pressure
 from logboom.errors import Overloaded, ProtocolError
 from logboom.settings import AdmissionSettings
 from logboom.types import NodeId, PartitionId
 from logboom.wire import Kind
-from raftlog.configuration import Configuration, Role, Seat
+from raftlog.entries.configuration import Configuration, Role, Seat
 
 N1, N2, N3, N4, N5 = (NodeId(f"n{k}") for k in range(1, 6))
 FULL = ["disk_free", 1.0]

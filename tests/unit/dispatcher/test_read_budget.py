@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dispatcher.read_budget import Grant, ReadBudget
+from dispatcher.reading.read_budget import Grant, ReadBudget
 
 
 def budget(nbytes: int = 100, segments: int = 4) -> ReadBudget:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import reads
+from dispatcher.reading import reads
 from logboom.errors import RecordTooLarge
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex

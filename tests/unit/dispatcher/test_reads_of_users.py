@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher import reads
-from dispatcher.scans import PIECE_BYTES
-from dispatcher.views import _first
+from dispatcher.reading import reads
+from dispatcher.reading.scans import PIECE_BYTES
+from dispatcher.reading.views import _first
 from logboom.client.reads import decode_value
 from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher import fetching
-from dispatcher.feeds import FeedRequest
-from dispatcher.tail import Tail
+from dispatcher.reading import fetching
+from dispatcher.reading.feeds import FeedRequest
+from dispatcher.reading.tail import Tail
 from logboom.errors import CorruptData, Voided
 from logboom.types import PartitionId
 from logboom.wire import Kind
-from partitions.batch import Batch
+from partitions.log.batch import Batch
 from tests.unit.dispatcher.reading_world import Client, World
 from tests.unit.dispatcher.test_fetching import answer
 from tests.unit.dispatcher.test_log_scan import begin, globals_of, settle

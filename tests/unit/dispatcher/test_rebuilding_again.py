@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from dispatcher.rebuilding import REBUILDS_MAX, Lacks, Rebuilding, Rebuilt
+from dispatcher.upkeep.rebuilding import REBUILDS_MAX, Lacks, Rebuilding, Rebuilt
 from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex

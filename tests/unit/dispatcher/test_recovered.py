@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dispatcher.recovered import Recovered
-from dispatcher.watermarks import Watermarks
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.recovered import Recovered
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 
 P0, P7 = PartitionId(0), PartitionId(7)

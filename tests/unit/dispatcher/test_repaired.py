@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.presence import Presence
+from dispatcher.pipeline.presence import Presence
 from logboom.types import PartitionId
-from partitions.apply_core import Cursor, WorkerState
+from partitions.apply.apply_core import Cursor, WorkerState
 
 ONE = PartitionId(1)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.requests import (
+from dispatcher.requests.requests import (
     PARTS_MAX,
     SubmitPart,
     SubmitReply,

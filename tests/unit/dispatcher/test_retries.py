@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.retries import already_applied
+from dispatcher.requests.retries import already_applied
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, ProducerId, Status
-from partitions.dedupe import RESULTS_BYTES_MAX, Dedupe
+from partitions.apply.dedupe import RESULTS_BYTES_MAX, Dedupe
 
 PRODUCER = ProducerId(b"p" * 16)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.at_hand import AtHand
-from dispatcher.scans import Scans, View
-from dispatcher.service import Session
+from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.scans import Scans, View
+from dispatcher.sessions.service import Session
 from logboom.commands import Put
 from logboom.config import SCANS_MAX, check
 from logboom.errors import ConfigError, QuotaExceeded, Unavailable

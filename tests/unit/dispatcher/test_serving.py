@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.serving import Piece, SnapshotServing
+from dispatcher.upkeep.serving import Piece, SnapshotServing
 from logboom.errors import InvalidRequest, Unavailable
 from logboom.types import NodeId, PartitionLogIndex
 from logboom.wire import Frame, Kind
-from partitions.log import PartitionLog
-from partitions.reading import DamagedBatch
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.test_installing import Inline
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
 from tests.unit.partitions.test_storage import P

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.reads import keys_of
-from dispatcher.service import ClientService, Session
-from dispatcher.session_counts import SessionCounts
+from dispatcher.reading.reads import keys_of
+from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.session_counts import SessionCounts
 from logboom.errors import InvalidRequest
 from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
 from logboom.wire import Frame, FrameDecoder, Kind
-from partitions.compaction import Leases
+from partitions.log.compaction import Leases
 from ports.net import Connection
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dispatcher.backend import Backend
-from dispatcher.pipeline import Pipeline
+from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.pipeline import Pipeline
 from logboom.types import PartitionId
 
 ONE = PartitionId(1)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher import signals
-from dispatcher.admission import Admission
-from dispatcher.budgets import Verdict
-from dispatcher.signals import ApplyLag, DiskFree, Memory, Said, Signals, ask, make
+from dispatcher.admission import signals
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.budgets import Verdict
+from dispatcher.admission.signals import ApplyLag, DiskFree, Memory, Said, Signals, ask, make
 from logboom.errors import ConfigError, Overloaded, PartitionFrozen, Unavailable
 from logboom.settings import AdmissionSettings
 from logboom.signals import NodeView, PartitionView, Reading

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE, Snapshotting
+from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE, Snapshotting
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import Entry
 from logboom.types import MIB, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.apply_counts import ApplyCounts
-from raftlog.parent_state import ParentState, Tail
+from partitions.apply.apply_counts import ApplyCounts
+from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.snapshots.states_world import Dump, entries

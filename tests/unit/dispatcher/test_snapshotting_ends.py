@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.snapshotting import WAITERS_MAX
+from dispatcher.upkeep.snapshotting import WAITERS_MAX
 from logboom.errors import Unavailable
 from logboom.types import PartitionId
 from tests.unit.dispatcher.test_snapshotting import Bench

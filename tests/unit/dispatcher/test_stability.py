@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.stability import Stability, parse_progress
+from dispatcher.barriers.stability import Stability, parse_progress
 from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId
 

@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from dispatcher.requests import SubmitRequest
-from dispatcher.service import ClientService, Session
-from dispatcher.submits import TURN_S
+from dispatcher.requests.requests import SubmitRequest
+from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.submits import TURN_S
 from logboom.errors import LogboomError, Overloaded, Unavailable
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings, ClusterSettings, Settings

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.feeds import REPAIR_S, FeedRequest
-from dispatcher.read_budget import ReadBudget
-from dispatcher.tail import Tail
+from dispatcher.reading.feeds import REPAIR_S, FeedRequest
+from dispatcher.reading.read_budget import ReadBudget
+from dispatcher.reading.tail import Tail
 from logboom.errors import CorruptData, IndexCompacted, LogboomError
 from logboom.wire import Kind
-from partitions.batch import Batch
-from partitions.log import PartitionLog
-from partitions.reading import DamagedBatch
+from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from tests.unit.partitions.compaction_world import base_at, digests, grown, settle
 
 ROOM = 1 << 20

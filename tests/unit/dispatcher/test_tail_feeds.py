@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher.feeds import FeedRequest
-from dispatcher.tail import Tail
+from dispatcher.reading.feeds import FeedRequest
+from dispatcher.reading.tail import Tail
 from logboom.client.log_batches import batches_of, metadata_of
 from logboom.errors import IndexCompacted, InvalidRequest, PartitionDestroyed
 from logboom.settings import ReadSettings
 from logboom.types import Level, PartitionId, Record
 from logboom.wire import Frame, Kind
-from partitions.opening import LogBase
+from partitions.log.opening import LogBase
 from tests.unit.dispatcher.reading_world import Client, World
 from tests.unit.partitions.compaction_world import settle
 

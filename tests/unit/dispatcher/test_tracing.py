@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.admission import Admission
-from dispatcher.pending import Pending
-from dispatcher.pipeline import Pipeline
-from dispatcher.requests import SubmitPart, SubmitReply, SubmitRequest
-from dispatcher.service import Session
-from dispatcher.tracing import Parent, Span, Trace, Tracer, begin, parse_traceparent
+from dispatcher.admission.admission import Admission
+from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
+from dispatcher.requests.tracing import Parent, Span, Trace, Tracer, begin, parse_traceparent
+from dispatcher.sessions.service import Session
 from logboom.errors import LogboomError, NotLeader, Overloaded
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Term
 from logboom.wire import Frame, Kind
-from partitions.apply_core import AppliedBatch
-from raftlog.entry import Route
+from partitions.apply.apply_core import AppliedBatch
+from raftlog.entries.entry import Route
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"

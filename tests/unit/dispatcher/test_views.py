@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.views import Views
+from dispatcher.reading.views import Views
 from logboom.errors import (
     CorruptData,
     InvalidRequest,
@@ -200,7 +200,7 @@ async def test_one_that_was_destroyed_while_it_was_made_fresh_is_named(monkeypat
     async def make_fresh(*_: object) -> None:
         backend.destroy(1)
 
-    monkeypatch.setattr("dispatcher.reads.make_fresh", make_fresh)
+    monkeypatch.setattr("dispatcher.reading.reads.make_fresh", make_fresh)
     with pytest.raises(PartitionDestroyed):
         await collect(scan(backend, Views(backend, views_max=2), 0, 1))
     backend.check_nothing_is_left()

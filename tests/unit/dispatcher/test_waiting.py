@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.admission import Admission, Parts, Ticket
-from dispatcher.budgets import Verdict
-from dispatcher.waiting import FINISHED_KEPT, Waiting, WaitingRoom
+from dispatcher.admission.admission import Admission, Parts, Ticket
+from dispatcher.admission.budgets import Verdict
+from dispatcher.admission.waiting import FINISHED_KEPT, Waiting, WaitingRoom
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, Overloaded, PartitionFrozen, Unavailable
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId

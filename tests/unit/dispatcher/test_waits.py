@@ -8,9 +8,9 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from dispatcher import waits as waits_module
-from dispatcher.requests import acknowledged_at
-from dispatcher.waits import Waits
+from dispatcher.requests.requests import acknowledged_at
+from dispatcher.sessions import waits as waits_module
+from dispatcher.sessions.waits import Waits
 from logboom.errors import (
     InvalidRequest,
     LineageMismatch,
@@ -299,7 +299,7 @@ class TestWatching:
         assert len(world.sent) == 2
 
     def test_many_rows_take_several_frames(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dispatcher.watching.FRAME_ROWS", 2)
+        monkeypatch.setattr("dispatcher.sessions.watching.FRAME_ROWS", 2)
         world = World()
         world.ask(Kind.WATCH, {})
         assert [(len(h["watermarks"]), h["first"], h["whole"]) for _, _, h, _ in world.sent] == [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.goals import Want
-from dispatcher.voiding import Voiding
+from dispatcher.barriers.goals import Want
+from dispatcher.pipeline.voiding import Voiding
 from logboom.errors import BarrierBlocked
 from logboom.types import Level
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.watermarks import Watermarks, to_row
+from dispatcher.barriers.watermarks import Watermarks, to_row
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
 from ports.invariant import InvariantViolated
 

@@ -21,7 +21,7 @@ from logboom.errors import (
 )
 from logboom.types import PartitionId, ProducerId, Term
 from logboom.wire import Frame, Kind
-from partitions.batch import build_batch
+from partitions.log.batch import build_batch
 from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails
 
 

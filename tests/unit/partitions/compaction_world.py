@@ -8,9 +8,9 @@ from pathlib import Path
 from chaos.sim.disk import SimDisk
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
-from partitions.batch import Batch
-from partitions.log import PartitionLog
-from partitions.opening import LogBase
+from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase
 from ports.disk import Disk
 from tests.unit.partitions.test_storage import P, chain
 

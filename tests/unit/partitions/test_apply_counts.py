@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from logboom.errors import Voided
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, Term
-from partitions.apply_core import AppliedBatch
-from partitions.apply_counts import MARK_S, MARKS_MAX, Ages, ApplyCounts
-from partitions.committed import SUMMED, Columns
-from partitions.segment import BatchRef
+from partitions.apply.apply_core import AppliedBatch
+from partitions.apply.apply_counts import MARK_S, MARKS_MAX, Ages, ApplyCounts
+from partitions.log.committed import SUMMED, Columns
+from partitions.log.segment import BatchRef
 
 
 def test_nothing_waits() -> None:

@@ -15,8 +15,8 @@ from logboom.errors import Unavailable, Voided
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Results, Sealed
 from logboom.types import PartitionLogIndex
-from partitions.apply_core import ApplyGroup
-from partitions.dedupe import Dedupe
+from partitions.apply.apply_core import ApplyGroup
+from partitions.apply.dedupe import Dedupe
 from tests.unit.partitions.test_storage import flush, make
 from tests.unit.partitions.worker_world import world
 

@@ -11,9 +11,9 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, IndexCompacted
 from logboom.settings import LogSettings
-from partitions.log import ChainBroken
-from partitions.opening import LogBase
-from partitions.segment import BatchRef, pack_index, parse_index
+from partitions.log.log import ChainBroken
+from partitions.log.opening import LogBase
+from partitions.log.segment import BatchRef, pack_index, parse_index
 from server.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import (
     COUNT,
@@ -175,7 +175,7 @@ class TestPlaces:
                 append(log, chain(COUNT)[3:])  # it is sealed while its part is packed
             return pack_index(refs, ordinal=ordinal, end=end, whole=whole)
 
-        monkeypatch.setattr("partitions.open_segment.pack_index", pack)
+        monkeypatch.setattr("partitions.log.open_segment.pack_index", pack)
         log.save_places(batches[-1].last_index)()
         known = parse_index(disk.read_file(DIRECTORY / name.replace(".log", ".idx")), ordinal=1)
         assert known is not None

@@ -10,10 +10,10 @@ import pytest
 from logboom.batch_layout import HEAD
 from logboom.errors import IndexCompacted
 from logboom.types import DIGEST_BYTES, MIB
-from partitions.batch import CRC_AT, HEADER_BYTES
-from partitions.chunks import Chunk
-from partitions.log import PartitionLog
-from partitions.reading import DamagedBatch
+from partitions.log.batch import CRC_AT, HEADER_BYTES
+from partitions.log.chunks import Chunk
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from ports.disk import Advice
 from server.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import COUNT, base_at, grown, open_log, raw, settle

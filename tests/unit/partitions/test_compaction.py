@@ -11,9 +11,9 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import IndexCompacted
 from logboom.settings import LogSettings
-from partitions.batch import parse_batch
-from partitions.log import PartitionLog
-from partitions.segment import segment_ordinal
+from partitions.log.batch import parse_batch
+from partitions.log.log import PartitionLog
+from partitions.log.segment import segment_ordinal
 from server.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import (
     COUNT,

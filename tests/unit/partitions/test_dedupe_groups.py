@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, PartitionId, ProducerId, Record, Term
-from partitions.batch import BatchHeader, build_batch
-from partitions.dedupe import Dedupe
+from partitions.apply.dedupe import Dedupe
+from partitions.log.batch import BatchHeader, build_batch
 
 LIMITS = ApplySettings(producers_max=2, producer_receipts=2)
 ROWS = st.tuples(st.sampled_from(b"ABCD"), st.integers(0, 4), st.integers(1, 3), st.integers(0, 1))

@@ -8,7 +8,7 @@ import pytest
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, ProducerId
-from partitions.dedupe import RESULTS_BYTES_MAX, Dedupe, Producer
+from partitions.apply.dedupe import RESULTS_BYTES_MAX, Dedupe, Producer
 from tests.unit.partitions.test_dedupe_groups import header
 
 WHO = ProducerId(bytes([65]) * 16)

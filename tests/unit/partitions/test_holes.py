@@ -9,11 +9,11 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, Voided
-from partitions.batch import Batch
-from partitions.holes import Hole
-from partitions.log import ChainBroken, PartitionLog
-from partitions.opening import LogBase
-from partitions.reading import DamagedBatch
+from partitions.log.batch import Batch
+from partitions.log.holes import Hole
+from partitions.log.log import ChainBroken, PartitionLog
+from partitions.log.opening import LogBase
+from partitions.log.reading import DamagedBatch
 from ports.invariant import InvariantViolated
 from tests.unit.partitions.test_mending import DIRECTORY, flush, open_log
 from tests.unit.partitions.test_storage import P, chain, make

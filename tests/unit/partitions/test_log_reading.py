@@ -5,8 +5,8 @@ import pytest
 from logboom.records import RecordBlock
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, PartitionId, ProducerId
-from partitions.batch import build_batch
-from partitions.log import PartitionLog
+from partitions.log.batch import build_batch
+from partitions.log.log import PartitionLog
 from server.disk_os import OsDisk
 
 

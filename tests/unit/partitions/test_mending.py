@@ -10,9 +10,9 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
-from partitions.batch import Batch, parse_batch
-from partitions.log import PartitionLog
-from partitions.reading import DamagedBatch
+from partitions.log.batch import Batch, parse_batch
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from tests.unit.partitions.test_storage import P, chain, make
 
 DIRECTORY = Path("/n1/log")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import PartitionId, PartitionLogIndex, Term
-from partitions.committed import Columns, Committed
-from partitions.places import COLUMNS_AT, HEADER, MAGIC, decode_places, encode_places
-from partitions.segment import BatchRef
+from partitions.log.committed import Columns, Committed
+from partitions.log.places import COLUMNS_AT, HEADER, MAGIC, decode_places, encode_places
+from partitions.log.segment import BatchRef
 
 PATH = Path("/n/partitions/3/places")
 P = PartitionId(3)

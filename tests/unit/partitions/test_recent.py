@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from partitions.batch import Batch
-from partitions.log import PartitionLog
-from partitions.reading import CommittedBatch
-from partitions.recent import COPY_BYTES, RecentBatches
+from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
+from partitions.log.reading import CommittedBatch
+from partitions.log.recent import COPY_BYTES, RecentBatches
 from tests.unit.partitions.test_storage import chain, flush, make, open_log
 
 

@@ -14,10 +14,10 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
-from partitions.reading import DamagedBatch
 from tests.unit.partitions.test_mending import COUNT, DIRECTORY, damage, flush, grown, read
 
 

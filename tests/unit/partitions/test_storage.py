@@ -25,9 +25,9 @@ from logboom.types import (
     Status,
     Term,
 )
-from partitions.batch import Batch, build_batch, parse_batch
-from partitions.dedupe import Dedupe
-from partitions.log import ChainBroken, PartitionLog
+from partitions.apply.dedupe import Dedupe
+from partitions.log.batch import Batch, build_batch, parse_batch
+from partitions.log.log import ChainBroken, PartitionLog
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_apply import apply_blocks
 from partitions.machines.kv_file import KvFile
@@ -293,7 +293,7 @@ def test_committing_what_a_start_found_looks_at_each_batch_a_few_times_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a chaos run (seed 777): beyond 8,192 held batches every commit went through all of them."""
-    monkeypatch.setattr("partitions.tentative.PRUNE", 16)
+    monkeypatch.setattr("partitions.log.tentative.PRUNE", 16)
     log = open_log(tmp_path, segment_bytes=1 << 20)
     batches = chain(400)
     for batch in batches:

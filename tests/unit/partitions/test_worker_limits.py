@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions.apply_core import AppliedBatch
+from partitions.apply.apply_core import AppliedBatch
 from tests.unit.partitions.worker_world import HeldOffload, World, failures, world
 from tests.unit.raftlog.world import VirtualOffload
 

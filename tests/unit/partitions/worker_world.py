@@ -12,9 +12,9 @@ from typing import Any
 from logboom.settings import ApplySettings, LogSettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
 from logboom.types import NO_DIGEST, DurabilityMode
-from partitions.apply_core import AppliedBatch
-from partitions.log import PartitionLog
-from partitions.worker import ApplyWorker
+from partitions.apply.apply_core import AppliedBatch
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
 from ports.offload import Offload
 from tests.unit.partitions.test_storage import P, flush, make
 from tests.unit.raftlog.world import MemoryDisk, VirtualClock, VirtualLoop, VirtualOffload

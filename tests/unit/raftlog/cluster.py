@@ -14,17 +14,17 @@ from logboom.types import NO_DIGEST, NodeId, PartitionId, PartitionLogIndex, Ter
 from logboom.wire import Frame
 from ports.net import ConnectionLimits
 from ports.sync import Redo
-from raftlog.configuration import Configuration
 from raftlog.core import RaftLog
-from raftlog.entry import Route
-from raftlog.hello import Identity
-from raftlog.journal import Journal
-from raftlog.journal_base import Base
-from raftlog.lacks import Lack
-from raftlog.links import Links
-from raftlog.membership import Membership, Rejoining
-from raftlog.outbox import GroupLimits, GroupSync
-from raftlog.parent_state import EMPTY, ParentState, Tail
+from raftlog.entries.configuration import Configuration
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import EMPTY, ParentState, Tail
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import Base
+from raftlog.journal.membership import Membership, Rejoining
+from raftlog.journal.outbox import GroupLimits, GroupSync
+from raftlog.links.hello import Identity
+from raftlog.links.lacks import Lack
+from raftlog.links.links import Links
 from tests.unit.raftlog.no_holes import NoHoles
 from tests.unit.raftlog.world import MemoryDisk, MemoryNetwork, VirtualClock, VirtualLoop, VirtualOffload, voters
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logboom.types import NodeId
-from raftlog.membership import Rejoining
+from raftlog.journal.membership import Rejoining
 from tests.unit.raftlog.cluster import SimNode
 from tests.unit.raftlog.moving import MovingCluster
 

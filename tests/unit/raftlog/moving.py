@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from logboom.errors import LogboomError
 from logboom.types import NodeId
-from raftlog.changes import Change
-from raftlog.configuration import NOBODY, Configuration, Role, Seat
+from raftlog.entries.configuration import NOBODY, Configuration, Role, Seat
+from raftlog.members.changes import Change
 from tests.unit.raftlog.cluster import Cluster, SimNode
 from tests.unit.raftlog.world import MemoryDisk, voters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.entry import Route
+from raftlog.entries.entry import Route
 
 
 class NoHoles:

@@ -14,10 +14,11 @@ from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from ports.invariant import InvariantViolated
 from ports.sync import Redo
-from raftlog import gate, journal_base
 from raftlog.engine import Engine
-from raftlog.journal import Journal, cluster_hash
-from raftlog.journal_base import Base, BaseRecord, HardState
+from raftlog.journal import journal_base
+from raftlog.journal.journal import Journal, cluster_hash
+from raftlog.journal.journal_base import Base, BaseRecord, HardState
+from raftlog.links import gate
 from server.disk_os import OsDisk
 from tests.unit.raftlog.test_livelocks import append_entries
 from tests.unit.raftlog.world import membership_of

@@ -12,10 +12,10 @@ from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import Member
 from logboom.types import ID_LENGTH_MAX, GlobalLogIndex, NodeId
 from ports.invariant import InvariantViolated
-from raftlog.configuration import NOBODY, REMOVED_MAX, SEATS_MAX, Configuration, Role, Seat
-from raftlog.entry import CONTROL_BYTES_MAX, pack_control
-from raftlog.membership import Membership, parse
-from raftlog.parent_state import ParentState
+from raftlog.entries.configuration import NOBODY, REMOVED_MAX, SEATS_MAX, Configuration, Role, Seat
+from raftlog.entries.entry import CONTROL_BYTES_MAX, pack_control
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.membership import Membership, parse
 from tests.unit.raftlog.test_livelocks import journal_of
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))

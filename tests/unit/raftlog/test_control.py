@@ -11,8 +11,16 @@ import pytest
 from logboom.errors import CorruptData, IncompatibleVersion, NotLeader
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from ports.invariant import InvariantViolated
-from raftlog.entry import CONTROL_BYTES_MAX, KIND_NOOP, Route, pack_control, pack_routes, unpack_control, unpack_routes
-from raftlog.parent_state import HEADER, ROW, ParentState, Tail
+from raftlog.entries.entry import (
+    CONTROL_BYTES_MAX,
+    KIND_NOOP,
+    Route,
+    pack_control,
+    pack_routes,
+    unpack_control,
+    unpack_routes,
+)
+from raftlog.entries.parent_state import HEADER, ROW, ParentState, Tail
 from raftlog.proposals import Proposals
 from tests.unit.raftlog.cluster import Cluster, SimNode
 

@@ -11,9 +11,9 @@ import pytest
 
 from logboom.errors import ProtocolError, WrongNode
 from logboom.types import NodeId
-from raftlog.configuration import Configuration, Role, Seat
-from raftlog.directories import MET_MAX, Directories, Met
-from raftlog.hello import Claim
+from raftlog.entries.configuration import Configuration, Role, Seat
+from raftlog.links.directories import MET_MAX, Directories, Met
+from raftlog.links.hello import Claim
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
 MINE, FIRST, SECOND, TOKEN = (bytes([k]) * 16 for k in range(1, 5))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from logboom.types import NodeId
-from raftlog.configuration import Role, Seat
-from raftlog.entry import pack_control
+from raftlog.entries.configuration import Role, Seat
+from raftlog.entries.entry import pack_control
 from tests.unit.raftlog.test_base import OTHER, OURS, PEER, Node
 from tests.unit.raftlog.test_livelocks import append_entries
 

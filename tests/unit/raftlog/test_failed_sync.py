@@ -12,9 +12,9 @@ import pytest
 from chaos.sim.disk import DroppedPages, SimDisk
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode
-from partitions.batch import Batch
-from partitions.log import BatchRef, PartitionLog
-from raftlog.journal import Journal
+from partitions.log.batch import Batch
+from partitions.log.log import BatchRef, PartitionLog
+from raftlog.journal.journal import Journal
 from tests.unit.partitions.test_storage import P, make
 
 DIRECTORY = Path("/n1/files")

@@ -11,12 +11,12 @@ import pytest
 
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
-from raftlog.entry import ROUTE, Route, pack_control, pack_routes
-from raftlog.journal import Journal
-from raftlog.lacks import Lack, pack, unpack
-from raftlog.recovery import recover
-from raftlog.repair import Repair, Standing, Wanted
-from raftlog.voids import Void
+from raftlog.entries.entry import ROUTE, Route, pack_control, pack_routes
+from raftlog.entries.voids import Void
+from raftlog.journal.journal import Journal
+from raftlog.links.lacks import Lack, pack, unpack
+from raftlog.repair.recovery import recover
+from raftlog.repair.repair import Repair, Standing, Wanted
 from tests.unit.raftlog.world import MemoryDisk
 
 A, B = NodeId("a"), NodeId("b")

@@ -10,9 +10,9 @@ import pytest
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from ports.sync import Redo
-from raftlog.journal import Journal
-from raftlog.journal_base import Base
-from raftlog.journal_codec import SEGMENT_HEADER
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import Base
+from raftlog.journal.journal_codec import SEGMENT_HEADER
 from server.disk_os import OsDisk, OsFile
 
 SEGMENT_BYTES = 4096

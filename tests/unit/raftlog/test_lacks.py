@@ -8,8 +8,8 @@ import pytest
 
 from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
-from raftlog.entry import Route
-from raftlog.lacks import LACKS_MAX, Answers, Lack, pack, unpack
+from raftlog.entries.entry import Route
+from raftlog.links.lacks import LACKS_MAX, Answers, Lack, pack, unpack
 
 A, B = NodeId("a"), NodeId("b")
 ROUTE = Route(PartitionId(3), Term(2), PartitionLogIndex(9), b"d" * 16)

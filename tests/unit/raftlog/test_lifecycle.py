@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import InvariantViolated
-from raftlog.lifecycle import HEAD, Change, Kind, Lifecycle
-from raftlog.parent_state import ParentState, Tail
+from raftlog.entries.lifecycle import HEAD, Change, Kind, Lifecycle
+from raftlog.entries.parent_state import ParentState, Tail
 
 KV, LOG = Kind("kv", DurabilityMode.WRITE_AHEAD), Kind("log", DurabilityMode.WRITE_BEHIND)
 

@@ -12,13 +12,13 @@ import pytest
 from logboom.settings import RaftSettings
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
-from raftlog import gate
 from raftlog.engine import Engine
 from raftlog.engine.patience import Patience
-from raftlog.entry import Route, pack_routes
-from raftlog.journal import Journal
-from raftlog.lacks import Lack
-from raftlog.repair import Repair, Wanted
+from raftlog.entries.entry import Route, pack_routes
+from raftlog.journal.journal import Journal
+from raftlog.links import gate
+from raftlog.links.lacks import Lack
+from raftlog.repair.repair import Repair, Wanted
 from tests.unit.raftlog.world import MemoryDisk, membership_of
 
 OURS, THEIRS = NodeId("n1"), NodeId("n2")

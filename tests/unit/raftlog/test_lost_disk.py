@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from logboom.types import NodeId
-from raftlog.directories import Directories, Met
-from raftlog.hello import Identity
-from raftlog.journal import Journal
-from raftlog.membership import Membership, Rejoining
-from raftlog.rejoin import Rejoin
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership, Rejoining
+from raftlog.links.directories import Directories, Met
+from raftlog.links.hello import Identity
+from raftlog.members.rejoin import Rejoin
 from tests.unit.raftlog.forgetting import ForgettingCluster
 from tests.unit.raftlog.world import MemoryDisk, voters
 

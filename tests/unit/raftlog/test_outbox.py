@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ports.sync import Redo
-from raftlog.journal_base import Base
-from raftlog.outbox import GroupLimits, GroupSync, _Chore
+from raftlog.journal.journal_base import Base
+from raftlog.journal.outbox import GroupLimits, GroupSync, _Chore
 
 
 class _Clock:

@@ -7,7 +7,7 @@ from typing import Any
 from logboom.errors import LineageMismatch, WrongNode
 from logboom.types import NodeId
 from ports.seldom import LINES, Seldom
-from raftlog.refusals import SAY_AGAIN_S, STRANGER_S, Refusals
+from raftlog.links.refusals import SAY_AGAIN_S, STRANGER_S, Refusals
 
 N2, N3 = NodeId("n2"), NodeId("n3")
 FORMER, STRANGER = WrongNode("it has another disk", former=True), LineageMismatch("it is of another history")

@@ -10,9 +10,9 @@ import pytest
 
 from logboom.errors import LogboomError
 from logboom.types import NodeId
-from raftlog.configuration import Role
-from raftlog.journal import Journal
-from raftlog.membership import Membership, Rejoining
+from raftlog.entries.configuration import Role
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership, Rejoining
 from tests.unit.raftlog.forgetting import ForgettingCluster
 from tests.unit.raftlog.world import MemoryDisk, voters
 

@@ -7,9 +7,9 @@ import pytest
 from logboom.errors import Unavailable, WrongNode
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
-from raftlog.changes import Changes
-from raftlog.configuration import Role, Seat
-from raftlog.entry import pack_control
+from raftlog.entries.configuration import Role, Seat
+from raftlog.entries.entry import pack_control
+from raftlog.members.changes import Changes
 from tests.unit.raftlog.test_livelocks import OURS, THEIRS, Voter
 
 OTHER = NodeId("n3")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logboom.wire import Frame, Kind
-from raftlog import messages
+from raftlog.engine import messages
 from tests.unit.raftlog.cluster import Cluster
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 from logboom.errors import LogboomError, Unavailable
 from logboom.types import NodeId
 from raftlog.engine import Engine
-from raftlog.membership import Membership
-from raftlog.transfer import Transfer
+from raftlog.journal.membership import Membership
+from raftlog.members.transfer import Transfer
 
 NODES = [NodeId(f"n{k}") for k in (1, 2, 3)]
 

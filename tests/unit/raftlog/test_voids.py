@@ -8,9 +8,9 @@ import pytest
 
 from logboom.errors import CorruptData
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from raftlog.entry import Route, pack_control
-from raftlog.parent_state import BEFORE_VOIDS, VERSION, ParentState
-from raftlog.voids import KEPT_MAX, Void, Voids, voided_in
+from raftlog.entries.entry import Route, pack_control
+from raftlog.entries.parent_state import BEFORE_VOIDS, VERSION, ParentState
+from raftlog.entries.voids import KEPT_MAX, Void, Voids, voided_in
 
 P = PartitionId(3)
 

@@ -16,9 +16,9 @@ from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Frame, FrameDecoder
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
-from raftlog.configuration import Configuration
-from raftlog.journal import Journal
-from raftlog.membership import Membership
+from raftlog.entries.configuration import Configuration
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership
 
 T = TypeVar("T")
 

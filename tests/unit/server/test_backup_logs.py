@@ -11,8 +11,8 @@ import pytest
 from logboom.client.operations import LogPiece
 from logboom.errors import IndexCompacted, InvalidRequest, Unavailable, Voided
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.batch import Batch
-from partitions.log import PartitionLog
+from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
 from server.disk_os import OsDisk
 from server.offline import backup as backup_module
 from server.offline.backup import Done, backup

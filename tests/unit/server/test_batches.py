@@ -13,8 +13,8 @@ from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.samples import batch
 from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
-from partitions.batch import Batch
-from raftlog.journal import cluster_hash
+from partitions.log.batch import Batch
+from raftlog.journal.journal import cluster_hash
 from server.disk_os import OsDisk
 from server.manifest import sealed
 from server.offline.backup_dir import BackupDir, Contents, Kept, LogArchive, decode_contents, encode_contents

@@ -10,10 +10,10 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, Unavailable
 from logboom.types import NodeId
-from raftlog.configuration import Configuration, Role, Seat
-from raftlog.directories import Directories
-from raftlog.journal import Journal
-from raftlog.membership import Membership, Rejoining
+from raftlog.entries.configuration import Configuration, Role, Seat
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership, Rejoining
+from raftlog.links.directories import Directories
 from server.directories import DIRECTORIES, decode, encode, open_directories
 
 N1, N2, N3 = (NodeId(f"n{k}") for k in range(1, 4))

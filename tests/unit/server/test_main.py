@@ -19,7 +19,7 @@ import pytest
 from msgspec import convert
 
 import server.main
-from dispatcher.installing import InstallDue
+from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import ConfigError, CorruptData, LogboomError
 from logboom.settings import NodeSettings, Settings
 

@@ -10,7 +10,7 @@ import pytest
 from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings, Member, PartitionSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
-from raftlog.voids import Void
+from raftlog.entries.voids import Void
 from server.manifest import Kind, Manifest, decode, encode, sealed
 
 AHEAD, BEHIND = DurabilityMode.WRITE_AHEAD, DurabilityMode.WRITE_BEHIND

@@ -16,9 +16,9 @@ from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Kind, encode
 from ports.net import Connection
-from raftlog.configuration import Configuration
-from raftlog.directories import Directories, Met
-from raftlog.hello import Identity, check_lineage
+from raftlog.entries.configuration import Configuration
+from raftlog.links.directories import Directories, Met
+from raftlog.links.hello import Identity, check_lineage
 from server.clock_os import OsClock
 from tests.unit.server.net_world import Raw, until
 from tests.unit.server.test_net_peers import HELLO, Dials, Events, links_of
@@ -125,8 +125,8 @@ async def test_a_node_of_another_history_is_seldom_dialled() -> None:
 
 async def test_one_with_a_former_disk_is_dialled_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at once: an empty one has heard then that its disk was lost, and comes to say so."""
-    monkeypatch.setattr("raftlog.links.REDIAL_MIN_S", 0.005)
-    monkeypatch.setattr("raftlog.links.REDIAL_MAX_S", 0.02)
+    monkeypatch.setattr("raftlog.links.links.REDIAL_MIN_S", 0.005)
+    monkeypatch.setattr("raftlog.links.links.REDIAL_MAX_S", 0.02)
     port, events, dials = Port(THIS), Events(), ByAddress()
     former, away = await port.links.start("127.0.0.1:0"), "127.0.0.1:1"
     links = links_of("n1", events, lineage=THIS, network=dials)
@@ -183,7 +183,7 @@ def _directories(node: str, met: Met) -> Directories:
 
 
 async def test_a_node_that_is_of_this_history_by_now_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftlog.refusals.STRANGER_S", 0.05)
+    monkeypatch.setattr("raftlog.links.refusals.STRANGER_S", 0.05)
     port, events = Port(OTHER), Events()
     address = await port.links.start("127.0.0.1:0")
     links = links_of("n1", events, lineage=THIS)

@@ -21,9 +21,9 @@ from logboom.settings import Member
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
-from raftlog.directories import Directories
-from raftlog.hello import Identity
-from raftlog.links import Links
+from raftlog.links.directories import Directories
+from raftlog.links.hello import Identity
+from raftlog.links.links import Links
 from server.clock_os import OsClock
 from server.net_os import AsyncioNetwork, _names
 from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from chaos.sim.disk import SimDisk
-from raftlog.parent_state import Tail
+from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.logs import check_log
 from tests.unit.partitions.compaction_world import DIRECTORY, base_at, grown

@@ -18,11 +18,11 @@ from logboom.errors import InvalidRequest
 from logboom.settings import ApplySettings, Settings, SnapshotSettings
 from logboom.state_machine import NOWHERE
 from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, PartitionId, PartitionLogIndex, Term
-from partitions.apply_core import AppliedBatch
-from raftlog.entry import Route, pack_control, pack_routes
-from raftlog.journal import Journal
-from raftlog.lifecycle import Change, Kind
-from raftlog.parent_state import ParentState
+from partitions.apply.apply_core import AppliedBatch
+from raftlog.entries.entry import Route, pack_control, pack_routes
+from raftlog.entries.lifecycle import Change, Kind
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal import Journal
 from server.partitions import PartitionRooms, created_in
 from tests.unit.partitions.test_storage import flush, make
 from tests.unit.raftlog.test_failed_sync import failing_syncs

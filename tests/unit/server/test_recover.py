@@ -12,9 +12,9 @@ from chaos.sim.disk import SimDisk
 from logboom.errors import InvalidRequest
 from logboom.settings import ClusterSettings, Member, NodeSettings, Settings
 from logboom.types import NodeId
-from raftlog.configuration import Configuration
-from raftlog.entry import pack_control
-from raftlog.journal import Journal
+from raftlog.entries.configuration import Configuration
+from raftlog.entries.entry import pack_control
+from raftlog.journal.journal import Journal
 from server.data_dir import MANIFEST
 from server.manifest import Manifest, encode
 from server.offline.recover import recover

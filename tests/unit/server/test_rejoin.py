@@ -10,11 +10,11 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.opening import LogBase, begin_places
-from raftlog.journal import Journal
-from raftlog.journal_base import BEGINNING, Base
-from raftlog.journal_codec import SEGMENT_HEADER, AnotherClusters
-from raftlog.parent_state import ParentState, Tail
+from partitions.log.opening import LogBase, begin_places
+from raftlog.entries.parent_state import ParentState, Tail
+from raftlog.journal.journal import Journal
+from raftlog.journal.journal_base import BEGINNING, Base
+from raftlog.journal.journal_codec import SEGMENT_HEADER, AnotherClusters
 from server.rejoin import REJOIN, Memory, Opened, decode, encode, open_journal, set_aside
 
 DATA = Path("/n")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import server.spans
-from dispatcher.tracing import Span
+from dispatcher.requests.tracing import Span
 from server.offload_os import ThreadOffload
 from server.spans import BATCH, Export, SpanFile, SpanPost, SpanQueue, encode
 

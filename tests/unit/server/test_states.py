@@ -12,7 +12,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from chaos.sim.state_file import StateFiles
-from dispatcher.rebuilding import Rebuilt
+from dispatcher.upkeep.rebuilding import Rebuilt
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Entry, Machine, Position, Space

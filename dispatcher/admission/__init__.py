@@ -1,0 +1,1 @@
+"""Who may write now, who waits, and what slows down when something cannot keep up."""

@@ -1,0 +1,234 @@
+"""Asks the admission signals now and then, off the hot path, and has admission judge by what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.budgets import Verdict
+from logboom.errors import ConfigError, LogboomError
+from logboom.settings import AdmissionSettings
+from logboom.signals import GROUP, NodeView, Reading, Signal
+from logboom.types import PartitionId
+from ports.offload import Offload
+from ports.seldom import Seldom
+
+log = structlog.get_logger(__name__)
+
+PARTITIONS_LOOKED_AT: Final = 1024
+"""At a time, in turn: a look costs the same however many there are."""
+MEMORY_FROM: Final = 0.75
+LAG_FROM: Final = 0.5
+
+
+def above(value: float, *, begin: float, end: float) -> float:
+    """0 up to ``begin``, 1 from ``end`` on."""
+    return min(1.0, max(0.0, (value - begin) / (end - begin)))
+
+
+class DiskFree:
+    """Little is left where the data is."""
+
+    scope: Final = "node"
+
+    def __init__(self, free_bytes: Callable[[], int], least: int) -> None:
+        self._free_bytes = free_bytes
+        self._least = least
+
+    def read(self, view: NodeView) -> Reading:
+        return above(-self._free_bytes(), begin=-2 * self._least, end=-self._least)
+
+
+class Memory:
+    """The process takes much."""
+
+    scope: Final = "node"
+
+    def __init__(self, resident_bytes: Callable[[], int], most: int) -> None:
+        self._resident_bytes = resident_bytes
+        self._most = most
+
+    def read(self, view: NodeView) -> Reading:
+        return above(self._resident_bytes(), begin=MEMORY_FROM * self._most, end=self._most)
+
+
+class ApplyLag:
+    """Much is committed here and not applied, whoever admitted it."""
+
+    scope: Final = "partition"
+
+    def __init__(self, records: int, global_index: int) -> None:
+        self._records, self._global = records, global_index
+
+    def read(self, view: NodeView) -> Mapping[int, Reading]:
+        return {
+            p: max(_lag(each.lag_records, self._records), _lag(each.lag_global, self._global))
+            for p, each in view.partitions.items()
+        }
+
+
+def _lag(lag: int, most: int) -> float:
+    return above(lag, begin=LAG_FROM * most, end=most) if most else 0.0
+
+
+def make(
+    settings: AdmissionSettings, *, free_bytes: Callable[[], int], resident_bytes: Callable[[], int]
+) -> dict[str, Signal]:
+    """Those of the settings that are not switched off, by name. Raises ConfigError."""
+    lag = ApplyLag(settings.apply_lag_records_max, settings.apply_lag_global_max)
+    built_in: dict[str, tuple[Any, Signal]] = {
+        "disk_free": (settings.disk_free_bytes_min, DiskFree(free_bytes, settings.disk_free_bytes_min)),
+        "apply_lag": (settings.apply_lag_records_max or settings.apply_lag_global_max, lag),
+        "memory": (settings.memory_bytes_max, Memory(resident_bytes, settings.memory_bytes_max)),
+    }
+    found: dict[str, Signal] = {}
+    for name in settings.signals:
+        wanted, signal = built_in[name] if name in built_in else (True, _registered(name, list(built_in)))
+        if wanted:
+            found[name] = signal
+    return found
+
+
+def _registered(name: str, built_in: Sequence[str]) -> Signal:
+    from importlib.metadata import entry_points  # a node without signals of its own starts sooner
+
+    registered = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in registered:
+        known = ", ".join(sorted([*built_in, *registered]))
+        raise ConfigError(f"admission signal {name!r} is not known; known are {known}", path="admission.signals")
+    signal: Any = registered[name].load()()
+    if getattr(signal, "scope", None) not in ("node", "partition") or not callable(getattr(signal, "read", None)):
+        raise ConfigError(
+            f"admission signal {name!r} has no scope `node` or `partition`, or no read: see logboom.signals.Signal",
+            path="admission.signals",
+        )
+    return signal  # type: ignore[no-any-return]
+
+
+class Said(NamedTuple):
+    """By all signals together: the worst of the node, and of each partition that was looked at."""
+
+    node: Verdict | None
+    partitions: dict[int, Verdict | None]
+    failed: dict[str, str]
+    """Signals that raised, and what."""
+
+
+def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
+    """Off the loop: signals may block."""
+    node: Verdict | None = None
+    partitions: dict[int, Verdict | None] = dict.fromkeys(view.partitions)
+    failed: dict[str, str] = {}
+    for name, signal in signals.items():
+        try:
+            read: Any = signal.read(view)
+            verdicts: dict[int | None, Verdict | None] = (
+                {None: _verdict(name, read)}
+                if signal.scope == "node"
+                else {p: _verdict(name, each) for p, each in read.items() if p in partitions}
+            )
+        except Exception as error:  # noqa: BLE001 - a user's code: it is told of, and counted
+            failed[name] = repr(error)
+            closed = Verdict(name, 1.0) if getattr(signal, "fails_closed", False) else None
+            verdicts = {None: closed} if signal.scope == "node" else dict.fromkeys(partitions, closed)
+        for key, verdict in verdicts.items():
+            if key is None:
+                node = _worse(node, verdict)
+            else:
+                partitions[key] = _worse(partitions[key], verdict)
+    return Said(node, partitions, failed)
+
+
+def _verdict(name: str, read: Any) -> Verdict | None:
+    if isinstance(read, LogboomError):
+        return Verdict(name, 1.0, read.to_wire())
+    pressure = float(read)
+    if not 0 <= pressure <= 1:  # nor NaN
+        raise ValueError(f"a reading is a number from 0 to 1, not {pressure}")
+    return Verdict(name, pressure) if pressure else None
+
+
+def _worse(one: Verdict | None, other: Verdict | None) -> Verdict | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.pressure > one.pressure else one
+
+
+class Signals:
+    """Asks every ``admission.signal_ms``; nothing at all when there are no signals."""
+
+    def __init__(
+        self,
+        signals: Mapping[str, Signal],
+        settings: AdmissionSettings,
+        *,
+        admission: Admission,
+        view: Callable[[Sequence[PartitionId]], NodeView],
+        partitions: Callable[[], Sequence[PartitionId]],
+        offload: Offload,
+        eased: Callable[[], None],
+        told: Callable[[Verdict | None], None] = lambda _: None,
+    ) -> None:
+        """``view`` of a node with these partitions; ``eased``: less is withheld than before.
+
+        ``told`` what the node's signals say, each time.
+        """
+        self._signals = dict(signals)
+        self._every_s = settings.signal_ms / 1000
+        self._admission = admission
+        self._view = view
+        self._partitions = partitions
+        self._offload = offload
+        self._eased = eased
+        self._told = told
+        self._seldom = Seldom(lambda: asyncio.get_running_loop().time())
+        self._next = PartitionId(0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.failures: dict[str, int] = dict.fromkeys(signals, 0)
+        """How often each has raised."""
+        self.looks = 0
+
+    def start(self) -> None:
+        """Ask, and again when that is answered."""
+        if self._signals and not self._closed:
+            view = self._view(self._some())
+            self._offload.submit(lambda: ask(self._signals, view), self._answered)
+
+    def _some(self) -> Sequence[PartitionId]:
+        """The next partitions, from where the last look ended."""
+        everything = self._partitions()
+        if len(everything) <= PARTITIONS_LOOKED_AT:
+            return everything
+        some = list(islice((p for p in everything if p >= self._next), PARTITIONS_LOOKED_AT))
+        self._next = PartitionId(some[-1] + 1) if len(some) == PARTITIONS_LOOKED_AT else PartitionId(0)
+        return some
+
+    def _answered(self, said: Said | None, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
+        if said is None:
+            self._seldom.say(log.error, "signals_failed", error=repr(error))
+            return
+        self.looks += 1
+        for name, why in said.failed.items():
+            self.failures[name] += 1
+            self._seldom.say(log.warning, "signal_failed", signal=name, error=why)
+        eased = self._admission.judge(None, said.node)
+        for partition_id, verdict in said.partitions.items():
+            eased |= self._admission.judge(PartitionId(partition_id), verdict)
+        if eased:
+            self._eased()
+        self._told(said.node)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,1 @@
+"""How far everything is, here and elsewhere, and who waits for it."""

@@ -1,0 +1,173 @@
+"""What barriers are made of: what somebody wants, who waits for it, how many may. Sans-io."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from dispatcher.barriers.watermarks import to_row
+from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError, QuotaExceeded
+from logboom.settings import BarrierSettings
+from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
+
+RETRY_AFTER_S: Final = 0.1
+
+
+class Want(NamedTuple):
+    """A condition: ``need`` of the partitions are at their target. Equal ones are waited for together."""
+
+    targets: tuple[tuple[PartitionId, GlobalLogIndex], ...]
+    level: Level = Level.APPLIED
+    reach: Scope = Scope.NODE
+    """Whose frontier counts: this node's, that of a majority of voters, or that of all members."""
+    need: int = -1
+    """How many partitions have to be there; -1: all."""
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """As asked for."""
+        return tuple(partition_id for partition_id, _ in self.targets)
+
+    @property
+    def target(self) -> int:
+        """The highest."""
+        return max((target for _, target in self.targets), default=0)
+
+    @property
+    def needed(self) -> int:
+        """How many partitions have to be there."""
+        return len(self.targets) if self.need < 0 else self.need
+
+
+class Reached(NamedTuple):
+    """Where this node's partitions stood when it was reached, and how far each was in the scope asked for."""
+
+    marks: list[Watermark]
+    frontiers: list[tuple[PartitionId, int]]
+
+
+Done = Callable[[Reached | LogboomError], None]
+
+
+@dataclass(slots=True, eq=False)
+class Goal:
+    """A want that is not reached yet, and all who wait for it. Over as soon as nobody does."""
+
+    want: Want
+    targets: dict[PartitionId, GlobalLogIndex]
+    behind: set[PartitionId] = field(default_factory=set)
+    gone: set[PartitionId] = field(default_factory=set)
+    """Partitions that were destroyed meanwhile."""
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits for it any more."""
+        return not self.waiters
+
+    @property
+    def met(self) -> bool:
+        """As many partitions as are needed are there."""
+        return len(self.targets) - len(self.behind) - len(self.gone) >= self.want.needed
+
+    def possible_without(self, lost: int) -> bool:
+        """It can be met although ``lost`` of those behind never get there."""
+        return len(self.targets) - len(self.gone) - lost >= self.want.needed
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One barrier that is not reached yet."""
+
+    client: Hashable
+    principal: Hashable
+    goal: Goal
+    deadline: float
+    wait_blocked: bool
+    leading: bool
+    """To be told as soon as this node no longer leads."""
+    done: Done | None
+
+    @property
+    def behind(self) -> set[PartitionId]:
+        """Partitions that are not there yet."""
+        return self.goal.behind
+
+
+class Quotas:
+    """Who waits how often: per connection, per principal, over all; some places are kept for the node itself."""
+
+    def __init__(self, settings: BarrierSettings) -> None:
+        self._settings = settings
+        self._clients: dict[Hashable, dict[Waiter, None]] = {}
+        self._principals: dict[Hashable, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, client: Hashable) -> list[Waiter]:
+        """All of a client's."""
+        return list(self._clients.get(client, ()))
+
+    def check(self, client: Hashable, principal: Hashable, *, own: bool) -> None:
+        """One more may wait. Raises QuotaExceeded."""
+        limits = self._settings
+        if not own:
+            _check("this connection", len(self._clients.get(client, ())), limits.waiters_per_client)
+            who = "this connection" if principal is client else f"{principal}"
+            _check(who, self._principals.get(principal, 0), limits.waiters_per_principal)
+        _check("this node", self._count, limits.waiters_max - (0 if own else limits.waiters_reserved))
+
+    def add(self, waiter: Waiter) -> None:
+        """It waits."""
+        self._count += 1
+        self._clients.setdefault(waiter.client, {})[waiter] = None
+        self._principals[waiter.principal] = self._principals.get(waiter.principal, 0) + 1
+
+    def remove(self, waiter: Waiter) -> None:
+        """It does no longer."""
+        mine = self._clients[waiter.client]
+        self._count -= 1
+        del mine[waiter]
+        if not mine:
+            del self._clients[waiter.client]
+        self._principals[waiter.principal] -= 1
+        if not self._principals[waiter.principal]:
+            del self._principals[waiter.principal]
+
+
+def _check(who: str, used: int, limit: int) -> None:
+    if used >= limit:
+        raise QuotaExceeded(
+            f"{used} barriers of {who} are waiting, and no more may", limit=limit, used=used, retry_after=RETRY_AFTER_S
+        )
+
+
+def timed_out(want: Want, behind: Sequence[PartitionId], reached: Reached) -> BarrierTimeout:
+    """Time ran out."""
+    return BarrierTimeout(
+        f"the barrier at {want.target} was not reached in time; partitions behind: {list(behind)}",
+        target=want.target,
+        behind=list(behind),
+        **_fields(reached),
+    )
+
+
+def blocked(want: Want, stuck: dict[PartitionId, str], reached: Reached) -> BarrierBlocked:
+    """It cannot be reached while these are as they are."""
+    states = ", ".join(f"partition {p} is {state}" for p, state in stuck.items())
+    return BarrierBlocked(
+        f"{states}: the barrier at {want.target} cannot be reached",
+        blocked=[[p, state] for p, state in stuck.items()],
+        target=want.target,
+        **_fields(reached),
+    )
+
+
+def _fields(reached: Reached) -> dict[str, Any]:
+    return {
+        "watermarks": [to_row(mark) for mark in reached.marks],
+        "frontiers": [list(row) for row in reached.frontiers],
+    }

@@ -1,0 +1,439 @@
+"""What the client service may ask of a node, beside submitting: reads, waits, steering, status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any, Final
+
+from dispatcher.admission.pressure import Pressure
+from dispatcher.admission.signals import Signals
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.exchange import EXCHANGED, Exchange
+from dispatcher.barriers.goals import Reached, Want
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.freshness import INDICES, Freshness
+from dispatcher.pipeline.leadership import Leadership
+from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.read_budget import ReadBudget
+from dispatcher.reading.scans import Scans
+from dispatcher.reading.views import Views
+from dispatcher.upkeep.scrubbing import Scrubbing
+from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
+from logboom.signals import NodeView, PartitionView
+from logboom.state_machine import Machine
+from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
+from logboom.wire import Frame, Kind
+from partitions.log.log import PartitionLog
+from ports.offload import Offload
+from raftlog.entries.configuration import Configuration, Role
+
+LOST_SHOWN_MAX: Final = 16
+VOIDS_SHOWN_MAX: Final = 16
+
+
+class Backend(Pipeline):
+    """A node's pipeline with the view that its clients have of it."""
+
+    scrubbing: Scrubbing
+    signals: Signals
+    """Both set by whoever made it, before it is started."""
+
+    def __init__(self, *, node_id: NodeId, barriers: Barriers, watermarks: Watermarks, **parts: Any) -> None:
+        self.exchange = Exchange(
+            node_id=node_id,
+            barriers=barriers,
+            watermarks=watermarks,
+            links=lambda: self.raft.links,
+            may_show=lambda partition_id: self.recovered([partition_id]),
+            hurry=lambda partition_id: self.hurry([partition_id]),
+        )
+        self.pressure = Pressure(
+            node_id=node_id,
+            links=lambda: self.raft.links,
+            admission=parts["admission"],
+            eased=self._eased,
+        )
+        self.freshness = Freshness(self)
+        self.leadership = Leadership()
+        """Who leads, and how often that changed."""
+        super().__init__(node_id=node_id, barriers=barriers, watermarks=watermarks, **parts)
+
+    @cached_property
+    def read_budget(self) -> ReadBudget:
+        """What all streams of records share."""
+        reads = self.settings.reads
+        return ReadBudget(bytes_max=reads.memory_bytes, segments_max=reads.segments_max)
+
+    @cached_property
+    def at_hand(self) -> AtHand:
+        """A few keys at a time."""
+        return AtHand(self.clock, enabled=self.settings.apply.inline_bytes > 0)
+
+    @cached_property
+    def scans(self) -> Scans:
+        """Scans over the state of one partition."""
+        return Scans(self, scans_max=self.settings.reads.scans_max)
+
+    @cached_property
+    def views(self) -> Views:
+        """Scans over the state of several partitions at one index."""
+        return Views(self, views_max=self.settings.reads.views_max)
+
+    @cached_property
+    def _applied_callbacks(self) -> dict[PartitionId, list[Callable[..., None]]]:
+        return {}
+
+    def _eased(self) -> None:
+        self.submitting.eased()
+
+    async def start(self, peer_address: str) -> None:
+        """See Pipeline."""
+        await super().start(peer_address)
+        self.scrubbing.start()
+        self.signals.start()
+
+    async def close(self) -> None:
+        """See Pipeline."""
+        self.signals.close()
+        await self.scrubbing.close()
+        self.exchange.close()
+        await self.freshness.close()
+        await super().close()
+
+    # -- what other nodes have to do with it
+
+    def members_changed(self, members: Configuration) -> None:
+        """See RaftEvents."""
+        super().members_changed(members)
+        self.exchange.members_changed(members)
+        self.pressure.members_changed(members)
+
+    def leads(self, term: int) -> None:
+        """See RaftEvents."""
+        super().leads(term)
+        self.barriers.leads = True
+        self.pressure.leads()
+
+    def lost_leadership(self) -> None:
+        """See RaftEvents."""
+        super().lost_leadership()
+        self.barriers.lost_leadership(lambda: NotLeader("this node no longer leads", leader=self.leader_address()))
+        self.pressure.lost_leadership()
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        """See RaftEvents."""
+        if frame.kind in EXCHANGED:
+            self.exchange.on_frame(peer, frame)
+        elif frame.kind in INDICES:
+            self.freshness.on_frame(peer, frame)
+        else:
+            if frame.kind is Kind.PROGRESS:
+                self.pressure.heard(peer, frame.header)
+            super().peer_frame(peer, frame)
+
+    def peer_up(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        super().peer_up(peer)
+        self.exchange.peer_up(peer)
+        self.pressure.peer_up(peer)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        super().peer_down(peer)
+        self.exchange.peer_down(peer)
+        self.pressure.peer_down(peer)
+        self.freshness.peer_down(peer)
+
+    def _expire(self) -> None:
+        super()._expire()
+        self.exchange.tick()
+        self.pressure.tell()
+        self._relieve()
+        self.leadership.notice(self.raft.engine)
+
+    def _relieve(self) -> None:
+        """What this node's own signals withhold it withholds from all as long as it leads."""
+        to, own = self.pressure.better(), self.pressure.own
+        if to is not None and own is not None:
+            self.lagging.relieve(to, f"{own.signal} withholds everything here, and not elsewhere")
+
+    # -- what clients ask
+
+    def partition_ids(self) -> Sequence[PartitionId]:
+        """All that are served here, ascending."""
+        return sorted(self.workers)
+
+    def missing(self, partition_id: int) -> LogboomError:
+        """Why there is no such partition here."""
+        return self.partitioning.missing(partition_id)
+
+    def key_partitions(self) -> int:
+        """Keys are routed over those from 0 to this, exclusive: as many as the cluster began with."""
+        return self.parent.lifecycle.begins_with(self.cluster.partitions)
+
+    def partition_rows(self) -> list[list[object]]:
+        """Id, state machine and mode of each, for clients; and what it is for, if it is not for users."""
+        lifecycle = self.parent.lifecycle
+        kinds = {p: self.partitioning.kind(p) for p in lifecycle.ids(self.cluster.partitions)}
+        cursors = lifecycle.with_token(CURSORS_TOKEN)
+        return [
+            [p, kind.state_machine, str(kind.mode), *([CURSORS] if p == cursors else [])] for p, kind in kinds.items()
+        ]
+
+    def leader_address(self) -> str | None:
+        """Where clients reach the leader, if there is one."""
+        leader = self.raft.engine.leader
+        return None if leader is None else self.address_of(leader)
+
+    def client_addresses(self) -> dict[str, str]:
+        """Of all members, for clients; of those in the settings while this node does not know of any."""
+        known = {str(seat.node): seat.client_address for seat in self.members.seats}
+        return known or {m.id: m.client_address for m in self.cluster.members}
+
+    def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool:
+        """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
+        return self.recovery.over if partitions is None else self.recovery.of(partitions)
+
+    def global_commit_index(self) -> GlobalLogIndex:
+        """Highest ``global_log_index`` that this node knows to be committed."""
+        return self.parent.global_index
+
+    async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex:
+        """A global index that covers everything committed before this call (a quorum has said so)."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[GlobalLogIndex] = loop.create_future()
+
+        def done(error: LogboomError | None) -> None:
+            if answer.done():
+                return
+            if isinstance(error, NotLeader):
+                error = NotLeader(error.message, leader=self.leader_address())
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(self.parent.global_index)
+
+        self.raft.read_index(done, lone=lone)
+        timer = loop.call_later(
+            max(0.0, deadline - self.clock.monotonic()),
+            lambda: done(Unavailable("no quorum confirmed the leader in time")),
+        )
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
+        """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
+        self.look()
+        if partition_id not in self.workers:
+            raise self.missing(partition_id)
+        self.lagging.check(partition_id)
+        if self.watermarks.of(partition_id).applied_global_index >= global_index:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Reached | LogboomError) -> None:
+            if reached.done():
+                return
+            if isinstance(answer, LogboomError):
+                reached.set_exception(
+                    answer
+                    if isinstance(answer, NoSuchPartition)
+                    else Unavailable(f"partition {partition_id} is not applied up to {global_index} here: {answer}")
+                )
+            else:
+                reached.set_result(None)
+
+        waiter = self.barriers.add(
+            Want(((partition_id, global_index),)),
+            client=self,
+            deadline=deadline,
+            now=self.clock.monotonic(),
+            done=done,
+            own=True,
+        )
+        self.hurry([partition_id])
+        try:
+            await reached
+        finally:
+            if waiter is not None:
+                self.barriers.cancel(waiter)
+
+    def hurry(self, partitions: Iterable[PartitionId]) -> None:
+        """Somebody waits for these to be applied."""
+        for partition_id in partitions:
+            if partition_id in self.workers:
+                self.workers[partition_id].hurry()
+
+    def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]:
+        """A partition's machine, for reads off the loop within the block.
+
+        Raises what ``missing`` says, and CorruptData if its state is damaged.
+        """
+        self.rebuilding.check(partition_id)
+        self.lagging.check(partition_id)
+        return self.partitioning.using(partition_id)
+
+    def threads_of(self, partition_id: PartitionId) -> Offload:
+        """For what is asked of its machine."""
+        worker = self.workers.get(partition_id)
+        return self.offload if worker is None else worker.offload
+
+    def is_lost(self, digest: bytes) -> bool:
+        """This committed batch is damaged here, and every other node has said that it does not have it."""
+        return digest in self.raft.repair.hopeless
+
+    def log(self, partition_id: PartitionId) -> PartitionLog:
+        """For reads of records, off the loop."""
+        return self.logs[partition_id]
+
+    def pause(self, partition_id: PartitionId) -> str:
+        """Stop applying here; returns the state."""
+        return self._steer(partition_id, self.workers[partition_id].pause)
+
+    def resume(self, partition_id: PartitionId) -> str:
+        """Go on applying here. Raises CorruptData if there is no state to go on with."""
+        if self.workers[partition_id].useless:
+            self.rebuilding.check(partition_id)
+        return self._steer(partition_id, self.workers[partition_id].resume)
+
+    def freeze(self, partition_id: PartitionId, reason: str = "") -> str:
+        """Admit no writes here, and say why."""
+        return self._steer(partition_id, lambda: self.admission.freeze(partition_id, reason))
+
+    def thaw(self, partition_id: PartitionId) -> str:
+        """Admit writes again."""
+        return self._steer(partition_id, lambda: self.admission.thaw(partition_id))
+
+    def view(self, partitions: Sequence[PartitionId]) -> NodeView:
+        """What admission signals are shown."""
+        now, node = self.clock.monotonic(), self.admission.gate()
+        return NodeView(
+            node=self.node_id,
+            data_dir=self.settings.node.data_dir,
+            leads=self.raft.admits,
+            operations=node.operations,
+            nbytes=node.nbytes,
+            batches=node.batches,
+            age_s=node.age(now),
+            waiting=len(self.submitting.waiting),
+            partitions={p: self._partition_view(p, now) for p in partitions},
+        )
+
+    def _partition_view(self, partition_id: PartitionId, now: float) -> PartitionView:
+        gate, worker, store = self.admission.gate(partition_id), self.workers[partition_id], self.logs[partition_id]
+        lag_records = max(0, store.committed_index - worker.applied_index)
+        return PartitionView(
+            partition_id=partition_id,
+            state=worker.state,
+            operations=gate.operations,
+            nbytes=gate.nbytes,
+            batches=gate.batches,
+            age_s=gate.age(now),
+            lag_records=lag_records,
+            lag_global=max(0, self.parent.global_index - worker.applied_global_index) if lag_records else 0,
+        )
+
+    def _steer(self, partition_id: PartitionId, act: Callable[[], object]) -> str:
+        act()
+        self._publish(partition_id)
+        return self.watermarks.of(partition_id).state
+
+    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
+        """Call back whenever the partition's committed, durable prefix may have grown; with an error once it is gone.
+
+        Returns the way to stop it.
+        """
+        callbacks = self._commit_callbacks.setdefault(partition_id, [])
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback) if callback in callbacks else None
+
+    def subscribe_ordered(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever the commit index may have moved, whatever moved it. Returns the way to stop it."""
+        self._ordered_callbacks[callback] = None
+        return lambda: self._ordered_callbacks.pop(callback, None)
+
+    def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
+        """The same for what is applied."""
+        if not self._applied_callbacks:
+            self.watermarks.listen(self._applied_moved)
+        callbacks = self._applied_callbacks.setdefault(partition_id, [])
+        callbacks.append(callback)
+        gone = self.subscribe_commits(partition_id, callback)  # which is told when the partition is destroyed
+
+        def end() -> None:
+            gone()
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+        return end
+
+    def _applied_moved(self, mark: Watermark) -> None:
+        for callback in list(self._applied_callbacks.get(mark.partition_id, ())):
+            callback()
+
+    def applied_index(self, partition_id: PartitionId) -> int:
+        """Of the last record whose effects show here."""
+        return self.watermarks.of(partition_id).applied_index
+
+    def safe_horizon(self, partitions: Iterable[PartitionId], level: Level) -> GlobalLogIndex:
+        """Nothing more can come of these partitions with this global index or a lower one: all is here, and durable.
+
+        With level ``applied`` its effects show, too.
+        """
+        horizon = self.parent.global_index
+        for partition_id in partitions:
+            waits = self.logs[partition_id].undurable_from
+            if waits is not None:
+                horizon = min(horizon, GlobalLogIndex(waits - 1))
+            if level is Level.APPLIED:
+                horizon = min(horizon, self.watermarks.of(partition_id).applied_global_index)
+        return horizon
+
+    @property
+    def lineage(self) -> str | None:
+        """Which history of the cluster this node is of; None: it joins, and has met nobody yet."""
+        return self.raft.links.identity.lineage
+
+    def role(self) -> str:
+        """``leader``, ``candidate``, ``follower``, or what this node is instead of a voter."""
+        engine, standing = self.raft.engine, self.raft.members.roster.standing
+        if engine.is_leader or engine.is_candidate:
+            return "leader" if engine.is_leader else "candidate"
+        return "follower" if standing == Role.VOTER else str(standing)
+
+    def status(self) -> dict[str, Any]:
+        """Header fields of a STATUS_REPLY that this module knows."""
+        engine = self.raft.engine
+        leader = engine.leader
+        return {
+            "node": self.node_id,
+            "cluster": self.cluster.id,
+            "lineage": self.lineage,
+            "role": self.role(),
+            "term": engine.term,
+            "leader": leader,
+            "leader_address": self.leader_address(),
+            "admits": self.raft.admits,
+            "commit_index": self.parent.global_index,
+            "raft_index": engine.commit_index,
+            "recovered": self.recovery.over,
+            "scrub": self.scrubbing.status(),
+            "lag": self.lagging.status(),
+            "lost": self.voiding.rows(LOST_SHOWN_MAX),
+            "voids": [self.parent.voids.count, [list(each) for each in self.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
+            "members": [
+                [
+                    seat.node,
+                    seat.client_address,
+                    seat.node == self.node_id or self.raft.links.connected(seat.node),
+                    str(seat.role),
+                ]
+                for seat in self.members.seats
+            ],
+        }

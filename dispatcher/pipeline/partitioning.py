@@ -1,0 +1,381 @@
+"""Partitions that come and go while the node runs (docs/decisions/0017-partition-lifecycle.md).
+
+The leader proposes; every node does what is handed up, in the parent log's order. A created partition is opened
+off the loop: its first batch cannot be handed up before, since none is taken for held until then. A destroyed
+one ends at once for everybody who waits; its log stays, for followers that have not come so far, until the
+journal begins behind the destruction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from dispatcher.pipeline.rooms import Opened, Rooms
+from logboom.errors import (
+    ConfigError,
+    InvalidRequest,
+    LogboomError,
+    NoSuchPartition,
+    NotLeader,
+    PartitionDestroyed,
+    PartitionFrozen,
+    Unavailable,
+    UnknownOutcome,
+)
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from partitions.machines import discard
+from ports.invariant import InvariantViolated
+from ports.timers import wait
+from raftlog.entries.entry import unpack_control
+from raftlog.entries.lifecycle import CREATE, Change, Kind, Lifecycle, kind_of
+
+if TYPE_CHECKING:
+    from dispatcher.pipeline.pipeline import Pipeline
+
+log = structlog.get_logger(__name__)
+
+WAITERS_MAX: Final = 1024
+POLL_S: Final = 0.01
+
+Done = Callable[[PartitionId | LogboomError], None]
+
+
+class Partitioning:
+    """One node's."""
+
+    def __init__(self, pipeline: Pipeline, rooms: Rooms) -> None:
+        self._pipeline = pipeline
+        self._rooms = rooms
+        self._begun = pipeline.cluster.partitions
+        self._opening: set[PartitionId] = set()
+        self._opening_log: dict[PartitionId, Kind | None] = {}
+        """Its log alone, for a snapshot; with what it is, if it is created meanwhile."""
+        self._proposed: dict[PartitionId, Change] = {}
+        """By this leader, and not handed up yet: what is created, and what is destroyed."""
+        self._ahead: Lifecycle | None = None
+        """As of behind all of them; None: to be worked out."""
+        self._waiting: dict[PartitionId, list[Done]] = {}
+        """Until it is open, or gone."""
+        self._trials = 0
+        """Under way: each has somebody who waits for it."""
+        self._uses: Counter[PartitionId] = Counter()
+        self._closing: dict[PartitionId, asyncio.Task[None]] = {}
+        self._closed = False
+
+    # -- what there is
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """As far as it is handed up here."""
+        return self._pipeline.parent.lifecycle
+
+    def is_gone(self, partition_id: PartitionId) -> bool:
+        """It was there, and is destroyed."""
+        return self.lifecycle.is_gone(partition_id)
+
+    def kind(self, partition_id: PartitionId) -> Kind:
+        """Of a partition that lives."""
+        return kind_of(self._pipeline.cluster, self.lifecycle, partition_id)
+
+    def missing(self, partition_id: int) -> LogboomError:
+        """Why this node does not serve it."""
+        if self.lifecycle.is_gone(partition_id):
+            return destroyed(partition_id)
+        if self.lifecycle.lives(PartitionId(partition_id), self._begun):
+            return Unavailable(f"partition {partition_id} is being opened; try again", retry_after=0.02)
+        count = len(self._pipeline.workers)
+        return NoSuchPartition(
+            f"partition {partition_id} does not exist; there are {count}",
+            partition_id=PartitionId(partition_id),
+            partitions=count,
+        )
+
+    def check_writable(self, partition_id: PartitionId) -> None:
+        """Leader only. Raises what ``missing`` says, or PartitionFrozen for one that is about to be destroyed."""
+        if partition_id not in self._pipeline.workers:
+            raise self.missing(partition_id)
+        if partition_id in self._proposed:
+            raise PartitionFrozen(f"partition {partition_id} is being destroyed", partition_id=partition_id)
+
+    @contextmanager
+    def using(self, partition_id: PartitionId) -> Iterator[Machine]:
+        """Its machine, which is not closed before the block ends. Raises what ``missing`` says."""
+        machine = self._rooms.machines.get(partition_id)
+        if machine is None:
+            raise self.missing(partition_id)
+        self._uses[partition_id] += 1
+        try:
+            yield machine
+        finally:
+            self._uses[partition_id] -= 1
+
+    # -- asking (leader only)
+
+    def create(self, kind: Kind, token: bytes, done: Done) -> None:
+        """``done`` gets the id once it can be written to. With a token that was used: the id of then.
+
+        Raises NotLeader, InvalidRequest or Unavailable.
+        """
+        self._check_leads()
+        self._rooms.check(kind.state_machine)
+        asked = [p for p, change in self._proposed.items() if change.token == token]
+        known = self.lifecycle.with_token(token) if not asked else asked[0]
+        if known is None:
+            created = [p for p, change in self._proposed.items() if change.kind is not None]
+            known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
+            trial = self._rooms.trial(kind.state_machine)
+            if trial is not None:
+                # Where it is handed up nobody can refuse it any more: it would be damaged on every node.
+                self._trials += 1
+                threads = self._rooms.offload(kind.state_machine)
+                threads.submit(partial(trial, known), partial(self._tried, kind, token, done))
+                return
+            self._propose(Change(known, self._begun, kind, token))
+        elif known in self._pipeline.workers:
+            done(known)
+            return
+        self._waiting.setdefault(known, []).append(done)
+
+    def _tried(self, kind: Kind, token: bytes, done: Done, _: None, error: BaseException | None) -> None:
+        self._trials -= 1
+        if error is not None:
+            done(error if isinstance(error, LogboomError) else InvalidRequest(f"it cannot be opened: {error!r}"))
+            return
+        try:
+            self.create(kind, token, done)
+        except LogboomError as refused:
+            done(refused)
+
+    def destroy(self, partition_id: PartitionId, done: Done) -> None:
+        """``done`` gets the id once it is gone. One that is gone already is no error.
+
+        Raises NotLeader, NoSuchPartition, InvalidRequest (the last one) or Unavailable.
+        """
+        self._check_leads()
+        if self.lifecycle.is_gone(partition_id):
+            done(partition_id)
+            return
+        proposed = self._proposed.get(partition_id)
+        if proposed is None or proposed.kind is not None:  # what is only about to be created is not there yet
+            if partition_id not in self._pipeline.workers:
+                raise self.missing(partition_id)
+            left = [p for p in self.lifecycle.ids(self._begun) if p not in self._proposed]
+            if left == [partition_id]:
+                raise InvalidRequest(f"partition {partition_id} is the last one")
+            self._propose(Change(partition_id, self._begun))
+            self._pipeline.submitting.proposed_end(partition_id)
+        self._waiting.setdefault(partition_id, []).append(done)
+
+    def _check_leads(self) -> None:
+        if not self._pipeline.raft.admits:
+            raise NotLeader("this node does not lead", leader=None)
+        if self._trials + sum(map(len, self._waiting.values())) >= WAITERS_MAX:
+            raise Unavailable("many wait for partitions already; try again", retry_after=1.0)
+
+    def _propose(self, change: Change) -> None:
+        lifecycle = self._ahead
+        if lifecycle is None:
+            lifecycle = self.lifecycle
+            for earlier in self._proposed.values():
+                lifecycle = lifecycle.after(earlier)
+        refused = lifecycle.refuses(change)
+        if refused:
+            raise InvalidRequest(refused)
+        self._pipeline.raft.propose_control(change.fields())
+        self._proposed[change.partition_id] = change
+        self._ahead = lifecycle.after(change)
+
+    def lost_leadership(self) -> None:
+        """What was proposed may be handed up, or not."""
+        self._proposed.clear()
+        self._ahead = None
+        for partition_id in list(self._waiting):
+            self._answer(partition_id, UnknownOutcome("leadership was lost before it was committed; ask again"))
+
+    def _answer(self, partition_id: PartitionId, answer: PartitionId | LogboomError) -> None:
+        for done in self._waiting.pop(partition_id, ()):
+            done(answer)
+
+    # -- handed up (every node)
+
+    def handed_up(self, fields: Mapping[str, Any]) -> None:
+        """A control entry of ``raftlog.entries.lifecycle``. Raises CorruptData."""
+        change = Change.parse(fields)
+        partition_id = change.partition_id
+        proposed = self._proposed.pop(partition_id, None)
+        refused = self._pipeline.parent.change(change)
+        if refused or proposed != change:
+            self._ahead = None
+        if refused:
+            log.warning("partition_change_refused", partition=partition_id, reason=refused)
+            self._answer(partition_id, InvalidRequest(refused))
+            return
+        if self.lifecycle.begun != self._begun:
+            self._pipeline.raft.fatal(wrong_begin(self.lifecycle.begun, self._begun))
+            return
+        if change.kind is not None:
+            self._pipeline.recovery.add(partition_id)  # now: it may take longer to open than the rest to recover
+        if change.kind is None:
+            self._end(partition_id)
+        elif partition_id in self._pipeline.workers:
+            self._answer(partition_id, partition_id)  # opened at the start, since the journal has batches of it
+        else:
+            log.info("partition_created", partition=partition_id, **change.kind._asdict())
+            self._open(partition_id, change.kind)
+
+    def foretold(self, partitions: Iterable[PartitionId], through: int) -> None:
+        """The journal, as the leader's up to ``through``, goes on with batches of these.
+
+        So their creation, if it is in there, is committed, although nobody may be able to say so before this node
+        has taken the batches: a new leader commits nothing until its own entry, behind them, is on a majority.
+        """
+        raft = self._pipeline.raft
+        for partition_id in partitions:
+            if partition_id in self._rooms.logs or partition_id in self._opening or self.is_gone(partition_id):
+                continue
+            for command, index, _ in raft.journal.after(raft.engine.applied_index):
+                fields = unpack_control(command) if index <= through else None
+                change = Change.parse(fields) if fields is not None and fields.get("do") == CREATE else None
+                if change is not None and change.kind is not None and change.partition_id == partition_id:
+                    self._open(partition_id, change.kind)
+
+    def _open(self, partition_id: PartitionId, kind: Kind) -> None:
+        if partition_id in self._opening:
+            return
+        if partition_id in self._opening_log:
+            self._opening_log[partition_id] = kind  # in this log, once it is open: there are no two of it
+            return
+        self._opening.add(partition_id)
+        job = partial(self._rooms.open, partition_id, kind)
+        self._rooms.offload(kind.state_machine).submit(job, partial(self._opened, partition_id))
+
+    def _opened(self, partition_id: PartitionId, opened: Opened | None, error: BaseException | None) -> None:
+        self._opening.discard(partition_id)
+        if opened is None:
+            self._pipeline.raft.fatal(error or RuntimeError("opening a partition failed"))
+            return
+        self._rooms.logs[partition_id] = opened.log
+        self._rooms.machines[partition_id] = opened.machine
+        if self._closed:
+            return
+        self._pipeline.opened(partition_id)
+        if opened.lacks is not None:
+            self._pipeline.rebuilding.lacking(partition_id, opened.lacks)
+            self._pipeline.look_again(partition_id)
+        if self.lifecycle.is_gone(partition_id):
+            self._end(partition_id)
+        else:
+            self._answer(partition_id, partition_id)
+
+    def _end(self, partition_id: PartitionId) -> None:
+        log.info("partition_destroyed", partition=partition_id)
+        worker = self._pipeline.workers.get(partition_id)
+        if worker is not None:
+            self._pipeline.ended(partition_id)
+            self._rooms.ending[partition_id] = self._rooms.machines.pop(partition_id)
+            self._closing[partition_id] = asyncio.get_running_loop().create_task(self._close(partition_id, worker))
+        self._answer(partition_id, partition_id)
+
+    async def _close(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
+        taking = self._pipeline.snapshots.taking
+        await worker.close()
+        while self._uses[partition_id] or taking.holds(partition_id):
+            await wait(POLL_S)
+        del self._uses[partition_id], self._closing[partition_id]
+        try:
+            await worker.offload.run(partial(discard, self._rooms.ending[partition_id]))
+        except (OSError, InvariantViolated) as error:
+            self._pipeline.raft.fatal(error)
+            return
+        except Exception as error:  # a user's machine: it would end all nodes, one as the other
+            log.exception("not_closed", partition=partition_id, error=repr(error))
+        del self._rooms.ending[partition_id]
+
+    # -- logs that others need
+
+    async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+        """Of a partition that a snapshot has, and this node perhaps not yet."""
+        while partition_id in self._opening or partition_id in self._opening_log:
+            await wait(POLL_S)
+        if partition_id not in self._rooms.logs:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._opening_log[partition_id] = None
+            # What an earlier process has left there is read, written again and synced.
+            job = partial(self._rooms.open_log, partition_id, kind)
+            self._pipeline.offload.submit(job, partial(self._log_opened, partition_id, ended))
+            await ended
+        return self._rooms.logs[partition_id]
+
+    def _log_opened(
+        self,
+        partition_id: PartitionId,
+        ended: asyncio.Future[None],
+        store: PartitionLog | None,
+        error: BaseException | None,
+    ) -> None:
+        created = self._opening_log.pop(partition_id)
+        if store is not None:
+            self._rooms.logs[partition_id] = store
+        if created is not None and not self._closed:
+            self._open(partition_id, created)
+        if ended.done():
+            return  # nobody waits any more
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    async def forget(self, base: Lifecycle) -> None:
+        """The journal begins there: what was destroyed by then nobody asks for any more. An OSError is final."""
+        for partition_id in [p for p in self._rooms.logs if base.is_gone(p)]:
+            if partition_id in self._rooms.ending or partition_id in self._opening:
+                continue  # somebody still reads; the next compaction, or the next start, removes it
+            store = self._rooms.logs.pop(partition_id)
+            await self._written(store)
+            await self._pipeline.offload.run(store.close)
+            await self._pipeline.offload.run(partial(self._rooms.remove, partition_id))
+            log.info("partition_removed", partition=partition_id)
+
+    async def _written(self, store: PartitionLog) -> None:
+        """Nothing will be written to it any more, nor is."""
+        raft, ended = self._pipeline.raft, asyncio.get_running_loop().create_future()
+        raft.group.forget(store)
+        raft.group.hold(lambda: None if ended.done() else ended.set_result(None))  # behind the group under way
+        raft.poke()
+        await ended
+
+    async def close(self) -> None:
+        """What is open stays open, for whoever closes the files."""
+        self._closed = True
+        self.lost_leadership()
+        tasks = list(self._closing.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def destroyed(partition_id: int, *, outcome: str = "not_applied") -> PartitionDestroyed:
+    """The error."""
+    text = f"partition {partition_id} was destroyed"
+    if outcome == "applied":
+        return PartitionDestroyed(f"{text} after this was ordered", partition_id=partition_id, outcome="applied")
+    return PartitionDestroyed(text, partition_id=partition_id)
+
+
+def wrong_begin(begun: int, settings: int) -> ConfigError:
+    """The settings do not say what the cluster began with."""
+    return ConfigError(
+        f"cluster.partitions: {settings}, and the cluster began with {begun} and has created or destroyed "
+        f"partitions since: set it to {begun}, and use `logboom partitions create` for more",
+        path="cluster.partitions",
+    )

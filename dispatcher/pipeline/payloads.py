@@ -1,0 +1,140 @@
+"""The partition logs, as the parent log sees them (raftlog.links.payloads.Payloads)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+import structlog
+
+from logboom.errors import CorruptData, PartitionDestroyed
+from logboom.types import DurabilityMode, PartitionId
+from partitions.log.batch import parse_batch
+from partitions.log.log import ChainBroken, PartitionLog
+from partitions.log.reading import DamagedBatch
+from raftlog.entries.entry import Route
+from raftlog.links.lacks import Lack
+from raftlog.links.payloads import DamagedPayload
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionPayloads:
+    """``appended`` is told which log has queued writes. Partitions that are not here yet hold nothing."""
+
+    def __init__(
+        self,
+        logs: Mapping[PartitionId, PartitionLog],
+        appended: Callable[[PartitionLog], None],
+        gone: Callable[[PartitionId], bool] = lambda _: False,
+        applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
+        untouched: Callable[[PartitionId], bool] = lambda _: False,
+    ) -> None:
+        """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
+
+        ``untouched``: of one without a log nothing was ever written here. Looks at the disk.
+
+        ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet.
+        """
+        self._applied = applied
+        self._untouched = untouched
+        self._sealed: set[bytes] = set()
+        self._logs = logs
+        self._gone = gone
+        self._appended = appended
+        self.received = 0
+        self.chain_gaps = 0
+
+    def holds(self, route: Route) -> bool:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            return self._gone(route.partition_id)
+        return store.holds(route.last_index, route.digest)
+
+    def lack(self, route: Route) -> Lack:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            if self._gone(route.partition_id):
+                return Lack.COMPACTED
+            # One that will be opened may have it on the disk. Of one that nobody has told this node of it has nothing,
+            # and must say so: else all wait for it, which hears of it only when they go on.
+            return Lack.ABSENT if self._untouched(route.partition_id) else Lack.UNKNOWN
+        if route.last_index < store.first_available_index:
+            return Lack.COMPACTED
+        applied = self._applied(route.partition_id, route.last_index)
+        if applied is None:
+            return Lack.UNKNOWN
+        if applied:
+            return Lack.APPLIED
+        return Lack.DAMAGED if store.is_lost(route.last_index, route.digest) else Lack.ABSENT
+
+    def concede(self, route: Route) -> bool:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        return store is not None and store.concede(route.last_index, route.digest)
+
+    def is_hole(self, route: Route) -> bool:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        return store is not None and store.is_hole(route.last_index, route.digest)
+
+    def ended(self, route: Route) -> bool:
+        """See Payloads."""
+        return self._gone(route.partition_id)
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        """See Payloads."""
+        (self._sealed.add if on else self._sealed.discard)(digest)
+
+    def receive(self, raw: memoryview) -> Route | None:
+        """See Payloads."""
+        batch = parse_batch(raw)
+        header = batch.header
+        store = self._logs.get(header.partition_id)
+        if store is None or header.digest in self._sealed:
+            return None  # the gate asks again, until the partition is created here
+        try:
+            if not store.append(batch):
+                return None
+        except ChainBroken:
+            # Its predecessor was lost on the way; the gate will ask from there on.
+            self.chain_gaps += 1
+            return None
+        self.received += 1
+        self._appended(store)
+        return Route(header.partition_id, header.term, batch.last_index, batch.digest)
+
+    def size(self, route: Route) -> int:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        found = store.find(route.last_index, route.digest) if store is not None else None
+        return found.length if found is not None else 0
+
+    def read(self, route: Route) -> bytes:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        if store is None:
+            if self._gone(route.partition_id):
+                raise PartitionDestroyed(
+                    f"partition {route.partition_id} was destroyed", partition_id=route.partition_id
+                )
+            raise CorruptData(f"partition {route.partition_id} is not here")
+        try:
+            return store.read_batch(route.last_index, route.digest)
+        except DamagedBatch as error:
+            raise DamagedPayload(str(error), route) from error
+
+    def write_again(self, acknowledged: Iterable[Route], carried: AbstractSet[bytes]) -> None:
+        """See Payloads."""
+        ahead = [store for store in self._logs.values() if store.mode is DurabilityMode.WRITE_AHEAD]
+        found = {digest for store in ahead for digest in store.found_last()}
+        proven = {route.digest for route in acknowledged if route.digest in found} - carried
+        for store in self._logs.values():
+            store.write_again(lambda ref: ref.digest in proven)
+
+    def lose(self, route: Route) -> bool:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        return store is not None and store.lose(route.last_index, route.digest)

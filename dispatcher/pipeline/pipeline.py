@@ -1,0 +1,384 @@
+"""The whole write flow of one node, in order.
+
+admit → build batch → append (tentative) → payload to followers → propose → *commit* →
+bind batch to its global index → apply → release budget, move watermarks, wake waiters.
+
+Stages below return facts; only this module sees them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.waiting import Waiting
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.stability import Stability, parse_progress
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.forwarding import Forwarding
+from dispatcher.pipeline.lagging import Lagging
+from dispatcher.pipeline.partitioning import Partitioning
+from dispatcher.pipeline.payloads import PartitionPayloads
+from dispatcher.pipeline.pending import Done, Pending
+from dispatcher.pipeline.presence import Presence
+from dispatcher.pipeline.recovered import Recovered
+from dispatcher.pipeline.rooms import Rooms
+from dispatcher.pipeline.submitting import Submitting
+from dispatcher.pipeline.voiding import Voiding
+from dispatcher.requests.requests import SubmitRequest
+from dispatcher.requests.tracing import Tracer
+from dispatcher.upkeep.rebuilding import Rebuilding
+from dispatcher.upkeep.snapshots import CUT, FETCHED, SERVED, Snapshots
+from logboom.errors import CorruptData, LogboomError
+from logboom.settings import Settings
+from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
+from logboom.wire import Frame, Kind
+from partitions.apply.apply_core import AppliedBatch
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.core import RaftLog
+from raftlog.entries.configuration import MEMBERS, Configuration
+from raftlog.entries.entry import Route
+from raftlog.entries.lifecycle import CHANGES
+from raftlog.entries.parent_state import ParentState, Tail
+from raftlog.entries.voids import VOID
+
+log = structlog.get_logger(__name__)
+
+EXPIRE_S = 0.05
+SETTLE_LINGER_S = 0.001
+"""What nobody waits for is settled this much later, in one go."""
+
+
+class Pipeline(Presence):
+    """One node's dispatcher: the client service's backend, the parent log's audience."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        node_id: NodeId,
+        rooms: Rooms,
+        raft_of: Callable[[Pipeline], RaftLog],
+        offload: Offload,
+        clock: Clock,
+        watermarks: Watermarks,
+        barriers: Barriers,
+        admission: Admission,
+        parent: ParentState,
+        snapshots_of: Callable[[Pipeline], Snapshots],
+        rebuilding_of: Callable[[Pipeline], Rebuilding],
+    ) -> None:
+        """``parent`` is the parent log's state at its base; in ``rooms`` is open what begins there."""
+        self.settings = settings
+        self.cluster = settings.cluster
+        self.node_id = node_id
+        self.logs = rooms.logs
+        self.machines = rooms.machines
+        self._worker_of = rooms.worker
+        self.offload = offload
+        self.clock = clock
+        self.watermarks = watermarks
+        self.barriers = barriers
+        self.admission = admission
+        self.parent = parent
+        self.partitioning = Partitioning(self, rooms)
+        self.voiding = Voiding(self)
+        self.payloads = PartitionPayloads(
+            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched
+        )
+        self.lagging = Lagging(self)
+        self.pending = Pending(held=self.lagging.held)
+        self.submitting = Submitting(self, admission)
+        behind = [p for p, store in self.logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
+        self.stability = Stability(node_id=node_id, members=[], partitions=behind)
+        self.raft = raft_of(self)
+        self.forwarding = Forwarding(
+            links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
+        )
+        self.tracer: Tracer | None = None
+        self.workers: dict[PartitionId, ApplyWorker] = {}
+        for partition_id in self.logs:
+            self.workers[partition_id] = self.make_worker(partition_id)
+        self.snapshots = snapshots_of(self)
+        self.rebuilding = rebuilding_of(self)
+        self.repeated = 0  # requests that had been applied before
+        self.tails: dict[PartitionId, Tail] = {}
+        self.recovery = Recovered(self.logs)
+        self._touched: set[PartitionId] = set()
+        self._lagging: set[PartitionId] = set()
+        """Partitions with committed batches that are not synced here yet: write-behind ones."""
+        self._settle_due = False
+        self._settle_later: asyncio.TimerHandle | None = None
+        self._linger_due = False
+        self._commit_callbacks: dict[PartitionId, list[Callable[..., None]]] = {}
+        self._ordered_callbacks: dict[Callable[[], None], None] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self.members_changed(self.members)
+
+    def make_worker(self, partition_id: PartitionId) -> ApplyWorker:
+        """For the partition's machine, as it is now."""
+        return self._worker_of(partition_id, self._progress_of(partition_id))
+
+    # -- life
+
+    async def start(self, peer_address: str) -> None:
+        """Begin to talk to peers and to admit."""
+        for partition_id in self.workers:
+            self._publish(partition_id)
+        newest = self.snapshots.store.newest
+        if newest is not None:
+            self.snapshot_completed(newest)
+        self._touched.update(p for p, store in self.logs.items() if store.committed_index)  # below the journal's base
+        self._settle()
+        await self.raft.start(peer_address)
+        self._expire()
+        self.lagging.start()
+
+    async def close(self) -> None:
+        """Answer what is open, let applies under way finish, close the files."""
+        for timer in (self._expiry, self._settle_later):
+            if timer is not None:
+                timer.cancel()
+        self.lagging.close()
+        self.submitting.close()
+        self.pending.lost()
+        self.forwarding.close()
+        await self.snapshots.close()
+        await self.rebuilding.close()
+        await self.partitioning.close()
+        await self.raft.close()
+        for worker in self.workers.values():
+            await worker.close()
+
+    def _expire(self) -> None:
+        now = self.clock.monotonic()
+        self.pending.expire(now)
+        self.submitting.tick(now)
+        self.forwarding.expire(now)
+        self.snapshots.taking.tick()
+        self.rebuilding.tick(now, self._stuck())
+        self._tell_progress()  # a congested link was passed over
+        if not self.recovery.over:
+            self._settle()  # the first commit of a term may be an entry without routes
+        self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+
+    # -- submit
+
+    def submit(self, request: SubmitRequest, done: Done, owner: Hashable = None) -> Waiting | None:
+        """Admit and propose, or wait for admission, or answer at once with why not. ``done`` is called exactly once.
+
+        What waits is returned: ``submitting`` can give it up, or everything of its ``owner``.
+        """
+        try:
+            return self.submitting.submit(request, done, owner)
+        except LogboomError as error:
+            done(error)
+            return None
+
+    def lone_submit(self) -> None:
+        """All that was read has been submitted: with nothing else under way, waiting gathers nothing."""
+        if self.pending.uncommitted == 1:
+            self.raft.turn_now()
+
+    def appended(self, store: PartitionLog) -> None:
+        """To be synced."""
+        self.raft.group.dirty(store)
+        if store.mode is DurabilityMode.WRITE_BEHIND and not self._linger_due:
+            self._linger_due = True
+            asyncio.get_running_loop().call_later(self.settings.log.linger_ms / 1000, self._sync_behind)
+
+    def _sync_behind(self) -> None:
+        self._linger_due = False
+        unserved = sorted(self.logs.keys() - self.workers.keys())  # they are fetched, or others are fed from them
+        for partition_id in (*self.stability.partitions, *unserved):
+            if self.logs[partition_id].request_sync():
+                self.raft.group.dirty(self.logs[partition_id])
+        self.raft.poke()
+
+    # -- the parent log's events
+
+    def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
+        """See RaftEvents."""
+        global_index = self.parent.apply(raft_index, routes)
+        for route in routes:
+            self.logs[route.partition_id].commit(
+                last_index=route.last_index, digest=route.digest, global_index=global_index, term=Term(term)
+            )
+            if self.logs[route.partition_id].is_lost(route.last_index, route.digest):
+                self.voiding.hole_committed(route)
+            self.pending.committed(route.partition_id, route.last_index, global_index)
+            self._touched.add(route.partition_id)
+            global_index = GlobalLogIndex(global_index + 1)
+        self.submitting.committed()
+        if self._somebody_waits(routes):
+            self._settle_soon()
+        elif self._settle_later is None:
+            self._settle_later = asyncio.get_running_loop().call_later(SETTLE_LINGER_S, self._settle)
+
+    def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+        """See RaftEvents."""
+        self.parent.control(raft_index, term, fields)
+        if fields.get("do") == CUT["do"]:
+            self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
+        elif fields.get("do") in CHANGES:
+            self.partitioning.handed_up(fields)
+        elif fields.get("do") == VOID:
+            self.voiding.handed_up(raft_index, fields)
+        elif fields.get("do") != MEMBERS:
+            raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration that counts here."""
+        return self.raft.members.log.current
+
+    def address_of(self, node: NodeId) -> str | None:
+        """Where clients reach a member."""
+        seat = self.members.seat(node)
+        return None if seat is None else seat.client_address
+
+    def members_changed(self, members: Configuration) -> None:
+        """See RaftEvents."""
+        self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
+        if self._touched and self._expiry is not None:
+            self._settle_soon()
+
+    def look(self) -> None:
+        """Somebody is about to look at watermarks: bring them up to what is committed."""
+        if self._settle_later is not None:
+            self._settle()
+
+    def _somebody_waits(self, routes: Sequence[Route]) -> bool:
+        pending, callbacks = self.pending, self._commit_callbacks
+        return bool(len(self.barriers)) or any(
+            pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes
+        )
+
+    def leads(self, term: int) -> None:
+        """See RaftEvents."""
+        self.tails = self.parent.tails_after(self.raft.uncommitted_routes())
+        log.info("admitting", term=term, global_commit_index=self.parent.global_index)
+
+    def lost_leadership(self) -> None:
+        """See RaftEvents."""
+        self.submitting.lost_leadership()
+        self.pending.lost()
+        self.partitioning.lost_leadership()
+        self.voiding.lost_leadership()
+
+    def traced(self, route: Route, traceparent: object) -> None:
+        """See RaftEvents."""
+        if self.tracer is not None:
+            trace = self.tracer.begin("replica", traceparent, {"partition": route.partition_id})
+            if trace is not None:
+                self.raft.group.hold(lambda: trace.end(None))
+
+    def synced(self) -> None:
+        """See RaftEvents."""
+        if self._lagging:
+            self._touched.update(self._lagging)
+            self._settle()
+
+    def peer_frame(self, peer: NodeId, frame: Frame) -> None:
+        """See RaftEvents."""
+        if frame.kind is Kind.PROGRESS:
+            self.lagging.heard(peer, frame.header)
+            for partition_id, durable in parse_progress(frame.header):
+                if self.stability.update(peer, partition_id, durable):
+                    self._touched.add(partition_id)
+                elif partition_id not in self.logs and not self.parent.lifecycle.is_gone(partition_id):
+                    self.stability.early(peer, partition_id, durable)
+            if self._touched:
+                self._settle_soon()
+        elif frame.kind in SERVED:
+            self.snapshots.serving.on_frame(peer, frame)
+        elif frame.kind in FETCHED:
+            self.snapshots.installing.on_frame(peer, frame)
+        else:
+            self.forwarding.on_frame(peer, frame)
+
+    def peer_needs_snapshot(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.snapshots.serving.offer(peer)
+
+    def peer_up(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.stability.link_up(peer)
+        self._tell_progress()
+
+    def peer_drained(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.forwarding.peer_drained(peer)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.stability.link_down(peer, member=self.members.seat(peer) is not None)
+        self.forwarding.peer_down(peer)
+        self.submitting.gone(peer)
+        self.snapshots.installing.peer_down(peer)
+
+    # -- after commit
+
+    def _settle_soon(self) -> None:
+        if not self._settle_due:
+            self._settle_due = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """Once for many events: move workers and watermarks of all partitions that something happened to."""
+        self._settle_due = False
+        if self._settle_later is not None:
+            self._settle_later.cancel()
+            self._settle_later = None
+        touched, self._touched = self._touched, set()
+        for partition_id in touched & self.workers.keys():  # another may still be opened
+            store = self.logs[partition_id]
+            self.pending.durable(partition_id, store.durable_index)
+            self.stability.update(self.node_id, partition_id, store.durable_index)
+            stable = self.stability.stable(partition_id)
+            limit = store.durable_index if stable is None else min(store.durable_index, stable)
+            urgent = self.pending.awaits_applied(partition_id) or self.barriers.awaits_applied(partition_id)
+            self.workers[partition_id].notify(limit, urgent=urgent)
+            self._publish(partition_id)
+            whole = store.durable_index == store.committed_index
+            if whole:
+                self._lagging.discard(partition_id)
+            else:
+                self._lagging.add(partition_id)
+            self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
+            for callback in tuple(self._commit_callbacks.get(partition_id, ())):  # some take themselves off it
+                callback()
+        self._tell_progress()
+        self.watermarks.committed(self.parent.global_index)
+        self.barriers.committed(self.parent.global_index)
+        for ordered in tuple(self._ordered_callbacks):
+            ordered()
+        self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
+
+    def _tell_progress(self) -> None:
+        for peer in self.stability.untold():
+            if self.raft.links.send(peer, Kind.PROGRESS, {"durable": self.stability.rows(peer)}):
+                self.stability.told(peer)
+
+    def _progress_of(self, partition_id: PartitionId) -> Callable[[Sequence[AppliedBatch]], None]:
+        def progressed(batches: Sequence[AppliedBatch]) -> None:
+            for batch in batches:
+                self.pending.applied(batch, partition_id)
+            if partition_id not in self.workers:
+                return  # it has just been destroyed
+            self._publish(partition_id)
+            self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
+            worker = self.workers[partition_id]
+            if worker.damage is not None:
+                self.damaged(partition_id, worker.damage)
+            elif worker.state == "damaged":
+                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
+
+        return progressed

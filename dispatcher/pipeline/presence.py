@@ -1,0 +1,164 @@
+"""What a pipeline does when something becomes of a whole partition: everybody in here who knows of it is told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from dispatcher.admission.admission import Admission
+from dispatcher.barriers.barriers import Barriers
+from dispatcher.barriers.stability import Stability
+from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.lagging import Lagging
+from dispatcher.pipeline.partitioning import Partitioning, destroyed
+from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.recovered import Recovered
+from dispatcher.pipeline.rooms import Progressed
+from dispatcher.pipeline.submitting import Submitting
+from dispatcher.pipeline.voiding import Voiding
+from dispatcher.upkeep.rebuilding import Rebuilding
+from dispatcher.upkeep.snapshots import Snapshots
+from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
+from partitions.apply.apply_core import WorkerState
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
+from raftlog.core import RaftLog
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import Tail
+from raftlog.links.lacks import Lack
+from snapshots.meta import SetMeta
+
+
+class Presence(ABC):
+    """A part of ``Pipeline``, which has all of this."""
+
+    logs: dict[PartitionId, PartitionLog]
+    workers: dict[PartitionId, ApplyWorker]
+    admission: Admission
+    barriers: Barriers
+    lagging: Lagging
+    partitioning: Partitioning
+    pending: Pending
+    raft: RaftLog
+    rebuilding: Rebuilding
+    recovery: Recovered
+    snapshots: Snapshots
+    stability: Stability
+    submitting: Submitting
+    tails: dict[PartitionId, Tail]
+    watermarks: Watermarks
+    voiding: Voiding
+    _worker_of: Callable[[PartitionId, Progressed], ApplyWorker]
+    _commit_callbacks: dict[PartitionId, list[Callable[..., None]]]
+    _lagging: set[PartitionId]
+    _touched: set[PartitionId]
+
+    @abstractmethod
+    def _progress_of(self, partition_id: PartitionId) -> Progressed: ...
+
+    @abstractmethod
+    def _settle_soon(self) -> None: ...
+
+    def check_writable(self, partition_id: PartitionId) -> None:
+        """Leader only. Raises what keeps writes out of a partition that is there, or that it is not."""
+        self.partitioning.check_writable(partition_id)
+        self.voiding.check(partition_id)
+
+    def foretold(self, routes: Sequence[Route], through: int) -> None:
+        """See RaftEvents."""
+        self.partitioning.foretold({route.partition_id for route in routes}, through)
+
+    def opened(self, partition_id: PartitionId) -> None:
+        """A partition that was created is open in its room: from now on it is served."""
+        if self.logs[partition_id].mode is DurabilityMode.WRITE_BEHIND:
+            self.stability.add(partition_id)
+        self.watermarks.add(partition_id)
+        self.admission.add(partition_id)
+        self.recovery.add(partition_id)
+        self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id))
+        self._publish(partition_id)
+        self._touched.add(partition_id)
+        self._settle_soon()
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
+        del self.workers[partition_id]
+        self.snapshots.taking.ended(partition_id)
+        self.submitting.waiting.barred(partition_id, lambda: destroyed(partition_id))
+        self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
+        self.barriers.ended(partition_id, lambda: destroyed(partition_id))
+        for callback in list(self._commit_callbacks.pop(partition_id, ())):
+            callback(destroyed(partition_id))
+        self.watermarks.remove(partition_id)
+        self.admission.remove(partition_id)
+        self.recovery.remove(partition_id)
+        self.stability.remove(partition_id)
+        self.rebuilding.ended(partition_id)
+        self.voiding.ended(partition_id)
+        self.lagging.ended(partition_id)
+        self._lagging.discard(partition_id)
+        self.tails.pop(partition_id, None)
+        if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
+            self.raft.group.dirty(self.logs[partition_id])
+
+    def snapshot_completed(self, meta: SetMeta) -> None:
+        """A set is complete on this node: its partitions' watermarks say so."""
+        for each in meta.partitions:
+            self.watermarks.snapshotted(PartitionId(each.partition_id), PartitionLogIndex(each.applied_index))
+            self.barriers.snapshotted(PartitionId(each.partition_id), meta.global_index)
+
+    def damaged(self, partition_id: PartitionId, damage: DamagedBatch) -> None:
+        """A batch could not be read: have it fetched from a peer; the worker goes on when it is back."""
+        self.raft.damaged(Route(partition_id, Term(0), damage.last_index, damage.digest))
+
+    def repaired(self) -> None:
+        """See RaftEvents."""
+        for partition_id, worker in self.workers.items():
+            damage = worker.damage
+            if damage is not None and self.logs[partition_id].find(damage.last_index, damage.digest) is not None:
+                worker.damage = None
+                if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
+                    worker.resume()
+        self._touched.update(self.workers)
+        self._settle_soon()
+
+    def look_again(self, partition_id: PartitionId) -> None:
+        """Something about its worker has changed."""
+        self._publish(partition_id)
+        self._touched.add(partition_id)
+        self._settle_soon()
+
+    def _secured(self, partition_id: PartitionId, last_index: int) -> bool | None:
+        """Its state has what is applied up to here, saved to stay; None: nobody can say now."""
+        worker = self.workers.get(partition_id)
+        if worker is None:
+            return False
+        return None if self.rebuilding.fenced(partition_id) else worker.secured(last_index)
+
+    def _stuck(self) -> str | None:
+        """Something that is to be applied is not here, and others have what it did."""
+        for (partition_id, _, last_index, _), lack in self.raft.repair.lost():
+            worker = self.workers.get(partition_id)
+            if lack is Lack.COMPACTED and worker is not None and worker.applied_index < last_index:
+                return f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+        return self.voiding.stuck()
+
+    def _publish(self, partition_id: PartitionId) -> None:
+        store, worker = self.logs[partition_id], self.workers[partition_id]
+        applied, state = self.rebuilding.shown(partition_id)
+        if state == "running" and self.admission.frozen(partition_id):
+            state = "frozen"
+        elif state == "running" and self.lagging.withdrawn(partition_id):
+            state = "withdrawn"
+        if state != "paused" and self.voiding.hole_of(partition_id) is not None:
+            state = "lost"
+        self.watermarks.update(
+            partition_id,
+            log_index=store.committed_index,
+            durable_index=store.durable_index,
+            applied_index=applied.applied_index,
+            applied_global_index=applied.applied_global_index,
+            state=state,
+            idle=worker.idle and not self.rebuilding.fenced(partition_id),
+        )

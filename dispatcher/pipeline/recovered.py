@@ -1,0 +1,62 @@
+"""After a start: hide watermarks until they are known to be at least what was shown before (I7).
+
+A commit index of the current term, heard since the start, covers everything that was ever
+committed; once a partition has applied up to there, its watermark cannot be lower than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from dispatcher.barriers.watermarks import Watermarks
+from logboom.types import GlobalLogIndex, PartitionId
+from raftlog.engine import Engine
+
+log = structlog.get_logger(__name__)
+
+
+class Recovered:
+    """Which partitions may be shown."""
+
+    def __init__(self, partitions: Iterable[PartitionId]) -> None:
+        self._raft_index: int | None = None
+        self._target: GlobalLogIndex | None = None
+        self._left = set(partitions)
+        """Those that may have shown higher watermarks before this process started."""
+
+    def add(self, partition_id: PartitionId) -> None:
+        """A partition that the log creates, as it is handed up, and again when it is open here.
+
+        While the log is replayed it does so once more, and the partition may have shown something before.
+        """
+        if self._left or self._target is None:
+            self._left.add(partition_id)
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone."""
+        self._left.discard(partition_id)
+
+    @property
+    def over(self) -> bool:
+        """All may be shown."""
+        return not self._left
+
+    def of(self, partitions: Iterable[PartitionId]) -> bool:
+        """All of these may be shown."""
+        return self._left.isdisjoint(partitions)
+
+    def notice(self, engine: Engine, global_index: GlobalLogIndex, watermarks: Watermarks) -> None:
+        """Something has moved."""
+        if not self._left:
+            return
+        if self._target is None:
+            self._raft_index = self._raft_index or engine.covering_commit()
+            if self._raft_index is None or engine.applied_index < self._raft_index:
+                return
+            self._target = global_index
+        target = self._target
+        self._left = {p for p in self._left if not watermarks.has(p) or watermarks.of(p).applied_global_index < target}
+        if not self._left:
+            log.info("recovered", global_commit_index=target)

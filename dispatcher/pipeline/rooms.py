@@ -1,0 +1,71 @@
+"""Where a node keeps its partitions: what the dispatcher needs to have them opened and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from dispatcher.upkeep.rebuilding import Lacks
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
+from partitions.apply.apply_core import AppliedBatch
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from ports.offload import Offload
+from raftlog.entries.lifecycle import Kind
+
+Progressed = Callable[[Sequence[AppliedBatch]], None]
+
+
+class Opened(NamedTuple):
+    """A partition whose files are open."""
+
+    log: PartitionLog
+    machine: Machine
+    lacks: Lacks | None = None
+    """Its state is of no use here, and why."""
+
+
+class Rooms(Protocol):
+    """One node's. What is in ``logs`` and ``machines`` is the dispatcher's to change, on the loop."""
+
+    logs: dict[PartitionId, PartitionLog]
+    """Of partitions that live, and of those destroyed whose routing entries the journal still has."""
+    machines: dict[PartitionId, Machine]
+    ending: dict[PartitionId, Machine]
+    """Of destroyed partitions, until they are closed."""
+
+    def check(self, state_machine: str) -> None:
+        """Raises InvalidRequest if this node cannot open such a state machine."""
+        ...
+
+    def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
+        """A job that opens one for nothing, as that partition would be: raises InvalidRequest if that fails. Blocking.
+
+        None: it has been done, or need not be.
+        """
+        ...
+
+    def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+        """Of a partition that the journal's base does not know. Blocking."""
+        ...
+
+    def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
+        """The same with its machine; a log that is open stays. Blocking."""
+        ...
+
+    def offload(self, state_machine: str) -> Offload:
+        """Threads for whatever is asked of such machines: those of users have their own. On the loop."""
+        ...
+
+    def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:
+        """For a partition in ``logs`` and ``machines``."""
+        ...
+
+    def untouched(self, partition_id: PartitionId) -> bool:
+        """Nothing was ever written to a partition of that id, as the disk tells; it is not open."""
+        ...
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """Its directory; none is fine. Nothing in there is open. Blocking; may be interrupted and done again."""
+        ...

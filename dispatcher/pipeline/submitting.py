@@ -1,0 +1,224 @@
+"""From a request to a proposal: checked, admitted (or made to wait), built into batches, appended, proposed.
+
+``Submitting`` is a part of ``Pipeline``, which has everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.budgets import Refusal
+from dispatcher.admission.waiting import Waiting, WaitingRoom
+from dispatcher.pipeline.pending import Done
+from dispatcher.requests.requests import SubmitRequest, check_parts, copied
+from dispatcher.requests.retries import already_applied, making_room
+from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PartitionFrozen, Unavailable, UnknownOutcome
+from logboom.types import PartitionId, Term
+from partitions.log.batch import build_batch
+from partitions.log.log import ChainBroken
+from ports.invariant import InvariantViolated, invariant
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import EMPTY, Tail
+
+if TYPE_CHECKING:
+    from dispatcher.pipeline.pipeline import Pipeline
+
+
+RESERVED: Final = 0.25
+"""Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
+
+
+class Submitting:
+    """One node's."""
+
+    def __init__(self, pipeline: Pipeline, admission: Admission) -> None:
+        self._pipeline = pipeline
+        self._admission = admission
+        settings = pipeline.settings
+        self._proposals_max = settings.raft.proposals_max
+        self.waiting = WaitingRoom(
+            settings.admission,
+            admission,
+            may_admit=self._may_admit,
+            wake=self._serve_soon,
+            check=pipeline.check_writable,
+        )
+        self._scheduled: asyncio.Handle | None = None
+        admission.room = self.waiting.touch
+        admission.barred = self._barred
+
+    # -- admitting
+
+    def submit(self, request: SubmitRequest, done: Done, owner: Hashable) -> Waiting | None:
+        """Propose, or wait, or forward; ``done`` is called once. Raises why not, and then it is not called.
+
+        What waits can be given up by what is returned, or by its ``owner``.
+        """
+        pipeline = self._pipeline
+        now = pipeline.clock.monotonic()
+        if request.deadline <= now:
+            raise DeadlineExceeded("the deadline passed before the request was looked at", outcome="not_applied")
+        if not pipeline.raft.admits:
+            self._redirect(request, done)
+            return None
+        check_parts(
+            request,
+            writable=pipeline.check_writable,
+            bytes_max=pipeline.settings.log.batch_bytes_max,
+        )
+        applied = already_applied(request, pipeline.workers, pipeline.parent.global_index)
+        if applied is not None:
+            pipeline.repeated += 1
+            done(applied)
+            return None
+        first = making_room(request, pipeline.workers) if self._proposals() is None else None
+        if first is not None:
+            ticket = self._admission.try_admit(_sizes(first), now, request.principal)
+            if isinstance(ticket, Ticket):
+                self._propose(first, ticket, lambda _: None)
+        parts = _sizes(request)
+        found = self._proposals() or self.waiting.held_back(parts, request.principal)
+        if found is None:
+            admitted = self._admission.try_admit(parts, now, request.principal)
+            if isinstance(admitted, Ticket):
+                self.waiting.charge(request.principal, request.nbytes)
+                self._propose(request, admitted, done)
+                return None
+            found = admitted
+        if request.admit_by <= now:
+            raise self._admission.refuse(found)
+        kept = copied(request)
+        waiting = Waiting(
+            parts=parts,
+            nbytes=request.nbytes,
+            principal=request.principal,
+            owner=owner,
+            until=min(request.admit_by, request.deadline - (request.deadline - now) * RESERVED),
+            deadline=request.deadline,
+            since=now,
+            refusal=found,
+            admitted=lambda ticket: self._propose(kept, ticket, done),
+            failed=done,
+        )
+        self.waiting.enter(waiting)
+        return waiting
+
+    def _redirect(self, request: SubmitRequest, done: Done) -> None:
+        pipeline = self._pipeline
+        leader = pipeline.raft.engine.leader
+        if leader is None or leader == pipeline.node_id:
+            raise Unavailable("there is no leader right now; try again", retry_after=0.05)
+        if request.forward and not request.forwarded and pipeline.forwarding.forward(leader, request, done):
+            return
+        raise NotLeader(f"{leader} leads", leader=pipeline.address_of(leader))
+
+    def _proposals(self) -> Refusal | None:
+        uncommitted = self._pipeline.pending.uncommitted
+        if uncommitted < self._proposals_max:
+            return None
+        return Refusal("proposals", None, uncommitted, self._proposals_max)
+
+    def _may_admit(self) -> bool:
+        return self._pipeline.raft.admits and self._pipeline.pending.uncommitted < self._proposals_max
+
+    def _propose(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
+        pipeline = self._pipeline
+        raft, tails = pipeline.raft, pipeline.tails
+        traceparent = None
+        if request.trace is not None:
+            request.trace.stage("admit")
+            traceparent = request.trace.traceparent
+        term = Term(raft.engine.term)
+        routes: list[Route] = []
+        ends = []
+        for part in request.parts:
+            tail = tails.get(part.partition_id, EMPTY)
+            batch = build_batch(
+                partition_id=part.partition_id,
+                first_index=tail.last_index + 1,
+                term=term,
+                timestamp_ms=pipeline.clock.wall_ms(),
+                producer=request.producer,
+                epoch=request.epoch,
+                sequence=part.first_sequence,
+                floor=part.floor,
+                dense=request.dense,
+                records=part.records,
+                previous_digest=tail.digest,
+            )
+            store = pipeline.logs[part.partition_id]
+            try:
+                invariant(store.append(batch), "a new batch was already in the log")
+            except ChainBroken as error:
+                raise InvariantViolated(f"I4: a leader lacks what its next batch follows: {error}") from error
+            pipeline.appended(store)
+            raft.send_payload(batch.buffers, traceparent=traceparent)
+            tails[part.partition_id] = Tail(batch.last_index, batch.digest)
+            routes.append(Route(part.partition_id, term, batch.last_index, batch.digest))
+            ends.append((part.partition_id, batch.header.first_index, batch.last_index))
+        pipeline.pending.add(request, ends=ends, ticket=ticket, done=done)
+        raft.propose(routes, payload_bytes=request.nbytes)
+
+    # -- those that wait
+
+    def committed(self) -> None:
+        """Requests are: there is room for other proposals."""
+        if self.waiting and self._pipeline.pending.uncommitted < self._proposals_max:
+            self.waiting.touch(None)
+
+    def _serve_soon(self) -> None:
+        # Once for all that one group gives back.
+        if self._scheduled is None:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        self._scheduled = None
+        self.waiting.serve(self._pipeline.clock.monotonic())
+
+    def tick(self, now: float) -> None:
+        """Time passes: some have waited in vain; or this node admits again."""
+        if self.waiting:
+            self.waiting.expire(now)
+            self.waiting.serve(now)
+
+    def eased(self) -> None:
+        """Signals withhold less than before."""
+        self.waiting.touch_all()
+
+    def lost_leadership(self) -> None:
+        """Nobody here admits anything; nothing of these was written."""
+        self.waiting.leave_all(lambda: NotLeader("leadership was lost before the request was admitted", leader=None))
+
+    def proposed_end(self, partition_id: PartitionId) -> None:
+        """It is about to be destroyed."""
+        why = f"partition {partition_id} is being destroyed"
+        self.waiting.barred(partition_id, lambda: PartitionFrozen(why, partition_id=partition_id))
+
+    def _barred(self, partition_id: PartitionId) -> None:
+        self.waiting.barred(partition_id, lambda: self._admission.is_frozen(partition_id))
+
+    def gone(self, owner: Hashable) -> None:
+        """Whoever asked has disconnected."""
+        self.waiting.leave_all(lambda: given_up("who asked has disconnected"), owner=owner)
+
+    def cancel(self, waiting: Waiting) -> None:
+        """Whoever asked does not want it any more."""
+        self.waiting.leave(waiting, given_up("it was cancelled"))
+
+    def close(self) -> None:
+        """The node stops."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
+
+
+def _sizes(request: SubmitRequest) -> list[tuple[PartitionId, int, int]]:
+    return [(part.partition_id, part.records.count, part.records.nbytes) for part in request.parts]
+
+
+def given_up(why: str) -> LogboomError:
+    """The answer to nobody."""
+    return UnknownOutcome(f"{why} before the request was admitted", outcome="not_applied")

@@ -1,0 +1,317 @@
+"""Committed batches that nobody has: what holds up a partition, and what an operator makes of it.
+
+A hole pauses its partition on every node that has not applied the batch; the others go on. When the leader has
+asked all members anew, and none has the batch, an operator may have it declared *void*: a control entry, carried
+out by every node at its place in the parent log (docs/decisions/0018-void.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from dispatcher.barriers.goals import Want
+from logboom.errors import (
+    BarrierBlocked,
+    InvalidRequest,
+    LogboomError,
+    NotLeader,
+    Outcome,
+    PartitionLost,
+    Unavailable,
+    UnknownOutcome,
+)
+from logboom.types import Level, PartitionId, Term
+from partitions.apply.apply_core import WorkerState
+from partitions.log.holes import Hole, voided
+from ports.timers import wait
+from raftlog.entries.entry import Route
+from raftlog.entries.voids import Void, Voids
+from raftlog.links.lacks import Lack
+
+if TYPE_CHECKING:
+    from dispatcher.pipeline.pipeline import Pipeline
+
+log = structlog.get_logger(__name__)
+
+POLL_S: Final = 0.01
+ASK_AGAIN_S: Final = 0.25
+WAITERS_MAX: Final = 256
+
+
+class Voiding:
+    """One node's."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+        """Who had a batch declared void, by its digest."""
+        self._awaiting: dict[PartitionId, Void] = {}
+        """What others have applied and this node has not: it needs a snapshot."""
+        self.declared: Callable[[Voids], None] = lambda _: None
+        """Told of every void, on the loop. Set by whoever made this."""
+        self.count = 0
+        """Batches that were declared void since this node was started, as it has heard."""
+
+    # -- what there is
+
+    def hole_of(self, partition_id: PartitionId) -> Hole | None:
+        """What holds the partition up here, if that is a batch that nobody has."""
+        pipeline = self._pipeline
+        store, worker = pipeline.logs[partition_id], pipeline.workers.get(partition_id)
+        hole = store.hole
+        if hole is not None or worker is None or worker.damage is None:
+            return hole
+        damage = worker.damage
+        known = damage.digest in pipeline.raft.repair.holes or partition_id in self._awaiting
+        return store.place_of(damage.last_index, damage.digest) if known else None
+
+    def check(self, partition_id: PartitionId) -> None:
+        """Raises PartitionLost if there is a hole that holds it up."""
+        hole = self.hole_of(partition_id)
+        if hole is not None:
+            raise self._lost(partition_id, hole)
+
+    def _lost(self, partition_id: PartitionId, hole: Hole) -> PartitionLost:
+        return PartitionLost(
+            f"no member has the batch from {hole.first_index} to {hole.last_index} of partition {partition_id}: bring "
+            f"back a node that does, or see `logboom partitions void {partition_id} --index {hole.last_index}`",
+            partition_id=partition_id,
+            first_index=hole.first_index,
+            last_index=hole.last_index,
+            retry_after=1.0,
+        )
+
+    def check_blocked(self, want: Want) -> Want:
+        """Of a barrier on a node that may not show where it is yet, what it may come to show.
+
+        Raises BarrierBlocked where that will never be enough.
+        """
+        lost = [p for p in want.partitions if not self._pipeline.recovery.of([p]) and self.hole_of(p) is not None]
+        if not lost or want.level is Level.ORDERED:
+            return want
+        left = tuple(row for row in want.targets if row[0] not in lost)
+        if len(left) >= want.needed:
+            return want._replace(targets=left, need=want.needed)
+        names = ", ".join(f"partition {p} is lost" for p in lost)
+        raise BarrierBlocked(
+            f"{names}: the barrier at {want.target} cannot be reached",
+            blocked=[[p, "lost"] for p in lost],
+            target=want.target,
+            watermarks=[],
+        )
+
+    def rows(self, most: int) -> list[list[object]]:
+        """For STATUS: partition, last index, why the others do not give it, first index, global index, digest."""
+        rows: list[list[object]] = []
+        for (partition_id, _, last_index, digest), lack in self._pipeline.raft.repair.lost()[:most]:
+            store = self._pipeline.logs.get(partition_id)
+            place = store.place_of(last_index, digest) if store is not None else None
+            first, assigned = (place.first_index, place.global_index) if place is not None else (None, None)
+            rows.append([partition_id, last_index, str(lack or Lack.UNKNOWN), first, assigned, digest])
+        return rows
+
+    def stuck(self) -> str | None:
+        """Why this node needs a snapshot: others have applied what is void, and it has not."""
+        for partition_id, void in self._awaiting.items():
+            return (
+                f"partition {partition_id}: others had applied the batch that ends at {void.last_index}, which is void"
+            )
+        return None
+
+    # -- while the log goes on
+
+    def hole_committed(self, route: Route) -> None:
+        """An entry was handed up without its payload."""
+        pipeline, partition_id = self._pipeline, route.partition_id
+        worker = pipeline.workers.get(partition_id)
+        if worker is None or worker.applied_index >= route.last_index:
+            pipeline.logs[partition_id].excuse(route.last_index)
+        pipeline.raft.mending.hole_committed(route)
+
+    # -- asking (leader only)
+
+    async def void(self, partition_id: PartitionId, index: int, *, yes: bool, deadline: float) -> dict[str, Any]:
+        """Declare the lost batch that holds record ``index`` void; without ``yes`` only say what that would be.
+
+        Raises NotLeader; InvalidRequest if there is no such hole, or somebody has the batch, or a snapshot has what
+        it did; Unavailable if not all members have answered in time.
+        """
+        self._check_leads()
+        known = self._known(partition_id, index)
+        route, hole = self._hole_at(partition_id, index)
+        if hole is None:
+            if known is None:
+                raise InvalidRequest(
+                    f"partition {partition_id} has no hole at {index}: only a batch that no member has can be void"
+                )
+            return _row(known, {}, done=True)
+        repair, term = self._pipeline.raft.repair, self._pipeline.raft.engine.term
+        said = await self._ask(route, term, void=yes, deadline=deadline)
+        compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
+        if compacted:
+            raise InvalidRequest(f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost")
+        applied = Lack.APPLIED in said.values()
+        void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
+        if not yes:
+            return _row(void, said, done=False)
+        repair.seal(hole.digest, on=True)
+        if hole.digest not in self._waiting:
+            log.warning("void_proposed", **_shown(void), said={str(n): str(lack) for n, lack in said.items()})
+            self._pipeline.raft.propose_control(void.fields())
+        await self._carried_out(hole.digest, deadline)
+        return _row(void, said, done=True)
+
+    def _check_leads(self) -> None:
+        if not self._pipeline.raft.admits:
+            raise NotLeader("this node does not lead", leader=None)
+        if sum(map(len, self._waiting.values())) >= WAITERS_MAX:
+            raise Unavailable("many wait for batches to be void already; try again", retry_after=1.0)
+
+    def _known(self, partition_id: PartitionId, index: int) -> Void | None:
+        found = [v for v in self._pipeline.parent.voids.of(partition_id) if v.first_index <= index <= v.last_index]
+        return found[-1] if found else None
+
+    def _hole_at(self, partition_id: PartitionId, index: int) -> tuple[Route, Hole | None]:
+        store = self._pipeline.logs[partition_id]
+        for wanted in list(self._pipeline.raft.repair.holes.values()):
+            route = wanted.route
+            hole = store.place_of(route.last_index, route.digest) if route.partition_id == partition_id else None
+            if hole is not None and hole.first_index <= index <= hole.last_index:
+                return route, hole
+        awaiting = self._awaiting.get(partition_id)  # once nobody has it applied any more, it can be void for all
+        if awaiting is not None and awaiting.first_index <= index <= awaiting.last_index:
+            route = Route(partition_id, Term(0), awaiting.last_index, awaiting.digest)
+            return route, store.place_of(awaiting.last_index, awaiting.digest)
+        return Route(partition_id, Term(0), store.committed_index, b""), None
+
+    async def _ask(self, route: Route, term: int, *, void: bool, deadline: float) -> dict[str, Lack]:
+        """What all members, this one included, say now. Raises InvalidRequest if one has it."""
+        pipeline = self._pipeline
+        repair, clock = pipeline.raft.repair, pipeline.clock
+        since = repair.ask_all(route, void=void)
+        again = clock.monotonic() + ASK_AGAIN_S
+        while True:
+            await wait(POLL_S)
+            if pipeline.raft.engine.term != term:
+                self._check_leads()
+                raise UnknownOutcome("leadership moved while the members were asked; ask again")
+            if pipeline.payloads.holds(route):
+                raise InvalidRequest(f"the batch that ends at {route.last_index} has turned up: there is no hole")
+            said = {pipeline.node_id: repair.own(route), **repair.said(route.digest, since)}
+            known: dict[str, Lack] = {
+                node: lack for node, lack in said.items() if lack is not None and lack is not Lack.UNKNOWN
+            }
+            if len(known) == len(said):
+                return known
+            now = clock.monotonic()
+            if now >= deadline:
+                silent = ", ".join(sorted(said.keys() - known.keys()))
+                raise Unavailable(f"{silent} must say first whether it has the batch: nothing is void", retry_after=1.0)
+            if now >= again:
+                repair.ask_all(route, void=void)
+                again = now + ASK_AGAIN_S
+
+    async def _carried_out(self, digest: bytes, deadline: float) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(digest, []).append(done)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._pipeline.clock.monotonic())):
+                await done
+        except TimeoutError:
+            raise UnknownOutcome("the void was not ordered in time; ask again") from None
+        finally:
+            left = self._waiting.get(digest, [])
+            if done in left:
+                left.remove(done)
+            if not left:
+                self._waiting.pop(digest, None)
+
+    def lost_leadership(self) -> None:
+        """What was proposed may be ordered, or not."""
+        self._answer(None, UnknownOutcome("leadership was lost before the void was committed; ask again"))
+
+    def _answer(self, digest: bytes | None, error: LogboomError | None) -> None:
+        for each in list(self._waiting) if digest is None else [digest]:
+            for waiting in self._waiting.pop(each, ()):
+                if waiting.done():
+                    continue
+                if error is None:
+                    waiting.set_result(None)
+                else:
+                    waiting.set_exception(error)
+
+    # -- handed up (every node)
+
+    def handed_up(self, raft_index: int, fields: Mapping[str, Any]) -> None:
+        """A control entry of ``raftlog.entries.voids``. Raises CorruptData."""
+        void, parent = Void.parse(fields, raft_index=raft_index), self._pipeline.parent
+        before = parent.voids
+        refused = parent.void(void)
+        if refused:
+            log.warning("void_refused", **_shown(void), reason=refused)
+            self._answer(void.digest, InvalidRequest(refused))
+            return
+        if parent.voids is not before:
+            self.count += 1
+            log.warning("void", **_shown(void))
+            self._carry_out(void)
+            self.declared(parent.voids)
+        self._answer(void.digest, None)
+
+    def _carry_out(self, void: Void) -> None:
+        pipeline, partition_id = self._pipeline, void.partition_id
+        store, worker = pipeline.logs.get(partition_id), pipeline.workers.get(partition_id)
+        self._awaiting.pop(partition_id, None)
+        if store is None:
+            return
+        place = partition_id, void.first_index, void.last_index, void.global_index
+
+        def told(outcome: Outcome) -> LogboomError:
+            return voided(*place, outcome="applied" if void.applied else outcome)
+
+        pipeline.pending.voided(partition_id, void.last_index, told)
+        if void.applied and worker is not None and worker.applied_index < void.last_index:
+            # What it did is in the states of others, and would be missing from this one.
+            self._awaiting[partition_id] = void
+            pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
+            pipeline.raft.repair.seal(void.digest, on=False)
+        else:
+            store.void(void.last_index, void.digest)
+            if worker is not None and worker.damage is not None and worker.damage.digest == void.digest:
+                worker.damage = None
+                if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
+                    worker.resume()
+            pipeline.raft.mending.voided(void.digest)
+        if worker is not None:
+            pipeline.look_again(partition_id)
+        if void.applied and pipeline.raft.admits:
+            try:
+                pipeline.snapshots.taking.create(lambda _: None)  # for whoever needs one
+            except LogboomError as error:
+                log.info("no_snapshot_after_void", error=error.message)
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """The partition is destroyed."""
+        self._awaiting.pop(partition_id, None)
+
+
+def _shown(void: Void) -> dict[str, Any]:
+    return {**void._asdict(), "digest": void.digest.hex()}
+
+
+def _row(void: Void, said: Mapping[str, Lack], *, done: bool) -> dict[str, Any]:
+    """For an ADMIN_REPLY."""
+    return {
+        "partition": void.partition_id,
+        "first_index": void.first_index,
+        "last_index": void.last_index,
+        "digest": void.digest,
+        "global_index": void.global_index,
+        "applied": void.applied,
+        "said": {str(node): str(lack) for node, lack in said.items()},
+        "void": done,
+    }

@@ -1,0 +1,1 @@
+"""What clients read: keys, ranges, views, logs."""

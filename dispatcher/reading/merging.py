@@ -1,0 +1,132 @@
+"""The order of many partitions' batches, by ``global_log_index``, from what is known of their places. Sans-io.
+
+Nothing is read for it: the columns in memory say which batch comes next, how large it is, and where it lies. So
+it is known what to expect before it arrives, and a scan holds nothing but the window that it reads.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from logboom.errors import CorruptData
+from logboom.types import PartitionId
+from partitions.log.chunks import Place
+from partitions.log.committed import NOWHERE_SEGMENT
+
+
+class Places(Protocol):
+    """Of one partition's batches."""
+
+    def place(self, position: int) -> Place | None:
+        """None: there is none yet. Raises IndexCompacted."""
+        ...
+
+
+class Picked(NamedTuple):
+    """A batch of a window."""
+
+    partition_id: PartitionId
+    position: int
+    place: Place
+
+
+class Run(NamedTuple):
+    """Batches of a window that lie back to back: one read."""
+
+    partition_id: PartitionId
+    position: int
+    slots: list[int]
+    """Where in the window they belong."""
+
+
+class Window(NamedTuple):
+    """What comes next, in order."""
+
+    picked: list[Picked]
+    nbytes: int
+    segments: int
+
+    def runs(self) -> list[Run]:
+        """How to read it."""
+        found: list[Run] = []
+        open_runs: dict[PartitionId, tuple[Run, Place]] = {}
+        for slot, (partition, position, place) in enumerate(self.picked):
+            before = open_runs.get(partition)
+            if before is not None and _follows(before[1], place):
+                run = before[0]
+                run.slots.append(slot)
+            else:
+                run = Run(partition, position, [slot])
+                found.append(run)
+            open_runs[partition] = run, place
+        return found
+
+    def behind(self, slots: int) -> Window:
+        """What is left of it once so many are sent."""
+        picked = self.picked[slots:]
+        segments = {(each.partition_id, each.place.segment) for each in picked}
+        return Window(picked, sum(each.place.length for each in picked), len(segments))
+
+
+def _follows(before: Place, place: Place) -> bool:
+    return before.segment == place.segment and before.offset + before.length == place.offset
+
+
+class Merge:
+    """A cursor over all of them."""
+
+    def __init__(self, logs: Mapping[PartitionId, Places], positions: Mapping[PartitionId, int]) -> None:
+        self._logs = logs
+        self._next = dict(positions)
+        self._heads: list[tuple[int, PartitionId, Place]] = []
+        self._idle = set(positions)
+        """Those that had nothing more when last looked at."""
+        self.last_global = 0
+        """Of the last batch that was planned."""
+        self.voids = 0
+        """Batches that were stepped over: nobody has them any more."""
+
+    def plan(self, *, horizon: int, bytes_max: int, segments_max: int) -> Window | None:
+        """The next batches up to ``horizon``, one at least; None: there is none. Raises IndexCompacted."""
+        for partition in sorted(self._idle):
+            self._look(partition)
+        picked, nbytes, segments = list[Picked](), 0, set[tuple[PartitionId, int]]()
+        while self._heads and self._heads[0][0] <= horizon:
+            global_index, partition, place = self._heads[0]
+            if place.segment == NOWHERE_SEGMENT:  # behind the horizon: it was declared void, or has turned up
+                now = self._logs[partition].place(self._next[partition])
+                if now is not None and now.segment != NOWHERE_SEGMENT:
+                    heapq.heapreplace(self._heads, (now.global_index, partition, now))
+                    continue
+                heapq.heappop(self._heads)
+                self.voids += 1
+                self._next[partition] += 1
+                self._look(partition)
+                continue
+            where = partition, place.segment
+            if picked and (
+                nbytes + place.length > bytes_max or (where not in segments and len(segments) >= segments_max)
+            ):
+                break
+            if global_index <= self.last_global:
+                raise CorruptData(
+                    f"partition {partition} has {global_index} after {self.last_global}, which was safe to give away"
+                )
+            heapq.heappop(self._heads)
+            picked.append(Picked(partition, self._next[partition], place))
+            segments.add(where)
+            nbytes += place.length
+            self.last_global = global_index
+            self._next[partition] += 1
+            self._look(partition)
+        return Window(picked, nbytes, len(segments)) if picked else None
+
+    def _look(self, partition: PartitionId) -> None:
+        place = self._logs[partition].place(self._next[partition])
+        if place is None:
+            self._idle.add(partition)
+        else:
+            self._idle.discard(partition)
+            heapq.heappush(self._heads, (place.global_index, partition, place))

@@ -1,0 +1,124 @@
+"""Scans over the state of one partition, and how many may be open.
+
+Each holds on to the state as it was when it began: the file behind it reuses nothing meanwhile, and has room for so
+many who look at it, among them whoever applies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any, Final
+
+from dispatcher.reading import reads
+from dispatcher.requests.requests import field_of
+from logboom.commands import Value
+from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
+from logboom.state_machine import Machine, Position
+
+SCAN_CHUNK: Final = 1_000
+PIECE_BYTES: Final = 1024 * 1024
+"""Of a chunk leave in one frame; a larger entry goes alone."""
+Rows = tuple[list[tuple[bytes, Value]], Position]
+
+
+def rows_of(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> Iterator[Rows]:
+    """What ``machine.scan`` gives, which is called with the first chunk: off the loop. Raises InvalidRequest, too.
+
+    Machines of users go by the number of keys alone: what does not fit into a frame leaves in several.
+    """
+    chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+    try:
+        for rows, position in chunks:
+            for piece in _pieces(rows):
+                yield piece, position
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+
+def _pieces(rows: list[tuple[Any, Any]]) -> Iterator[list[tuple[bytes, Value]]]:
+    first = nbytes = 0
+    for at, (key, value) in enumerate(rows):
+        if not isinstance(key, bytes) or not isinstance(value, bytes | tuple):
+            raise InvalidRequest(
+                f"the state machine gave {key!r:.40} with {value!r:.40}: both are bytes, or the value numbers"
+            )
+        size = len(key) + len(value) * (1 if isinstance(value, bytes) else 8)
+        if nbytes and nbytes + size > PIECE_BYTES:
+            yield rows[first:at]
+            first, nbytes = at, 0
+        nbytes += size
+    yield rows[first:] if first else rows
+
+
+class View:
+    """One partition's: the first chunk, if that has been read, and what comes after."""
+
+    def __init__(self, machine: Machine, first: Rows | None, rest: Iterator[Rows]) -> None:
+        self.machine = machine
+        """Whose state it is; another one may have taken its place since."""
+        self.first = first
+        self._rest = rest
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def more(self) -> Rows | None:
+        """The next chunk; off the loop."""
+        with self._lock:
+            rows = None if self._closed else next(self._rest, None)
+        if self._closed:
+            self.close()
+        return rows
+
+    def close(self) -> None:
+        """Let the state go: now, or when the read that is under way ends."""
+        self._closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                close = getattr(self._rest, "close", None)
+                if close is not None:
+                    close()
+            finally:
+                self._lock.release()
+
+
+class Scans:
+    """One node's."""
+
+    def __init__(self, backend: Any, *, scans_max: int) -> None:
+        self._backend = backend
+        self._scans_max = scans_max
+        self.open = 0
+
+    async def scan(
+        self, header: Mapping[str, Any], deadline: float
+    ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
+        """Headers and bodies of ENTRIES, one chunk each; a chunk may be empty.
+
+        Raises QuotaExceeded, and what any read raises.
+        """
+        backend = self._backend
+        partition_id = reads.partition_of_header(backend, header)
+        start, end = reads.scan_range(header)
+        limit = field_of(header, "limit", int, 0)
+        await reads.make_fresh(backend, header, partition_id, deadline)
+        if self.open >= self._scans_max:
+            raise QuotaExceeded("too many scans are open", limit=self._scans_max, used=self.open, retry_after=0.1)
+        self.open += 1
+        try:
+            with backend.using(partition_id) as machine:
+                view = View(machine, None, rows_of(machine, start=start, end=end, limit=limit))
+                try:
+                    while (rows := await backend.threads_of(partition_id).run(view.more)) is not None:
+                        yield reads.entries(*rows)
+                        if partition_id not in backend.workers:
+                            raise backend.missing(partition_id)
+                except CorruptData as error:
+                    reads.state_damaged(backend, partition_id, machine, error)
+                    raise
+                finally:
+                    view.close()
+        finally:
+            self.open -= 1

@@ -1,0 +1,90 @@
+"""The streams of one client's connection that it grants credit for: TAIL and LOG_SCAN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dispatcher.reading import reads
+from dispatcher.reading.feeds import Feed, FeedRequest, Send
+from dispatcher.reading.log_scan import LogScan
+from dispatcher.reading.tail import Tail
+from dispatcher.requests.requests import field_of
+from logboom.errors import LogboomError, QuotaExceeded
+from logboom.types import PartitionId
+from logboom.wire import Frame, Kind
+
+STREAMS_MAX: Final = 4096
+"""Per connection."""
+
+
+class Streams:
+    """Of one session. ``reply`` sends a frame, ``fail`` an error, each for a request id."""
+
+    def __init__(
+        self,
+        backend: Any,
+        *,
+        reply: Callable[..., None],
+        fail: Callable[[int, LogboomError], None],
+        congested: Callable[[], bool],
+        partitions: Callable[[dict[str, Any]], Sequence[PartitionId]],
+    ) -> None:
+        self._backend = backend
+        self._reply = reply
+        self._fail = fail
+        self._congested = congested
+        self._partitions = partitions
+        self._feeds: dict[int, Feed] = {}
+
+    def open(self, frame: Frame) -> None:
+        """A TAIL or a LOG_SCAN. Raises InvalidRequest, NoSuchPartition, QuotaExceeded, IndexCompacted."""
+        request_id = frame.request_id
+        if request_id in self._feeds or len(self._feeds) >= STREAMS_MAX:
+            raise QuotaExceeded("too many tails", limit=STREAMS_MAX, used=len(self._feeds), retry_after=1.0)
+
+        def send(kind: Kind, header: dict[str, Any], body: list[Any], flags: int) -> None:
+            self._reply(request_id, kind, header, body, flags=flags)
+
+        def ended(error: LogboomError | None) -> None:
+            self._feeds.pop(request_id, None)
+            if error is not None:
+                self._fail(request_id, error)
+
+        feed = self._made(frame, send, ended)
+        self._feeds[request_id] = feed
+        feed.move()
+
+    def _made(self, frame: Frame, send: Send, ended: Callable[[LogboomError | None], None]) -> Feed:
+        wanted = FeedRequest.parse(frame.header)
+        if frame.kind is Kind.TAIL:
+            partition = reads.partition_of_header(self._backend, frame.header)
+            return Tail(self._backend, partition, wanted, send=send, congested=self._congested, ended=ended)
+        partitions = self._partitions(frame.header)
+        through = field_of(frame.header, "through_global", int, 0)
+        return LogScan(
+            self._backend, partitions, wanted, through=through, send=send, congested=self._congested, ended=ended
+        )
+
+    def credit(self, frame: Frame) -> None:
+        """The client has room for more."""
+        feed = self._feeds.get(frame.request_id)
+        if feed is not None:
+            feed.add_credit(field_of(frame.header, "bytes", int))
+
+    def cancel(self, request_id: int) -> None:
+        """The client wants no more."""
+        feed = self._feeds.pop(request_id, None)
+        if feed is not None:
+            feed.close()
+
+    def drained(self) -> None:
+        """The connection takes more."""
+        for feed in list(self._feeds.values()):  # one that ends takes itself off
+            feed.move()
+
+    def close(self) -> None:
+        """The client is gone."""
+        for feed in list(self._feeds.values()):
+            feed.close()
+        self._feeds.clear()

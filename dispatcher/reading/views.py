@@ -1,0 +1,149 @@
+"""The state of several partitions as of one ``global_log_index``: a consistent scan over all of them.
+
+In one turn of the loop, at commit index G, every partition's worker is told to stop where its log ends then: none can
+have applied more. Each stops only until a view of its state is open, a read transaction, and goes on; so what is held
+up is one group, and what comes out is the state at G everywhere, however long the client takes to read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+from dispatcher.reading import reads
+from dispatcher.reading.scans import Rows, View, rows_of
+from dispatcher.requests.requests import field_of
+from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
+from partitions.apply.worker import ApplyWorker, Stop
+
+PARTITIONS_MAX: Final = 1024
+
+
+class Views:
+    """One node's."""
+
+    def __init__(self, backend: Any, *, views_max: int) -> None:
+        self._backend = backend
+        self._views_max = views_max
+        self.open = 0
+
+    async def scan(
+        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+    ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
+        """Headers and bodies of ENTRIES, one partition after the other, each ascending.
+
+        Raises QuotaExceeded, InvalidRequest (a partition has no keys), and what any read raises.
+        """
+        if self.open >= self._views_max:
+            raise QuotaExceeded("too many views are open", limit=self._views_max, used=self.open, retry_after=0.1)
+        if len(partitions) > PARTITIONS_MAX:
+            raise InvalidRequest(f"{len(partitions)} partitions in one view; at most {PARTITIONS_MAX}")
+        for partition in partitions:
+            if self._backend.partitioning.kind(partition).state_machine == "log":
+                raise InvalidRequest(f"partition {partition} is a log: it has no keys to scan")
+        start, end = reads.scan_range(header)
+        limit = field_of(header, "limit", int, 0)
+        self.open += 1
+        views: dict[PartitionId, View] = {}
+        try:
+            with ExitStack() as uses:
+                for partition in partitions:
+                    uses.enter_context(self._backend.using(partition))
+                await reads.make_fresh(self._backend, header, partitions[0], deadline)
+                scan = partial(_first, start=start, end=end, limit=limit)
+                global_index = await self._gather(partitions, scan, views, deadline)
+                for partition in dict.fromkeys(partitions):
+                    async for rows in self._rows(partition, views[partition]):
+                        reply, body = reads.entries(*rows)
+                        yield {**reply, "partition": partition, "global_index": global_index}, body
+        finally:
+            self.open -= 1
+            for view in views.values():
+                view.close()
+
+    async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
+        try:
+            rows = view.first if view.first is not None else await self._backend.threads_of(partition).run(view.more)
+            while rows is not None:
+                yield rows
+                if partition not in self._backend.workers:
+                    raise self._backend.missing(partition)
+                rows = await self._backend.threads_of(partition).run(view.more)
+        except OSError as error:
+            raise Unavailable(f"the state of partition {partition} could not be read: {error}") from error
+        except CorruptData as error:
+            reads.state_damaged(self._backend, partition, view.machine, error)
+            raise
+
+    async def _gather(
+        self, partitions: Sequence[PartitionId], scan: Any, views: dict[PartitionId, View], deadline: float
+    ) -> int:
+        """Fills ``views``; returns the index that they are of."""
+        backend, loop = self._backend, asyncio.get_running_loop()
+        whole: asyncio.Future[None] = loop.create_future()
+        stops: dict[PartitionId, tuple[ApplyWorker, Stop]] = {}
+        global_index = int(backend.parent.global_index)
+
+        def taken(partition: PartitionId, through: int, view: View | None) -> None:
+            stops.pop(partition, None)
+            if whole.done():  # nobody waits any more
+                if view is not None:
+                    view.close()
+                return
+            if view is None:
+                whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
+                return
+            views[partition] = view
+            applied = view.first[1].applied_index if view.first is not None else through
+            if applied != through:
+                whole.set_exception(CorruptData(f"partition {partition}: a view of {applied}, not of {through}"))
+            elif len(views) == len(set(partitions)):
+                whole.set_result(None)
+
+        def moved(error: LogboomError | None = None) -> None:
+            if error is not None and not whole.done():
+                whole.set_exception(error)
+
+        for partition in partitions:
+            if partition not in backend.workers:
+                raise backend.missing(partition)
+        told = [backend.subscribe_commits(partition, moved) for partition in dict.fromkeys(partitions)]
+        for partition in dict.fromkeys(partitions):  # in one turn: all of the same moment
+            worker, through = backend.workers[partition], backend.logs[partition].committed_index
+            stops[partition] = worker, worker.stop_at(through, scan, partial(taken, partition, through))
+        timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), _too_late, whole, stops)
+        backend.hurry(list(stops))
+        try:
+            await whole
+        finally:
+            timer.cancel()
+            for leave in told:
+                leave()
+            for worker, stop in list(stops.values()):
+                worker.go_on(stop)
+        return global_index
+
+
+def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
+    """Off the loop, while nothing is applied."""
+    rest = rows_of(machine, start=start, end=end, limit=limit)
+    try:
+        return View(machine, next(rest, None), rest)
+    except LogboomError as error:  # for whoever reads it, who knows what to do about it
+        return View(machine, None, _raising(error))
+
+
+def _raising(error: LogboomError) -> Iterator[Rows]:
+    yield from ()
+    raise error
+
+
+def _too_late(whole: asyncio.Future[None], stops: Mapping[PartitionId, object]) -> None:
+    if not whole.done():
+        waiting = ", ".join(map(str, list(stops)[:8]))
+        whole.set_exception(Unavailable(f"partitions {waiting} have not applied everything in time"))

@@ -1,0 +1,1 @@
+"""A request: as an object and as bytes, known again, followed through its stages."""

@@ -1,0 +1,1 @@
+"""Connections of clients: which frame becomes which call."""

@@ -1,0 +1,143 @@
+"""What an operator may ask of one node: ADMIN requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from dispatcher.pipeline.backend import Backend
+from dispatcher.reading import reads
+from dispatcher.requests.requests import field_of
+from dispatcher.sessions import members
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLeader
+from logboom.types import DurabilityMode, PartitionId
+from logboom.wire import shown
+from raftlog.entries.lifecycle import NAME_BYTES_MAX, TOKEN_BYTES, Kind
+from snapshots.meta import SetMeta
+
+log = structlog.get_logger(__name__)
+
+STEERING: Final = ("pause", "resume", "freeze", "thaw")
+"""Of one partition on this node."""
+ACTIONS: Final = (
+    *STEERING,
+    "snapshot",
+    "snapshots",
+    "partitions",
+    "create_partition",
+    "destroy_partition",
+    "void_batch",
+    *members.ACTIONS,
+)
+
+T = TypeVar("T")
+Done = Callable[[T | LogboomError], None]
+
+
+async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+    """Header of an ADMIN_REPLY. Raises InvalidRequest, NoSuchPartition, NotLeader, Unavailable, DeadlineExceeded."""
+    action = header.get("action")
+    if action not in ACTIONS:
+        raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {shown(action)}")
+    if action in members.ACTIONS:
+        return await members.act(backend, header, deadline)
+    if action == "snapshots":
+        return {"snapshots": _snapshots(backend)}
+    if action == "snapshot":
+        slow = DeadlineExceeded("the snapshot was not complete in time; it goes on", outcome="unknown")
+        return {"snapshot": _row(await _called(backend, backend.snapshots.taking.create, deadline, slow))}
+    if action == "partitions":
+        if header.get("linearizable"):
+            await backend.read_index(deadline)
+        return {"partitions": backend.partition_rows(), "key_partitions": backend.key_partitions()}
+    if action == "create_partition":
+        return {"partition": await _create_partition(backend, header, deadline)}
+    if action == "destroy_partition":
+        return {"partition": await _destroy_partition(backend, header, deadline)}
+    partition = reads.partition_of_header(backend, header)
+    if action == "void_batch":
+        return {"void": await _void_batch(backend, partition, header, deadline)}
+    state = getattr(backend, str(action))(partition)
+    log.info("admin", action=action, partition=partition, state=state)
+    return {"state": state}
+
+
+async def _create_partition(backend: Backend, header: Mapping[str, Any], deadline: float) -> PartitionId:
+    name = field_of(header, "state_machine", str, backend.cluster.state_machine)
+    mode = field_of(header, "mode", str, str(backend.cluster.mode))
+    token = field_of(header, "token", bytes)
+    if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+        raise InvalidRequest(f"state_machine has 1 to {NAME_BYTES_MAX} bytes")
+    if mode not in set(DurabilityMode):
+        raise InvalidRequest(f"mode must be write_ahead or write_behind, not {shown(mode)}")
+    if len(token) != TOKEN_BYTES:
+        raise InvalidRequest(f"token must have {TOKEN_BYTES} bytes, not {len(token)}")
+    slow = DeadlineExceeded("the partition was not there in time; ask again with the same token", outcome="unknown")
+    return await _called(
+        backend, partial(backend.partitioning.create, Kind(name, DurabilityMode(mode)), token), deadline, slow
+    )
+
+
+async def _destroy_partition(backend: Backend, header: Mapping[str, Any], deadline: float) -> PartitionId:
+    partition = PartitionId(field_of(header, "partition", int))
+    slow = DeadlineExceeded("the partition was not gone in time; ask again", outcome="unknown")
+    return await _called(backend, partial(backend.partitioning.destroy, partition), deadline, slow)
+
+
+async def _void_batch(
+    backend: Backend, partition: PartitionId, header: Mapping[str, Any], deadline: float
+) -> dict[str, Any]:
+    index, yes = field_of(header, "index", int), field_of(header, "yes", bool, default=False)
+    try:
+        return await backend.voiding.void(partition, index, yes=yes, deadline=deadline)
+    except NotLeader as error:
+        raise NotLeader(error.message, leader=backend.leader_address()) from None
+
+
+async def _called(backend: Backend, begin: Callable[[Done[T]], None], deadline: float, slow: LogboomError) -> T:
+    """What ``begin`` calls back with; ``slow`` is raised when that takes too long. NotLeader says who leads."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def done(found: T | LogboomError) -> None:
+        if answer.done():
+            return
+        if isinstance(found, LogboomError):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+
+    timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), lambda: done(slow))
+    try:
+        begin(done)
+        return await answer
+    except NotLeader as error:
+        raise NotLeader(error.message, leader=backend.leader_address()) from None
+    finally:
+        timer.cancel()
+
+
+def _snapshots(backend: Backend) -> dict[str, Any]:
+    snapshots = backend.snapshots
+    under_way, fetched = snapshots.taking.progress(), snapshots.installing.progress
+    return {
+        "node": backend.node_id,
+        "sets": [_row(meta) for meta in snapshots.store.sets()],
+        "under_way": None if under_way is None else under_way._asdict(),
+        "fetching": None if fetched is None else fetched._asdict(),
+        "base": backend.raft.journal.base.index,
+    }
+
+
+def _row(meta: SetMeta) -> dict[str, Any]:
+    return {
+        "global_index": meta.global_index,
+        "raft_index": meta.raft_index,
+        "bytes": meta.states_bytes,
+        "partitions": len(meta.partitions),
+        "created_ms": meta.created_ms,
+    }

@@ -1,0 +1,217 @@
+"""The submits of one connection: how many are under way, which of them wait; a brake for those that are refused.
+
+Refusing costs less than admitting, and not nothing: a connection that goes on asking what is refused is not read for
+a while, so that what it sends stays with whoever sends it, and the node's time goes to what is admitted. And however
+many connections have something to say at once, or to wait for, the node's other work, heartbeats above all, has its
+turn between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.admission.waiting import Waiting
+from dispatcher.requests.requests import SubmitReply, encode_reply, parse_submit
+from dispatcher.requests.tracing import begin
+from logboom.errors import LogboomError, Overloaded, QuotaExceeded
+from logboom.wire import Frame, Kind
+from ports.clock import Clock
+
+if TYPE_CHECKING:
+    from dispatcher.sessions.service import ClientService, Session
+
+REQUESTS_MAX: Final = 4096
+"""Requests under way per connection."""
+HELD: Final = "held"
+REFUSED: Final = "refused"
+TURN_S: Final = 0.01
+"""So much of one turn of the loop submits, gets and barriers of all connections take; others wait for the next."""
+
+
+class Turns:
+    """How long this turn of the loop has been spent on submits, and whose turn is next. One for all connections."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: float | None = None
+        self._waiting: deque[Submits] = deque()
+
+    def is_over(self) -> bool:
+        """Whatever comes now has to wait."""
+        now = self._clock.monotonic()
+        if self._until is None:
+            self._until = now + TURN_S
+            asyncio.get_running_loop().call_soon(self._next)
+        return now >= self._until
+
+    def enqueue(self, submits: Submits) -> None:
+        """It has something held back."""
+        self._waiting.append(submits)
+
+    def _next(self) -> None:
+        self._until = None
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, deque()
+        while waiting and not self.is_over():
+            submits = waiting.popleft()
+            if submits.one_held():
+                waiting.append(submits)
+        self._waiting = waiting
+
+
+class Submits:
+    """One session's."""
+
+    def __init__(self, session: Session, service: ClientService) -> None:
+        self._session = session
+        self._service = service
+        self._principal = ""
+        self._waiting: dict[int, Waiting] = {}
+        self._held: deque[tuple[float, Frame]] = deque()
+        """Frames and when they came: of one read at most, since nothing more is read meanwhile."""
+        self._brake: Brake | None = None
+        self._unread: set[str] = set()
+        """Why nothing is read."""
+        self.under_way = 0
+
+    def __len__(self) -> int:
+        return self.under_way
+
+    def submit(self, frame: Frame) -> None:
+        """A SUBMIT. Raises InvalidRequest, RecordTooLarge and QuotaExceeded."""
+        if not self._held and not self._service.turns.is_over():
+            self._submit(frame, self._service.backend.clock.monotonic())
+            return
+        self._hold(frame)
+
+    def held_back(self, frame: Frame) -> bool:
+        """Another request of the kind that comes in crowds: it has to wait for a later turn, and goes to ``begin``."""
+        if not self._held and not self._service.turns.is_over():
+            return False
+        self._hold(frame)
+        return True
+
+    def _hold(self, frame: Frame) -> None:
+        if not self._held:
+            self._service.turns.enqueue(self)
+            self.read(HELD, on=False)
+        self._held.append((self._service.backend.clock.monotonic(), frame))
+
+    def one_held(self) -> bool:
+        """The next frame that was held back; True: there are more."""
+        if self._held:
+            came, frame = self._held.popleft()
+            try:
+                if frame.kind is Kind.SUBMIT:
+                    self._submit(frame, came)
+                else:
+                    self._session.begin(frame, came)
+            except LogboomError as error:
+                self._session.fail(frame.request_id, error)
+        if not self._held:
+            self.read(HELD, on=True)
+        return bool(self._held)
+
+    def read(self, reason: str, *, on: bool) -> None:
+        """Read the connection, unless there is another reason not to; or do not."""
+        was_read = not self._unread
+        (self._unread.discard if on else self._unread.add)(reason)
+        if self._session.is_open and was_read != (not self._unread):
+            connection = self._session.connection
+            connection.pause_reading() if self._unread else connection.resume_reading()
+
+    def _submit(self, frame: Frame, came: float) -> None:
+        session, backend = self._session, self._service.backend
+        principal = self._principal = self._principal or self._name()
+        request = parse_submit(frame, now=came, cluster=backend.cluster, principal=principal)
+        if self.under_way >= REQUESTS_MAX:
+            raise QuotaExceeded(
+                "too many submits are under way", limit=REQUESTS_MAX, used=self.under_way, retry_after=0.05
+            )
+        self.under_way += 1
+        request_id, tracer = frame.request_id, self._service.tracer
+        trace = None if tracer is None else begin(tracer, "submit", frame, session.remote)
+        if trace is not None:
+            request = request._replace(trace=trace)
+
+        def done(answer: SubmitReply | LogboomError) -> None:
+            self.under_way -= 1
+            if self._waiting:
+                self._waiting.pop(request_id, None)
+            if trace is not None:
+                trace.end(answer)
+            if isinstance(answer, LogboomError):
+                session.fail(request_id, answer)
+                if isinstance(answer, Overloaded):
+                    self._refused()
+            else:
+                session.reply(request_id, Kind.SUBMITTED, encode_reply(answer))
+            if not self.under_way and session.is_open:
+                session.connection.flush()  # there is nothing to gather it with
+
+        waiting = backend.submit(request, done, session)
+        if waiting is not None:
+            self._waiting[request_id] = waiting
+
+    def _name(self) -> str:
+        """Whose share of what is scarce these count for: of all who have that certificate, or of this connection."""
+        names = sorted(self._session.connection.peer_identities)
+        return names[0] if names else f"{self._service.backend.node_id}#{next(self._service.strangers)}"
+
+    def cancel(self, request_id: int) -> None:
+        """It is given up if it still waits for admission; else it runs on."""
+        if self._held:  # those who asked wait no more
+            self._held = deque(each for each in self._held if each[1].request_id != request_id)
+        waiting = self._waiting.get(request_id)
+        if waiting is not None:
+            self._service.backend.submitting.cancel(waiting)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._held.clear()
+        if self._waiting:
+            self._service.backend.submitting.gone(self._session)
+        if self._brake is not None:
+            self._brake.close()
+
+    def _refused(self) -> None:
+        if self._brake is None:
+            self._brake = Brake(self, self._service)
+        self._brake.refused()
+
+
+class Brake:
+    """Counts what one connection is refused; stops reading it when that is too often."""
+
+    def __init__(self, submits: Submits, service: ClientService) -> None:
+        self._submits = submits
+        self._clock = service.backend.clock
+        settings = service.settings.admission
+        self._most = settings.refusals_max
+        self._window_s = settings.retry_after_ms / 1000
+        self._count = 0
+        self._began = -1e9
+        self._on: asyncio.TimerHandle | None = None
+
+    def refused(self) -> None:
+        """Once more."""
+        now = self._clock.monotonic()
+        if now - self._began > self._window_s:
+            self._began, self._count = now, 0
+        self._count += 1
+        if self._most and self._count >= self._most and self._on is None:
+            self._submits.read(REFUSED, on=False)
+            # Not longer: cancellations and signs of life are held up with the rest.
+            self._on = asyncio.get_running_loop().call_later(self._window_s, self._release)
+
+    def _release(self) -> None:
+        self._on, self._count = None, 0
+        self._submits.read(REFUSED, on=True)
+
+    def close(self) -> None:
+        """Nothing is to be read any more."""
+        if self._on is not None:
+            self._on.cancel()

@@ -1,0 +1,317 @@
+"""What one connection waits for: barriers, with their progress, and streams of watermarks. Frames in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from dispatcher.barriers.barriers import BLOCKED_STATES
+from dispatcher.barriers.goals import Reached, Waiter, Want
+from dispatcher.barriers.watermarks import to_row
+from dispatcher.pipeline.backend import Backend
+from dispatcher.requests.requests import field_of
+from dispatcher.requests.tracing import Trace
+from dispatcher.sessions.watching import Later, Watch
+from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
+from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
+from logboom.wire import FLAG_MORE, Frame, Kind, shown
+
+TARGETS_MAX: Final = 4_096
+"""Rows of a vector target, and partitions of a barrier that tells its progress."""
+PROGRESS_MS_MIN: Final = 10
+WATCHES_MAX: Final = 64
+RETRY_AFTER_S: Final = 0.1
+
+
+class Replies(Protocol):
+    """The session."""
+
+    def reply(self, request_id: int, kind: Kind, header: dict[str, Any], *, flags: int = 0) -> None:
+        """One frame."""
+        ...
+
+    def fail(self, request_id: int, error: LogboomError) -> None:
+        """An ERROR frame."""
+        ...
+
+    def has_room(self) -> bool:
+        """The client reads what it is sent."""
+        ...
+
+    def reached(self) -> None:
+        """A barrier has been."""
+        ...
+
+
+def on_the_loop(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+    """By the loop's own timers."""
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
+class Waits:
+    """One connection's."""
+
+    def __init__(self, backend: Backend, replies: Replies, *, later: Later = on_the_loop) -> None:
+        self._backend = backend
+        self._replies = replies
+        self.later = later
+        self._waiters: dict[int, Waiter] = {}
+        self._progress: dict[int, _Progress] = {}
+        self._watches: dict[int, Watch] = {}
+
+    # -- which partitions
+
+    def partitions(self, header: Mapping[str, Any]) -> list[PartitionId]:
+        """Those that a request names, or all. Raises InvalidRequest, NoSuchPartition."""
+        known = self._backend.partition_ids()
+        wanted = header.get("partitions")
+        if wanted is None:
+            return list(known)
+        if not isinstance(wanted, list) or not wanted or any(type(p) is not int for p in wanted):
+            raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
+        return [PartitionId(p) for p in self._known(wanted)]
+
+    def _known(self, wanted: list[int]) -> list[int]:
+        known = set(self._backend.partition_ids())
+        for partition in wanted:
+            if partition not in known:
+                raise self._backend.missing(partition)
+        return wanted
+
+    def recovered(self, partitions: Sequence[PartitionId]) -> None:
+        """They may be shown, as they are now. Raises Unavailable."""
+        self._backend.look()
+        if self._backend.recovered(partitions):
+            return
+        still = [mark for mark in self._backend.watermarks.all(partitions) if mark.state != "running"]
+        why = f": partition {still[0].partition_id} is {still[0].state}" if still else ""
+        raise Unavailable(f"this node is still recovering{why}; ask another or try again", retry_after=0.1)
+
+    # -- barriers
+
+    def barrier(self, frame: Frame, deadline: float, principal: Hashable, trace: Trace | None = None) -> None:
+        """A BARRIER. Raises what the client is to be told."""
+        header, backend, request_id = frame.header, self._backend, frame.request_id
+        want, scope = self._want(header)
+        every_ms = field_of(header, "progress_ms", int, 0)
+        if every_ms and len(want.targets) > TARGETS_MAX:
+            raise InvalidRequest(f"progress is told of at most {TARGETS_MAX} partitions, not of {len(want.targets)}")
+        if request_id in self._waiters:
+            raise InvalidRequest(f"request {request_id} is under way")
+        patient = bool(header.get("wait_blocked", False))
+        want = self._enough(want if patient else backend.voiding.check_blocked(want), patient=patient)
+        self.recovered(want.partitions)
+        if scope is Scope.LEADER and not backend.raft.admits:
+            raise NotLeader("this node does not lead", leader=backend.leader_address())
+
+        def done(answer: Reached | LogboomError) -> None:
+            self._waiters.pop(request_id, None)
+            self._stop(request_id)
+            if trace is not None:
+                trace.end(answer)
+            if isinstance(answer, LogboomError):
+                self._replies.fail(request_id, answer)
+                return
+            self._replies.reached()
+            reply = {
+                "global_index": backend.global_commit_index(),
+                "node": backend.node_id,
+                "cluster": backend.cluster.id,
+                "watermarks": [to_row(mark) for mark in answer.marks],
+                "frontiers": [list(row) for row in answer.frontiers],
+            }
+            self._replies.reply(request_id, Kind.REACHED, reply)
+
+        waiter = backend.barriers.add(
+            want,
+            client=self,
+            principal=principal,
+            deadline=deadline,
+            wait_blocked=patient,
+            leading=scope is Scope.LEADER,
+            now=backend.clock.monotonic(),
+            done=done,
+        )
+        if waiter is not None:
+            self._waiters[request_id] = waiter
+            backend.hurry(waiter.behind)
+            if every_ms:
+                self._progress[request_id] = _Progress(self, request_id, waiter, max(every_ms, PROGRESS_MS_MIN) / 1000)
+
+    def _enough(self, want: Want, *, patient: bool) -> Want:
+        """Of some that may be shown and some that may not yet: without the latter, where the others are enough.
+
+        They are if they are there, or if what is hidden stands still; ``patient``: it may go on.
+        """
+        backend = self._backend
+        backend.look()
+        if want.need < 0 or backend.recovered(want.partitions):
+            return want
+        hidden = {p for p in want.partitions if not backend.recovered([p])}
+        left = [row for row in want.targets if row[0] not in hidden]
+        there = sum(backend.barriers.frontier(p, want.level, want.reach) >= target for p, target in left)
+        if there < want.needed:
+            still = [p for p in hidden if not patient and backend.watermarks.of(p).state in BLOCKED_STATES]
+            left = [row for row in want.targets if row[0] not in still]
+        return want._replace(targets=tuple(left)) if len(left) >= want.needed else want
+
+    def _want(self, header: Mapping[str, Any]) -> tuple[Want, Scope]:
+        cluster = header.get("cluster")
+        if cluster is not None and cluster != self._backend.cluster.id:
+            raise LineageMismatch(
+                f"an index of cluster {shown(cluster)} says nothing about {self._backend.cluster.id!r}",
+                cluster=shown(cluster),
+                expected=self._backend.cluster.id,
+            )
+        lineage, ours = header.get("lineage"), self._backend.lineage
+        if lineage is not None and ours is not None and lineage != ours:
+            raise LineageMismatch(
+                f"an index of another history of this cluster ({shown(lineage)}) says nothing about this one "
+                f"({lineage_shown(ours)}): it was restored",
+                cluster=shown(lineage),
+                expected=ours,
+            )
+        scope = _choice(header, "scope", Scope, Scope.NODE)
+        level = _choice(header, "level", Level, Level.APPLIED)
+        rows = header.get("targets")
+        if rows is None:
+            target = GlobalLogIndex(field_of(header, "global_index", int))
+            targets = tuple((p, target) for p in self.partitions(header))
+        else:
+            targets = self._vector(rows)
+        reach = scope if scope in (Scope.QUORUM, Scope.ALL) else Scope.NODE
+        return Want(targets, level, reach, _need(header)), scope
+
+    def _vector(self, rows: Any) -> tuple[tuple[PartitionId, GlobalLogIndex], ...]:
+        if not isinstance(rows, list) or not 1 <= len(rows) <= TARGETS_MAX:
+            raise InvalidRequest(f"targets must be a list of 1 to {TARGETS_MAX} pairs")
+        for row in rows:
+            if not isinstance(row, list) or len(row) != 2 or any(type(v) is not int or v < 0 for v in row):
+                raise InvalidRequest(f"a target is a partition and a global index, not {shown(row)}")
+        self._known([row[0] for row in rows])
+        return tuple((PartitionId(p), GlobalLogIndex(target)) for p, target in rows)
+
+    def tell(self, request_id: int, waiter: Waiter, known: dict[PartitionId, int]) -> None:
+        """Where a waiter's partitions are, as far as the client does not know it. It may find the link full."""
+        if not self._replies.has_room():
+            return
+        where = self._backend.barriers.progress(waiter)
+        rows = [[p, frontier] for p, frontier in where.frontiers if known.get(p) != frontier]
+        if rows:
+            known.update(where.frontiers)
+            goal = waiter.goal
+            reply = {
+                "node": self._backend.node_id,
+                "frontiers": rows,
+                "reached": len(goal.targets) - len(goal.behind) - len(goal.gone),
+                "needed": goal.want.needed,
+            }
+            self._replies.reply(request_id, Kind.BARRIER_PROGRESS, reply, flags=FLAG_MORE)
+
+    # -- watching
+
+    def watermarks(self, frame: Frame) -> None:
+        """A WATERMARKS: once, and now. Raises what the client is to be told."""
+        partitions = list(dict.fromkeys(self.partitions(frame.header)))
+        self.recovered(partitions)
+        reply = {
+            "commit_index": self._backend.global_commit_index(),
+            "node": self._backend.node_id,
+            "watermarks": [to_row(mark) for mark in self._backend.watermarks.all(partitions)],
+        }
+        self._replies.reply(frame.request_id, Kind.WATERMARKS_REPLY, reply)
+
+    def watch(self, frame: Frame) -> None:
+        """A WATCH: again and again. Raises what the client is to be told."""
+        if frame.request_id in self._watches or len(self._watches) >= WATCHES_MAX:
+            raise QuotaExceeded(
+                "too many streams of watermarks",
+                limit=WATCHES_MAX,
+                used=len(self._watches),
+                retry_after=RETRY_AFTER_S,
+            )
+        partitions = list(dict.fromkeys(self.partitions(frame.header)))
+        self.recovered(partitions)
+        every = frame.header.get("partitions") is None
+
+        def send(header: dict[str, Any]) -> None:
+            self._replies.reply(frame.request_id, Kind.WATCHED, header, flags=FLAG_MORE)
+
+        def ended(error: LogboomError) -> None:
+            self._watches.pop(frame.request_id, None)
+            self._replies.fail(frame.request_id, error)
+
+        self._watches[frame.request_id] = watch = Watch(
+            self._backend,
+            None if every else partitions,
+            every_ms=field_of(frame.header, "every_ms", int, 100),
+            send=send,
+            has_room=self._replies.has_room,
+            ended=ended,
+            later=self.later,
+        )
+        watch.move()
+
+    # -- leaving
+
+    def cancel(self, request_id: int) -> None:
+        """The client waits for it no longer."""
+        waiter = self._waiters.pop(request_id, None)
+        if waiter is not None:
+            self._backend.barriers.cancel(waiter)
+        self._stop(request_id)
+        watch = self._watches.pop(request_id, None)
+        if watch is not None:
+            watch.close()
+
+    def close(self) -> None:
+        """The client is gone."""
+        self._backend.barriers.client_gone(self)
+        for progress in self._progress.values():
+            progress.close()
+        for watch in self._watches.values():
+            watch.close()
+        for left in (self._waiters, self._progress, self._watches):
+            left.clear()
+
+    def _stop(self, request_id: int) -> None:
+        progress = self._progress.pop(request_id, None)
+        if progress is not None:
+            progress.close()
+
+
+class _Progress:
+    """Tells of one waiter, again and again. What has not moved is not told."""
+
+    def __init__(self, waits: Waits, request_id: int, waiter: Waiter, every: float) -> None:
+        self._tell: Callable[[], None] = lambda: waits.tell(request_id, waiter, self._known)
+        self._known: dict[PartitionId, int] = {}
+        self._later: Callable[[], asyncio.TimerHandle] = lambda: waits.later(every, self._move)
+        self._move()
+
+    def _move(self) -> None:
+        self._tell()
+        self._timer = self._later()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+def _choice(header: Mapping[str, Any], name: str, kind: Any, default: Any) -> Any:
+    value = header.get(name, default)
+    if not isinstance(value, str) or value not in {str(each) for each in kind}:
+        raise InvalidRequest(f"{name} must be {', '.join(map(str, kind))}, not {shown(value)}")
+    return kind(value)
+
+
+def _need(header: Mapping[str, Any]) -> int:
+    """``mode``: `all`, `any`, or how many partitions."""
+    mode = header.get("mode", "all")
+    if mode == "all":
+        return -1
+    if mode == "any":
+        return 1
+    if type(mode) is not int or mode < 1:
+        raise InvalidRequest(f"mode must be all, any or a number of partitions, not {shown(mode)}")
+    return mode

@@ -1,0 +1,1 @@
+"""Sets, and what they make superfluous; what is damaged, found and made anew."""

@@ -1,0 +1,225 @@
+"""Compaction: what a complete snapshot set makes superfluous is removed, step by step, each safe to be the last.
+
+1. Every machine's state is saved beyond the cut so that a power loss cannot undo it.
+2. Every partition log saves where its committed batches up to the cut lie (``places``).
+3. The journal begins at the cut (its ``base``); what was below is removed.
+4. Segments wholly below, less what is retained for readers, are removed.
+5. The directories of partitions that were destroyed before the cut are removed.
+6. Older sets are removed.
+
+A crash between two steps leaves files that nobody needs and nothing else: the next compaction, or the next
+start, removes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import structlog
+
+from logboom.errors import CorruptData, Unavailable
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from raftlog.core import RaftLog
+from raftlog.entries.lifecycle import Lifecycle, kind_of
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal_base import Base
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+COMPACTED_TO: Final = 2
+"""The last set but one: whoever is given the last finds all that came after it."""
+
+
+def removes(settings: SnapshotSettings, state_machine: str) -> bool:
+    """What a snapshot has need not stay in such a partition's log. Records of ``log`` ones are kept nowhere else."""
+    return state_machine != "log" or bool(settings.retain_log_bytes or settings.retain_log_ms)
+
+
+class Compaction:
+    """One node's; one at a time."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        cluster: ClusterSettings,
+        store: SnapshotStore,
+        logs: Mapping[PartitionId, PartitionLog],
+        workers: Mapping[PartitionId, ApplyWorker],
+        raft: RaftLog,
+        clock: Clock,
+        offloads: tuple[Offload, Offload],
+        held_back: Callable[[], GlobalLogIndex | None],
+        forget: Callable[[Lifecycle], Awaitable[None]],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``offloads``: for what is done to logs, and for changes to ``store``, which may have to wait for minutes.
+
+        ``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next.
+
+        ``forget`` removes what is destroyed as of where the journal begins.
+        """
+        self._settings = settings
+        self._cluster = cluster
+        self._store = store
+        self._logs = logs
+        self._workers = workers
+        self._raft = raft
+        self._clock = clock
+        self._offload, self._store_offload = offloads
+        self._held_back = held_back
+        self._forget = forget
+        self._fatal = fatal
+        self._placed: dict[PartitionId, tuple[int, int]] = {}
+        """Up to where places have been saved since the start, and how often batches had moved by then."""
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self._closed = False
+        self.runs = 0
+        self.failed = 0
+        self.sets_removed = 0
+
+    def start(self) -> None:
+        """A set is complete: compact to the one before it."""
+        if self._closed:
+            return
+        if self._task is not None:
+            self._again = True
+            return
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def go_on(self) -> None:
+        """After ``close``: what it was closed for has come to nothing."""
+        self._closed = False
+        self.start()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await self._compact()
+                if not self._again:
+                    return
+        except asyncio.CancelledError:
+            raise
+        except (OSError, InvariantViolated) as error:
+            self._fatal(error)
+        except Exception as error:
+            # Nothing is lost by not compacting; the next set brings the next try.
+            self.failed += 1
+            log.exception("compaction_failed", error=repr(error))
+        finally:
+            self._task = None
+
+    async def _compact(self) -> None:
+        sets = self._store.sets()
+        if len(sets) < COMPACTED_TO:
+            return
+        held = self._held_back()
+        target = next((meta for meta in sets if meta.global_index == held), sets[-COMPACTED_TO])
+        target = min(target, sets[-COMPACTED_TO], key=lambda meta: meta.global_index)
+        # Its own log may not have come so far, or not again since a start: to one that was fetched, in vain as of yet.
+        if self._raft.journal.base.index < target.raft_index <= self._raft.engine.applied_index:
+            await self._compact_to(target)
+        removed = await self._store_offload.run(lambda: self._prune(target))
+        self.runs += 1
+        self.sets_removed += len(removed)
+        log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
+
+    def _prune(self, target: SetMeta) -> list[GlobalLogIndex]:
+        """Off the loop, where one more may have been taken meanwhile."""
+        needed = [meta for meta in self._store.sets() if meta.global_index >= target.global_index]
+        return self._store.prune(max(self._settings.keep, len(needed)))
+
+    async def _compact_to(self, target: SetMeta) -> None:
+        parent = ParentState.decode(target.parent)
+        for partition_id, tail in parent.tails.items():
+            await self._secure(partition_id, tail.last_index)
+        base = Base(target.raft_index, target.raft_term, target.parent)
+        await _called(lambda done: self._raft.compact(base, lambda: done(None)))
+        for partition_id, tail in parent.tails.items():
+            if partition_id in self._workers:
+                await self._remove(parent, partition_id, tail.last_index)
+        await self._forget(parent.lifecycle)
+
+    async def _secure(self, partition_id: PartitionId, through_index: int) -> None:
+        """State and places up to here are on the disk, to stay."""
+        worker, store = self._workers.get(partition_id), self._logs[partition_id]
+        if worker is not None and worker.saved_index < through_index:  # else destroyed since: its log stays whole
+            await _called(worker.save)
+            if worker.saved_index < through_index:
+                raise Unavailable(f"the state of partition {partition_id} is being made anew")
+        (placed, then), moved = self._placed.get(partition_id, (0, 0)), store.moved
+        if placed < through_index or then < moved:
+            await self._step(store.save_places(through_index))
+            self._placed[partition_id] = through_index, moved
+
+    async def _remove(self, parent: ParentState, partition_id: PartitionId, through_index: int) -> None:
+        store, outdated_to = self._logs[partition_id], 0
+        state_machine = kind_of(self._cluster, parent.lifecycle, partition_id).state_machine
+        if not removes(self._settings, state_machine):
+            return
+        retain: int | None = self._settings.retain_bytes
+        if state_machine == "log":
+            retain = self._settings.retain_log_bytes or None
+            outdated_to = await self._outdated(store, through_index)
+        keep_from = store.compaction_point(through_index, retain, outdated_to=outdated_to, now=self._clock.monotonic())
+        await self._step(store.compact(keep_from, ends=state_machine == "log"))
+
+    async def _step(self, job: Callable[[], None]) -> None:
+        """Off the loop. Whoever is cancelled meanwhile waits for its end: nobody else writes these files till then."""
+        step = asyncio.ensure_future(self._offload.run(job))
+        try:
+            await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            error = step.exception()
+            if error is not None:
+                self._fatal(error)
+            raise
+
+    async def _outdated(self, store: PartitionLog, through_index: int) -> int:
+        """Records up to here have been kept for long enough."""
+        if not self._settings.retain_log_ms:
+            return 0
+        before_ms = self._clock.wall_ms() - self._settings.retain_log_ms
+        try:
+            return await self._offload.run(lambda: store.last_before(before_ms, through_index=through_index))
+        except CorruptData as error:
+            log.warning("age_unknown", partition=store.partition_id, error=error.message)  # until it is repaired
+            return 0
+
+    async def close(self) -> None:
+        """What is under way goes on to the end of its step; nothing is begun any more."""
+        self._closed = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._task = None  # one that had not begun does not say so itself
+
+
+async def _called(begin: Callable[[Callable[[BaseException | None], None]], None]) -> None:
+    """Wait for a callback. Raises what it was called with."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    begin(done)
+    await ended

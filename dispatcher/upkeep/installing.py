@@ -1,0 +1,430 @@
+"""Being given a snapshot: the side of a node that lacks what the others have compacted.
+
+It goes on as a follower while it fetches the set's files, and what its logs lack of partitions whose records
+are kept nowhere else, from any node that has them: piece by piece, checked, going on where it stopped. When
+all of it is on the disk it writes down its intent and starts anew; ``server.install`` does the rest before
+the node takes part again. So it serves nothing stale, and a power loss at any moment leaves either the old
+node, which fetches on, or the intent, which is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.types import DIGEST_BYTES, MIB, NO_DIGEST, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import Frame, Kind
+from partitions.log.batch import parse_header
+from partitions.log.log import PartitionLog
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from ports.seldom import Seldom
+from ports.timers import wait
+from raftlog.engine.messages import INDEX_MAX
+from raftlog.entries.lifecycle import Kind as PartitionKind
+from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.parent_state import ParentState
+from raftlog.entries.voids import Void
+from raftlog.links.links import Links
+from raftlog.links.payloads import Payloads
+from snapshots.meta import SetMeta, decode
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S: Final = 2.0
+"""Whoever has not answered by then is passed over."""
+ROUNDS_MAX: Final = 30
+"""Times that all nodes are asked for the same piece before the set is given up."""
+PAUSE_S: Final = 0.2
+SYNC_BYTES: Final = 8 * MIB
+META_BYTES_MAX: Final = 64 * MIB
+DURABLE_POLL_S: Final = 0.005
+
+
+class SetGone(LogboomError):
+    """Nobody has this set any more; a newer one will be offered."""
+
+    code = "set_gone"
+    retryable = True
+
+
+class InstallDue(LogboomError):
+    """Not an error: a snapshot is on the disk, and the node has to start anew to be made from it."""
+
+    code = "install_due"
+    retryable = True
+
+
+class Fetched(NamedTuple):
+    """How far a fetch is, for people."""
+
+    global_index: GlobalLogIndex
+    bytes: int
+    total: int
+    partition: PartitionId | None
+    """Whose log is being fetched, after the files."""
+
+
+class Installing:
+    """Of one node; one set at a time."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        cluster: ClusterSettings,
+        lineage: Callable[[], str],
+        peers: Callable[[], Iterable[NodeId]],
+        store: SnapshotStore,
+        log_of: Callable[[PartitionId, PartitionKind], Awaitable[PartitionLog]],
+        payloads: Payloads,
+        links: Links,
+        clock: Clock,
+        offload: Offload,
+        poke: Callable[[], None],
+        raft_index: Callable[[], int],
+        base_index: Callable[[], int],
+        stop_compaction: Callable[[], Awaitable[None]],
+        resume_compaction: Callable[[], None],
+        ready: Callable[[GlobalLogIndex], None],
+        fatal: Callable[[BaseException], None],
+        spare_bytes: int = 0,
+    ) -> None:
+        """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
+
+        ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
+        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``. ``spare_bytes``: of the
+        disk are left to the logs.
+        """
+        self._settings = settings
+        self._cluster = cluster
+        self._lineage = lineage
+        self._peers = peers
+        self._store = store
+        self._log_of = log_of
+        self._payloads = payloads
+        self._links = links
+        self._clock = clock
+        self._seldom = Seldom(clock.monotonic)
+        self._offload = offload
+        self._poke = poke
+        self._raft_index = raft_index
+        self._base_index = base_index
+        self._stop_compaction = stop_compaction
+        self._resume_compaction = resume_compaction
+        self._ready = ready
+        self._fatal = fatal
+        self._spare_bytes = spare_bytes
+        self._wanted = False
+        """One is needed even if it is older than what is handed up here: a state is gone."""
+        self._why = ""
+        """As was last said."""
+        self.least = GlobalLogIndex(0)
+        """What is wanted has to reach this far."""
+        self._task: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
+        self._from: NodeId | None = None
+        """Whom to ask next."""
+        self._filled: list[PartitionLog] = []
+        """Logs that batches are fetched for."""
+        self.begun = 0
+        self.failed = 0
+        self.progress: Fetched | None = None
+        """Of the fetch under way."""
+
+    # -- from outside
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """SNAPSHOT_OFFER, SNAPSHOT_CHUNK, LOG_CHUNK. Raises ProtocolError."""
+        if frame.kind is Kind.SNAPSHOT_OFFER:
+            self._offered(
+                peer, GlobalLogIndex(number(frame.header, "global_index")), number(frame.header, "raft_index")
+            )
+            return
+        asked, answer = self._answers.get(frame.request_id, (None, None))
+        if asked == peer and answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Do not wait for its answers."""
+        for asked, answer in self._answers.values():
+            if asked == peer and not answer.done():
+                answer.set_exception(Unavailable(f"the link to {peer} broke"))
+
+    def want(self, why: str, behind: GlobalLogIndex = GlobalLogIndex(0)) -> None:
+        """This node cannot go on with what it has: ask for a set, and for one behind this index."""
+        self._wanted = True
+        self.least = max(self.least, GlobalLogIndex(behind + 1))
+        if self._task is None:
+            if why != self._why:
+                log.warning("snapshot_wanted", reason=why)  # which may go on for long
+            self._why = why
+            for peer in list(self._peers()):
+                self._links.send(peer, Kind.SNAPSHOT_WANTED, {})
+
+    async def close(self) -> None:
+        """Stop; what was fetched stays for the next time."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- fetching
+
+    def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
+        least = self._base_index() if self._wanted else self._raft_index() + 1
+        if self._task is not None or raft_index < least or (self._wanted and global_index < self.least):
+            return
+        self._from = peer
+        self._task = asyncio.get_running_loop().create_task(self._run(global_index))
+
+    async def _run(self, global_index: GlobalLogIndex) -> None:
+        self.begun += 1
+        self._seldom.say(log.info, "snapshot_fetch_begins", global_index=global_index, source=self._from)
+        try:
+            meta = await self._fetch_set(global_index)
+            jobs: list[Callable[[], None]] = []
+            for partition in meta.partitions:
+                if partition.state_machine == "log":
+                    jobs += await self._fetch_log(meta, partition.partition_id)
+            await self._stop_compaction()
+            for job in jobs:
+                await self._offload.run(job)
+            await self._offload.run(lambda: self._ready(global_index))
+        except (OSError, InvariantViolated) as error:
+            self._fatal(error)
+            return
+        except Exception as error:  # noqa: BLE001 - nobody waits for this task: it must not end unseen
+            self.failed += 1
+            where = None if isinstance(error, LogboomError) else error
+            self._seldom.say(
+                log.warning, "snapshot_fetch_failed", global_index=global_index, error=str(error), exc_info=where
+            )
+            for store in self._filled:  # they go on as they were, with what they have
+                store.follow(PartitionLogIndex(0), NO_DIGEST)
+            self._filled.clear()
+            self._resume_compaction()
+            return
+        finally:
+            self._task = self.progress = None
+        log.info("snapshot_fetched", global_index=global_index)
+        self._fatal(InstallDue(f"this node starts anew from the snapshot at {global_index}"))
+
+    async def _fetch_set(self, global_index: GlobalLogIndex) -> SetMeta:
+        for meta in self._store.sets():
+            if meta.global_index == global_index:
+                return meta  # ours, or fetched before
+        raw = bytearray()
+        while True:
+            frame = await self._piece(global_index, "meta", len(raw))
+            raw += frame.body
+            total = number(frame.header, "total")
+            if total > META_BYTES_MAX or not frame.body:
+                raise ProtocolError(f"{len(frame.body)} bytes of a snapshot's description of {total}")
+            if len(raw) >= total:
+                break
+        meta = decode(bytes(raw), path=f"snapshot {global_index} of {self._from}")
+        theirs, ours = (meta.cluster, meta.lineage), (self._cluster.id, self._lineage())
+        if theirs != ours or meta.global_index != global_index:
+            raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
+        await self._fetch_states(meta)
+        await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
+        return meta
+
+    def _adopt(self, raw: bytes, global_index: GlobalLogIndex) -> None:
+        """Off the loop, where this node may have taken the very same meanwhile."""
+        if all(known.global_index != global_index for known in self._store.sets()):
+            self._store.adopt_fetched(raw, global_index)
+
+    async def _fetch_states(self, meta: SetMeta) -> None:
+        global_index = GlobalLogIndex(meta.global_index)
+        file, offset = await self._offload.run(lambda: self._store.fetch(global_index))
+        unsynced = 0
+        try:
+            await self._offload.run(lambda: self._store.check_room(self._spare_bytes, meta.states_bytes - offset))
+            while offset < meta.states_bytes:
+                began = self._clock.monotonic()
+                body = (await self._piece(global_index, "states", offset)).body
+                if not body or offset + len(body) > meta.states_bytes:
+                    raise ProtocolError(f"{len(body)} bytes of a snapshot at {offset} of {meta.states_bytes}")
+                at = offset
+                unsynced += len(body)
+                sync, unsynced = (unsynced >= SYNC_BYTES), unsynced % SYNC_BYTES
+                await self._offload.run(lambda: _write(file, body, at, sync=sync))  # noqa: B023 - awaited at once
+                offset += len(body)
+                self.progress = Fetched(global_index, offset, meta.states_bytes, None)
+                await self._keep_pace(len(body), began)
+        finally:
+            await asyncio.shield(self._offload.run(file.close))
+
+    async def _fetch_log(self, meta: SetMeta, partition_id: PartitionId) -> list[Callable[[], None]]:
+        """What this node's log of a partition lacks up to the cut; returns the jobs that save the places of all."""
+        parent = ParentState.decode(meta.parent)
+        store = await self._log_of(partition_id, kind_of(self._cluster, parent.lifecycle, partition_id))
+        tail = parent.tails.get(partition_id)
+        if tail is None:
+            return []
+        self._filled.append(store)
+        global_index = GlobalLogIndex(meta.global_index)
+        rows: list[tuple[int, int, bytes]] = []
+        after: int = store.committed_index
+        voids = {each.first_index: each for each in parent.voids.of(partition_id)}
+        while after < tail.last_index:
+            void = voids.get(PartitionLogIndex(after + 1))
+            if void is not None:
+                store.concede(void.last_index, void.digest)
+                rows.append((void.last_index, void.global_index, void.digest))
+                after = void.last_index
+                continue
+            began = self._clock.monotonic()
+            ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}
+            frame = await self._ask_for_log(ask)
+            pieces = _batches(frame)
+            if not pieces:
+                since = _void(frame, partition_id)
+                if since is not None and since.first_index == after + 1 and since.last_index <= tail.last_index:
+                    voids[since.first_index] = since  # declared behind the cut
+                    continue
+                first, before = number(frame.header, "first"), frame.header.get("before")
+                log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
+                if first > tail.last_index:
+                    return []  # all of it is gone everywhere: this copy begins at the cut
+                if first <= after + 1 or type(before) is not bytes or len(before) != DIGEST_BYTES:
+                    raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
+                in_front = number(frame.header, "before_global") if "before_global" in frame.header else 0
+                store.follow(
+                    PartitionLogIndex(first - 1), before, in_front
+                )  # and what is here of before, which does not
+                rows, after = [], first - 1
+                continue
+            for raw, found_global in pieces:
+                header = parse_header(raw)
+                if header.partition_id != partition_id or header.first_index != after + 1:
+                    raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
+                self._payloads.receive(raw)
+                rows.append((header.last_index, found_global, header.digest))
+                after = header.last_index
+            self._poke()
+            while not store.is_durable(after, rows[-1][2]):
+                if not store.holds(after, rows[-1][2]):
+                    raise CorruptData(f"partition {partition_id}: what was fetched up to {after} does not chain")
+                await wait(DURABLE_POLL_S)
+            self.progress = Fetched(global_index, after, tail.last_index, partition_id)
+            await self._keep_pace(len(frame.body), began)
+        if rows and rows[-1][2] != tail.digest:
+            raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
+        while store.awaits_sync(tail.last_index):
+            await wait(DURABLE_POLL_S)
+        nowhere = {(void.last_index, void.digest) for void in voids.values()}
+        return [store.save_fetched(rows, through_index=tail.last_index, voids=nowhere)]
+
+    async def _ask_for_log(self, ask: dict[str, Any]) -> Frame:
+        """Of whoever has what comes next; if none of those that answer does, of whose log goes on the soonest."""
+        found = await self._ask(Kind.LOG_FETCH, ask)
+        for peer in [] if _batches(found) else [peer for peer in self._peers() if peer != self._from]:
+            with suppress(LogboomError):
+                other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
+                if _batches(other) or number(other.header, "first") < number(found.header, "first"):
+                    found, self._from = other, peer
+                    if _batches(other):
+                        break
+        return found
+
+    async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
+        return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
+
+    async def _ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
+        """Of whoever answers. Raises SetGone when nobody has it."""
+        for _ in range(ROUNDS_MAX):
+            gone = 0
+            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers() if p != self._from)]
+            for peer in order:
+                try:
+                    frame = await self._ask_one(peer, kind, header)
+                except LogboomError as error:
+                    gone += isinstance(error, SetGone)
+                    continue
+                self._from = peer
+                return frame
+            if gone == len(order):
+                break
+            await wait(PAUSE_S)
+        raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
+
+    async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
+        request_id = next(self._numbers)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = peer, answer
+        try:
+            if not self._links.send(peer, kind, header, request_id=request_id):
+                raise Unavailable(f"there is no link to {peer}")
+            async with asyncio.timeout(ANSWER_S):
+                frame = await answer
+        except TimeoutError:
+            raise Unavailable(f"{peer} does not answer") from None
+        finally:
+            del self._answers[request_id]
+        error = frame.header.get("error")
+        if isinstance(error, dict):
+            known = from_wire(error)
+            raise SetGone(known.message) if isinstance(known, IndexCompacted) else known
+        return frame
+
+    async def _keep_pace(self, nbytes: int, began: float) -> None:
+        due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
+        if due > 0:
+            await wait(due)
+
+
+def _write(file: Any, body: memoryview, offset: int, *, sync: bool) -> None:
+    file.write([body], offset=offset)
+    if sync:
+        file.sync()
+
+
+def _batches(frame: Frame) -> list[tuple[memoryview, int]]:
+    """Raw batches and their global indices. Raises ProtocolError."""
+    rows = frame.header.get("rows")
+    if not isinstance(rows, list):
+        raise ProtocolError("LOG_CHUNK without rows")
+    found, at = [], 0
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and 0 <= v < INDEX_MAX for v in row)):
+            raise ProtocolError("LOG_CHUNK: bad row")
+        global_index, length = row
+        if at + length > len(frame.body):
+            raise ProtocolError("LOG_CHUNK: shorter than its rows say")
+        found.append((frame.body[at : at + length], global_index))
+        at += length
+    return found
+
+
+def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
+    """What stands in the place of what was asked for, on a node that says so. Raises ProtocolError."""
+    said = frame.header.get("void")
+    if said is None:
+        return None
+    kinds = [type(value) for value in said] if isinstance(said, list) else []
+    if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= INDEX_MAX:
+        raise ProtocolError("LOG_CHUNK: bad void")
+    first, last, digest, global_index = said
+    void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
+    void.check()
+    return void
+
+
+def number(header: Mapping[str, Any], name: str) -> int:
+    """A field of a frame between nodes. Raises ProtocolError."""
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < INDEX_MAX:
+        raise ProtocolError(f"bad field {name}")
+    return value

@@ -1,0 +1,179 @@
+"""Damaged states: fenced, made anew from a snapshot and the log while everything else goes on, and let in again.
+
+A fenced partition answers no reads, and its watermarks stay where they were (I7) until the new state has come as far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import structlog
+
+from logboom.errors import CorruptData
+from logboom.state_machine import NOWHERE, Machine, Position
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.apply.worker import ApplyWorker
+from ports.offload import Offload
+
+log = structlog.get_logger(__name__)
+
+REBUILDS_MAX: Final = 3
+"""Of a partition, while the node runs: whatever damages it again and again is not the disk."""
+WANT_AGAIN_S: Final = 1.0
+
+
+class Lacks(NamedTuple):
+    """Why a state is of no use: nothing here says how to fill it."""
+
+    story: str
+    behind: GlobalLogIndex = GlobalLogIndex(0)
+    """Only a set of behind this one may help: this one could not be loaded."""
+    to_be_fetched: bool = True
+    """Another node's snapshot may help. Else only a start of this node does, after something was mended."""
+
+
+class Rebuilt(NamedTuple):
+    """A machine that is whole. ``lacks``: it is of no use all the same."""
+
+    machine: Machine
+    lacks: Lacks | None
+
+
+@dataclass(slots=True)
+class _Fence:
+    floor: Position
+    """What was applied when it was found."""
+    story: str
+    rebuilt: bool = False
+    """Another worker is on its way."""
+    lacks: Lacks | None = None
+    """Nothing here helps: a snapshot of another node does."""
+
+
+class Rebuilding:
+    """Of one node. ``machines`` and ``workers`` are everybody's: what is made anew takes its place there."""
+
+    def __init__(
+        self,
+        *,
+        machines: dict[PartitionId, Machine],
+        workers: dict[PartitionId, ApplyWorker],
+        worker_of: Callable[[PartitionId], ApplyWorker],
+        rebuild: Callable[[PartitionId, Machine], Rebuilt],
+        offload: Offload,
+        want: Callable[[str, GlobalLogIndex], None],
+        changed: Callable[[PartitionId], None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``rebuild`` runs on ``offload``; ``want`` asks other nodes for a snapshot behind an index.
+
+        ``changed``: look at it again.
+        """
+        self._machines = machines
+        self._workers = workers
+        self._worker_of = worker_of
+        self._rebuild = rebuild
+        self._offload = offload
+        self._want = want
+        self._changed = changed
+        self._fatal = fatal
+        self._fences: dict[PartitionId, _Fence] = {}
+        self._rebuilds: Counter[PartitionId] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted_at = -1e9
+
+    # -- what the others ask
+
+    def check(self, partition_id: PartitionId) -> None:
+        """Raises CorruptData, naming the partition, if its state must not be read."""
+        fence = self._fences.get(partition_id)
+        if fence is not None:
+            raise CorruptData(f"the state of partition {partition_id} is damaged here: {fence.story}; ask another node")
+
+    def shown(self, partition_id: PartitionId) -> tuple[Position, str]:
+        """What watermarks say of it: how far it is applied, and its state. Lets it in again when it is there."""
+        worker, fence = self._workers[partition_id], self._fences.get(partition_id)
+        if fence is None:
+            return worker.applied, worker.state
+        if fence.rebuilt and worker.applied_index >= fence.floor.applied_index:
+            del self._fences[partition_id]
+            log.info("state_repaired", partition=partition_id, applied=worker.applied_index)
+            return worker.applied, worker.state
+        return fence.floor, "damaged"
+
+    def fenced(self, partition_id: PartitionId) -> bool:
+        """Its state must not be read."""
+        return partition_id in self._fences
+
+    # -- what happens
+
+    def lacking(self, partition_id: PartitionId, lacks: Lacks) -> None:
+        """At start: its state is gone, and nothing here says how to make it."""
+        self._workers[partition_id].useless = True
+        self._fences[partition_id] = _Fence(NOWHERE, lacks.story, lacks=lacks)
+
+    def damaged(self, partition_id: PartitionId, error: CorruptData) -> Callable[[], bool]:
+        """The state cannot be read. What is returned says later whether it is whole again."""
+        fence = self._fences.get(partition_id)
+        if fence is None or fence.rebuilt:  # the second: the new one is damaged, too, on its way to where the first was
+            log.error("state_damaged", partition=partition_id, error=str(error))
+            worker = self._workers[partition_id]
+            self._fences[partition_id] = _Fence(worker.applied if fence is None else fence.floor, str(error))
+            self._changed(partition_id)
+            self._rebuilds[partition_id] += 1
+            if self._rebuilds[partition_id] > REBUILDS_MAX:
+                log.error("state_given_up", partition=partition_id)
+                worker.useless = True
+                worker.pause()
+            else:
+                task = asyncio.get_running_loop().create_task(self._make_anew(partition_id, worker))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        return lambda: partition_id not in self._fences
+
+    async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
+        fence = self._fences[partition_id]
+        await worker.close()
+        damaged = self._machines.get(partition_id)
+        if damaged is None:
+            return  # destroyed
+        try:
+            found = await self._offload.run(lambda: self._rebuild(partition_id, damaged))
+        except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
+            self._fatal(error)
+            return
+        if partition_id not in self._workers:
+            return  # destroyed meanwhile; whoever made the machine closes it
+        self._machines[partition_id] = found.machine
+        fresh = self._workers[partition_id] = self._worker_of(partition_id)
+        worker.hand_over(fresh)
+        if found.lacks is None:
+            fence.rebuilt = True
+            log.info("state_rebuilt", partition=partition_id, applied=fresh.applied_index)
+        else:
+            fence.lacks, fence.story = found.lacks, found.lacks.story
+            fresh.useless = True
+            fresh.drop_cut()
+        self._changed(partition_id)
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """The partition is destroyed."""
+        self._fences.pop(partition_id, None)
+
+    def tick(self, now: float, stuck: str | None) -> None:
+        """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""
+        lacking = [fence.lacks for fence in self._fences.values() if fence.lacks and fence.lacks.to_be_fetched]
+        story = lacking[0].story if lacking else stuck
+        if story is not None and now - self._wanted_at >= WANT_AGAIN_S:
+            self._wanted_at = now
+            self._want(story, max((each.behind for each in lacking), default=GlobalLogIndex(0)))
+
+    async def close(self) -> None:
+        """Begin nothing more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,285 @@
+"""Scrubbing: everything at rest is read again, slowly, pass after pass: damage is found while others have it whole.
+
+Batches of partition logs, snapshot sets, saved states, the journal's sealed files. What is found goes where damage
+that a reader meets goes; here is counted what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from logboom.errors import CorruptData, LogboomError
+from logboom.settings import ScrubSettings
+from logboom.state_machine import Machine
+from logboom.types import GlobalLogIndex, PartitionId
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
+from ports.clock import Clock
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from ports.scrub import Piece, Pieces
+from ports.timers import wait
+from raftlog.journal.journal import Journal
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+FIRST_MS_MAX: Final = 60_000
+SHOWN_MAX: Final = 8
+AGAIN_S: Final = 10.0
+"""Before what could not be read is read a second time: a path to the disk that fails over has come back by then."""
+
+MADE_UP_S: Final = 1.0
+"""So much of what it is late is read faster."""
+
+Repaired = Callable[[], bool]
+
+
+class Target(NamedTuple):
+    """Something that is read from its beginning to its end."""
+
+    name: str
+    """For people; of damage to the journal, that it is known already."""
+    pieces: Callable[[], Pieces]
+    found: Callable[[CorruptData], Repaired]
+    """On the loop: see to it. What it returns says later whether the damage is gone."""
+    holding: Callable[[], AbstractContextManager[object]] = nullcontext
+    """While it is read: what must not be closed. Raises a LogboomError if there is nothing to read any more."""
+    there: Callable[[], bool] = lambda: True
+    """It still is: what was destroyed meanwhile is not damaged."""
+    state: bool = False
+    """It is a saved state."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What an operator sees. ``of``: bytes to read in this pass, roughly."""
+
+    number: int = 0
+    """Of the pass under way, or of the last one."""
+    bytes: int = 0
+    of: int = 0
+    damaged: int = 0
+    """Found since the start."""
+    last_pass_s: float | None = None
+    open: dict[str, Repaired] = field(default_factory=dict)
+    """What is still damaged."""
+
+    def found(self, story: str, repaired: Repaired) -> bool:
+        """Count it; False: it is known."""
+        if story in self.open:
+            return False
+        self.damaged += 1
+        self.open[story] = repaired
+        return True
+
+    def row(self) -> dict[str, Any]:
+        """For STATUS."""
+        self.open = {story: repaired for story, repaired in self.open.items() if not repaired()}
+        return {
+            "pass": self.number,
+            "bytes": self.bytes,
+            "of": self.of,
+            "damaged": self.damaged,
+            "repaired": self.damaged - len(self.open),
+            "last_pass_s": self.last_pass_s,
+            "open": list(self.open)[:SHOWN_MAX],
+        }
+
+
+class Scrubbing:
+    """Of one node."""
+
+    def __init__(
+        self,
+        *,
+        settings: ScrubSettings,
+        logs: Mapping[PartitionId, PartitionLog],
+        machines: Mapping[PartitionId, Machine],
+        using: Callable[[PartitionId], AbstractContextManager[Machine]],
+        store: SnapshotStore,
+        journal: Journal,
+        clock: Clock,
+        offload: Offload,
+        damaged_batch: Callable[[PartitionId, DamagedBatch], None],
+        damaged_state: Callable[[PartitionId, CorruptData], Repaired],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """``offload`` takes jobs that may wait; it alone changes ``store``. The callbacks see to what is found.
+
+        ``using`` a partition's machine keeps it from being closed.
+        """
+        self._settings = settings
+        self._logs = logs
+        self._machines = machines
+        self._using = using
+        self._store = store
+        self._journal = journal
+        self._clock = clock
+        self._offload = offload
+        self._damaged_batch = damaged_batch
+        self._damaged_state = damaged_state
+        self._fatal = fatal
+        self.progress = Progress()
+        self._states_bytes = 0
+        """Of saved states, as the last pass has found."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin the first pass after a while, if the settings want any."""
+        if self._settings.pause_ms:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Read nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def status(self) -> dict[str, Any]:
+        """For STATUS: pass, bytes, of, damaged, repaired, last_pass_s, open."""
+        return self.progress.row()
+
+    # -- a pass
+
+    async def _run(self) -> None:
+        await wait(min(self._settings.pause_ms, FIRST_MS_MAX) / 1000)
+        while True:
+            try:
+                await self._pass()
+            except InvariantViolated as error:
+                self._fatal(error)
+                return
+            except Exception as error:  # nobody waits for this task: it must not end unseen
+                log.exception("scrub_failed", error=repr(error))
+            await wait(self._settings.pause_ms / 1000)
+
+    async def _pass(self) -> None:
+        progress, began = self.progress, self._clock.monotonic()
+        progress.number, progress.bytes = progress.number + 1, 0
+        progress.of = await self._offload.run(self._total)
+        states_bytes = 0
+        for target in self._targets():
+            try:
+                with target.holding():
+                    nbytes = await self._read(target)
+                states_bytes += nbytes if target.state else 0
+            except InvariantViolated:
+                raise
+            except LogboomError as error:
+                log.debug("scrub_passed_over", target=target.name, error=error.message)
+            except Exception as error:  # reading failed, which is no damage: the next pass tries again
+                log.exception("scrub_failed", target=target.name, error=repr(error))
+        self._states_bytes = states_bytes
+        progress.last_pass_s = round(self._clock.monotonic() - began, 3)
+        log.info("scrubbed", number=progress.number, bytes=progress.bytes, damaged=progress.damaged)
+
+    async def _read(self, target: Target) -> int:
+        began, nbytes = self._clock.monotonic(), 0
+        pieces = target.pieces()
+        while (piece := await self._offload.run(lambda: _next(pieces))) is not None:
+            self.progress.bytes += piece.nbytes
+            nbytes += piece.nbytes
+            if piece.damage is not None:
+                self._found(target, piece.damage)
+            if piece.again:
+                log.warning("scrub_could_not_read", target=target.name, again_in_s=AGAIN_S)
+                await wait(AGAIN_S)
+            ahead = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
+            if ahead > 0:
+                await wait(ahead)
+            elif ahead < -MADE_UP_S:
+                began -= ahead + MADE_UP_S  # it was held up: that is not made up for
+        return nbytes
+
+    def _found(self, target: Target, damage: CorruptData) -> None:
+        story = f"{target.name}: {damage}"
+        if story in self.progress.open or not target.there():
+            return
+        log.error("scrub_found_damage", target=target.name, error=str(damage))
+        self.progress.found(story, target.found(damage))
+
+    def _total(self) -> int:
+        logs = sum(store.committed_bytes for store in list(self._logs.values()))
+        sets = sum(meta.states_bytes for meta in self._store.sets())
+        return logs + sets + self._states_bytes + self._journal.sealed_bytes
+
+    # -- what there is
+
+    def _targets(self) -> Iterator[Target]:
+        """As of when they are reached."""
+        yield Target("journal", self._journal.scrub, self._journal.outlives)
+        for partition_id, store in list(self._logs.items()):  # more may come, and some may go
+            yield Target(
+                f"log of partition {partition_id}",
+                store.scrub,
+                self._batch_of(partition_id, store),
+                there=partial(self._is_there, partition_id, store),
+            )
+            machine = self._machines.get(partition_id)
+            scrub = getattr(machine, "scrub", None)
+            if machine is not None and scrub is not None:
+                found = self._state_of(partition_id, machine)
+                using = partial(self._using, partition_id)
+                yield Target(f"state of partition {partition_id}", scrub, found, using, state=True)
+        for meta in self._store.sets():
+            yield self._set(meta.global_index)
+
+    def _is_there(self, partition_id: PartitionId, store: PartitionLog) -> bool:
+        return self._logs.get(partition_id) is store
+
+    def _batch_of(self, partition_id: PartitionId, store: PartitionLog) -> Callable[[CorruptData], Repaired]:
+        def found(damage: CorruptData) -> Repaired:
+            if not isinstance(damage, DamagedBatch):
+                return _never
+            last_index, digest = damage.last_index, damage.digest
+            self._damaged_batch(partition_id, damage)
+            return lambda: (
+                self._logs.get(partition_id) is not store  # it was destroyed
+                or last_index < store.first_available_index
+                or store.find(last_index, digest) is not None
+            )
+
+        return found
+
+    def _state_of(self, partition_id: PartitionId, machine: Machine) -> Callable[[CorruptData], Repaired]:
+        def found(damage: CorruptData) -> Repaired:
+            if self._machines.get(partition_id) is not machine:
+                return lambda: True  # another has taken its place since
+            return self._damaged_state(partition_id, damage)
+
+        return found
+
+    def _set(self, global_index: GlobalLogIndex) -> Target:
+        def remove() -> None:
+            if any(meta.global_index == global_index for meta in self._store.sets()):
+                self._store.remove(global_index)
+
+        def removed(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self._fatal(error)
+
+        def found(_: CorruptData) -> Repaired:
+            self._offload.submit(remove, removed)
+            return lambda: any(meta.global_index > global_index for meta in self._store.sets())
+
+        return Target(f"snapshot {global_index}", lambda: self._store.scrub(global_index), found)
+
+
+def _next(pieces: Pieces) -> Piece | None:
+    """The next piece. Damage that ends the reading is one, too."""
+    try:
+        return next(pieces, None)
+    except CorruptData as error:
+        return Piece(0, error)
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,178 @@
+"""Giving a snapshot to a node that needs one, or to a backup: the side of whoever has it.
+
+The leader offers its newest set whose logs it has to a follower that lacks what the journal no longer has. The follower
+asks for the pieces, of whichever node has them: this node answers from its files and keeps nothing in mind but until
+when it holds the set back from removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from dispatcher.upkeep.installing import number
+from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable, Voided
+from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import Buffer, Frame, Kind
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.links.links import Links
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+CHUNK_BYTES: Final = 1 * MIB
+"""Of a file, and of a log's batches (one batch may be larger), in one frame."""
+OFFER_AGAIN_S: Final = 1.0
+LEASE_S: Final = 30.0
+"""A set that a piece was asked of is kept for so long, and what its holder will need next."""
+
+
+class Piece(NamedTuple):
+    """An answer: a frame's header and body."""
+
+    header: dict[str, Any]
+    body: list[Buffer]
+
+
+class SnapshotServing:
+    """Of one node."""
+
+    def __init__(
+        self,
+        *,
+        store: SnapshotStore,
+        logs: Mapping[PartitionId, PartitionLog],
+        links: Links,
+        clock: Clock,
+        offload: Offload,
+        damaged: Callable[[PartitionId, DamagedBatch], None],
+        handed_up: Callable[[], int],
+    ) -> None:
+        """``damaged`` is told of a batch that cannot be read. ``handed_up``: up to which Raft index all is, here."""
+        self._store = store
+        self._logs = logs
+        self._links = links
+        self._clock = clock
+        self._offload = offload
+        self._damaged = damaged
+        self._handed_up = handed_up
+        self._offered: dict[NodeId, float] = {}
+        self._leases: dict[GlobalLogIndex, float] = {}
+
+    def offer(self, peer: NodeId) -> None:
+        """Tell a node that needs a snapshot of our newest one that we have the logs to; at most once a second."""
+        now, sets, reached = self._clock.monotonic(), self._store.sets(), self._handed_up()
+        if not sets or now - self._offered.get(peer, -1e9) < OFFER_AGAIN_S:
+            return
+        self._offered[peer] = now
+        # After a start a leader may need that very node's acknowledgement to hand up what a newer one is of.
+        best = next((meta for meta in reversed(sets) if meta.raft_index <= reached), sets[-1])
+        header = {"global_index": best.global_index, "raft_index": best.raft_index}
+        self._links.send(peer, Kind.SNAPSHOT_OFFER, header)
+
+    def held_back(self) -> GlobalLogIndex | None:
+        """The oldest set that somebody fetches."""
+        now = self._clock.monotonic()
+        self._leases = {g: until for g, until in self._leases.items() if until > now}
+        return min(self._leases, default=None)
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """SNAPSHOT_WANTED, SNAPSHOT_FETCH, LOG_FETCH. Raises ProtocolError."""
+        if frame.kind is Kind.SNAPSHOT_WANTED:
+            self.offer(peer)
+            return
+        job = self._job(frame)
+        kind = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK
+
+        def done(piece: Piece | None, error: BaseException | None) -> None:
+            if piece is None:
+                known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
+                self._tell(frame, error)
+                piece = Piece({"error": known.to_wire()}, [])
+            self._links.send(peer, kind, piece.header, piece.body, request_id=frame.request_id)
+
+        self._offload.submit(job, done)
+
+    async def read(self, frame: Frame) -> Piece:
+        """SNAPSHOT_READ, LOG_READ of a client. Raises InvalidRequest, IndexCompacted, CorruptData."""
+        try:
+            job = self._job(frame)
+        except ProtocolError as error:
+            raise InvalidRequest(error.message) from None
+        if frame.kind is Kind.LOG_READ and frame.header["partition"] not in self._logs:
+            raise InvalidRequest(f"there is no partition {frame.header['partition']} here")
+        try:
+            return await self._offload.run(job)
+        except DamagedBatch as error:
+            self._tell(frame, error)
+            raise
+
+    def _tell(self, frame: Frame, error: BaseException | None) -> None:
+        if isinstance(error, DamagedBatch):
+            self._damaged(PartitionId(number(frame.header, "partition")), error)
+
+    def _job(self, frame: Frame) -> Callable[[], Piece]:
+        """The set, if it is here, is held back from now on for a while. Raises ProtocolError."""
+        of_file = frame.kind in (Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ)
+        job = self._file_piece(frame) if of_file else self._log_piece(frame)
+        global_index = GlobalLogIndex(number(frame.header, "global_index"))
+        if any(meta.global_index == global_index for meta in self._store.sets()):
+            self._leases[global_index] = self._clock.monotonic() + LEASE_S
+        return job
+
+    def _file_piece(self, frame: Frame) -> Callable[[], Piece]:
+        global_index, offset = GlobalLogIndex(number(frame.header, "global_index")), number(frame.header, "offset")
+        name = frame.header.get("file")
+        if name not in ("meta", "states"):
+            raise ProtocolError(f"{frame.kind.name} of neither meta nor states")
+
+        def read() -> Piece:
+            if name == "meta":
+                raw = self._store.raw_meta(global_index)
+                return Piece({"total": len(raw)}, [raw[offset : offset + CHUNK_BYTES]])
+            file = self._store.open_states(global_index)
+            try:
+                return Piece({"total": file.size()}, [file.read(offset=offset, length=CHUNK_BYTES)])
+            finally:
+                file.close()
+
+        return read
+
+    def _log_piece(self, frame: Frame) -> Callable[[], Piece]:
+        partition = number(frame.header, "partition")
+        after, through = number(frame.header, "after"), number(frame.header, "through")
+        store, fetched = self._logs.get(PartitionId(partition)), frame.kind is Kind.LOG_FETCH
+
+        def read() -> Piece:
+            if store is None:
+                raise IndexCompacted(f"partition {partition} is not here", first=None)
+            durable = store.durable_index  # what is committed behind it may be on its way to the disk
+            last = min(through, durable)
+            try:
+                rows = store.read_raw(after_index=after, through_index=last, max_bytes=CHUNK_BYTES)
+            except (IndexCompacted, Voided):
+                rows = []
+            first, before, before_global = store.beginning
+            void = store.void_behind(after) if not rows else None
+            if void is not None:
+                first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []
+                before_global = void.global_index
+            elif fetched and durable <= after < through:
+                raise Unavailable(f"partition {partition} is durable up to {durable} here")  # not: it is gone
+            header = {
+                "partition": partition,
+                "rows": [[row.global_index, len(row.raw)] for row in rows],
+                "first": first,
+                "before": before,
+                "before_global": before_global,
+            }
+            if void is not None:
+                header["void"] = list(void)
+            return Piece(header, [row.raw for row in rows])
+
+        return read

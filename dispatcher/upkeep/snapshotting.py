@@ -1,0 +1,367 @@
+"""Coordinated snapshots (specification, "Snapshotting & Compaction"): every node's own set at one ``global_log_index``.
+
+The leader puts a *cut* into the parent log when a snapshot is due. On every node each worker stops where its
+partition's log ended there until its state is captured, and goes on; a thread writes all of them
+into one set. When it is complete, the node compacts to the set before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+
+from dispatcher.upkeep.compaction import Compaction
+from logboom.errors import LogboomError, NotLeader, Unavailable
+from logboom.settings import ClusterSettings, SnapshotSettings
+from logboom.state_machine import StateDump
+from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
+from partitions.apply.apply_counts import ApplyCounts
+from partitions.apply.worker import ApplyWorker
+from ports.clock import Clock
+from ports.counts import MINUTES, Buckets
+from ports.invariant import InvariantViolated
+from ports.offload import Offload
+from raftlog.core import RaftLog
+from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.parent_state import EMPTY, ParentState
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+CUT: Final = {"do": "cut"}
+CAPTURES_MAX: Final = 64
+"""Partitions that are asked for their state at the same time; who has something to apply comes by himself."""
+KEPT_BYTES_PER_BYTE: Final = 16
+"""So much of what stays in its log whatever is done is worth a byte of a set."""
+ASK_AGAIN_S: Final = 5.0
+FAILED_S: Final = 60.0
+"""Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
+NAP_S: Final = 0.25
+"""Between two looks whether the node is being closed."""
+WAITERS_MAX: Final = 256
+
+Done = Callable[[SetMeta | LogboomError], None]
+
+
+class Progress(NamedTuple):
+    """Of the snapshot under way, for people."""
+
+    global_index: GlobalLogIndex
+    captured: int
+    partitions: int
+    missing: tuple[PartitionId, ...]
+    """Some of those whose state is not captured yet."""
+
+
+@dataclass(slots=True, eq=False)
+class _Gathering:
+    """One cut: whose state is captured, and whose is not yet."""
+
+    parent: ParentState
+    raft_term: int
+    partitions: int
+    missing: dict[PartitionId, None]
+    idle: list[PartitionId]
+    """Those of them that nobody has asked yet."""
+    dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
+    over: bool = False
+    began: float = 0.0
+
+    @property
+    def global_index(self) -> GlobalLogIndex:
+        """G: where the cut is."""
+        return self.parent.global_index
+
+    def end(self) -> None:
+        """What was captured is needed no more."""
+        self.over = True
+        for dump in self.dumps.values():
+            dump.close()
+        self.dumps.clear()
+
+
+class Snapshotting:
+    """One node's."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        cluster: ClusterSettings,
+        lineage: Callable[[], str],
+        store: SnapshotStore,
+        compaction: Compaction,
+        workers: Mapping[PartitionId, ApplyWorker],
+        raft: RaftLog,
+        clock: Clock,
+        offload: Offload,
+        sleep: Callable[[float], None],
+        counts: ApplyCounts,
+        global_index: Callable[[], GlobalLogIndex],
+        completed: Callable[[SetMeta], None],
+        fatal: Callable[[BaseException], None],
+        spare_bytes: int = 0,
+    ) -> None:
+        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop.
+
+        ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs.
+        """
+        self._settings = settings
+        self._cluster = cluster
+        self._lineage = lineage
+        self._store = store
+        self._compaction = compaction
+        self._workers = workers
+        self._raft = raft
+        self._clock = clock
+        self._offload = offload
+        self._sleep = sleep
+        self._counts = counts
+        self._global_index = global_index
+        self._completed = completed
+        self._fatal = fatal
+        self._spare_bytes = spare_bytes
+        self._gathering: _Gathering | None = None
+        self._asked_at: float | None = None
+        """When this leader last asked for a cut that has not come yet."""
+        self._waiting: list[Done] = []
+        """For a cut that is still to be asked for."""
+        self._awaiting: list[Done] = []
+        """For the one that is asked for, or under way."""
+        newest = store.newest
+        self._last_global = newest.global_index if newest is not None else GlobalLogIndex(0)
+        self._last_bytes, self._last_reclaimable = counts.bytes, counts.reclaimable
+        """Of ``counts``, at the last cut."""
+        self._last_time = clock.monotonic()
+        self._closed = False
+        self.taken = 0
+        self.failed = 0
+        self.seconds = Buckets(MINUTES)
+        """From the cut to the complete set."""
+
+    # -- when
+
+    def tick(self) -> None:
+        """Now and then: is a snapshot due?"""
+        if not self._raft.admits:
+            self._fail(NotLeader("this node no longer leads", leader=None))
+            return
+        now = self._clock.monotonic()
+        asked = self._asked_at is not None and now - self._asked_at < ASK_AGAIN_S
+        if self._gathering is not None or asked or not (self._waiting or self._is_due(now)):
+            return
+        self._asked_at = now
+        self._awaiting += self._waiting
+        self._waiting = []
+        self._raft.propose_control(dict(CUT))
+
+    def _is_due(self, now: float) -> bool:
+        settings, entries = self._settings, self._global_index() - self._last_global
+        return entries > 0 and (
+            0 < settings.entries <= entries
+            or (0 < settings.log_bytes <= self._counts.bytes - self._last_bytes and self._is_worth_it())
+            or 0 < settings.age_ms <= (now - self._last_time) * 1000
+        )
+
+    def _is_worth_it(self) -> bool:
+        """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""
+        newest = self._store.newest
+        removable = self._counts.reclaimable - self._last_reclaimable
+        kept = self._counts.bytes - self._last_bytes - removable
+        return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
+
+    def create(self, done: Done) -> None:
+        """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here."""
+        if not self._raft.admits:
+            raise NotLeader("this node does not lead", leader=None)
+        if len(self._waiting) + len(self._awaiting) >= WAITERS_MAX:
+            raise Unavailable("many wait for a snapshot already; try again", retry_after=1.0)
+        self._waiting.append(done)
+        self.tick()
+
+    def progress(self) -> Progress | None:
+        """Of the one under way."""
+        found = self._gathering
+        if found is None:
+            return None
+        captured = found.partitions - len(found.missing)
+        return Progress(found.global_index, captured, found.partitions, tuple(found.missing)[:8])
+
+    # -- gathering
+
+    def cut(self, *, raft_index: int, term: int, parent: ParentState) -> None:
+        """The parent log has reached a cut; ``parent`` is its state there, ours to keep."""
+        self._last_bytes, self._last_reclaimable = self._counts.bytes, self._counts.reclaimable
+        self._last_time = self._clock.monotonic()
+        self._last_global, self._asked_at = parent.global_index, None
+        newest = self._store.newest
+        if self._gathering is not None or (newest is not None and newest.global_index >= parent.global_index):
+            log.debug("cut_passed_over", global_index=parent.global_index)
+            self._answer_if_known(parent.global_index)
+            return
+        alive = parent.lifecycle.ids(self._cluster.partitions)
+        workers = {p: self._workers[p] for p in alive if p in self._workers}
+        if len(workers) < len(alive):
+            log.info("cut_passed_over", global_index=parent.global_index, reason="a partition is being opened")
+            self._fail(Unavailable("a partition is being opened; try again", retry_after=0.1))
+            return
+        tails = {p: parent.tails.get(p, EMPTY).last_index for p in workers}
+        if any(worker.applied_index > tails[p] for p, worker in workers.items()):
+            log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
+            return
+        if any(worker.useless for worker in workers.values()):
+            log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
+            self._fail(Unavailable("the state of a partition is damaged here"))
+            return
+        gathering = _Gathering(parent, term, len(workers), dict.fromkeys(workers), [])
+        gathering.began = self._clock.monotonic()
+        self._gathering = gathering
+        for partition_id, worker in workers.items():
+            worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
+            if worker.applied_index == tails[partition_id]:
+                gathering.idle.append(partition_id)
+        gathering.idle.reverse()
+        for _ in range(CAPTURES_MAX):
+            self._ask_next(gathering)
+        log.info("snapshot_begins", global_index=parent.global_index, raft_index=raft_index)
+
+    def _ask_next(self, gathering: _Gathering) -> None:
+        if gathering.idle and not gathering.over:
+            self._workers[gathering.idle.pop()].hurry()
+
+    def _captured(self, gathering: _Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
+        if gathering.over:
+            if dump is not None:
+                dump.close()
+            return
+        if dump is None:
+            self._abandon(gathering, f"the state of partition {partition_id} could not be captured")
+            return
+        gathering.dumps[partition_id] = dump
+        gathering.missing.pop(partition_id, None)
+        if gathering.missing:
+            self._ask_next(gathering)
+        else:
+            self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """The partition is gone: a set that still lacks its state will not be."""
+        if self._gathering is not None and partition_id in self._gathering.missing:
+            self._abandon(self._gathering, f"partition {partition_id} was destroyed")
+
+    def holds(self, partition_id: PartitionId) -> bool:
+        """What was captured of its state is still needed: its machine must not be closed."""
+        return self._gathering is not None and partition_id in self._gathering.dumps
+
+    def _abandon(self, gathering: _Gathering, why: str, error: BaseException | None = None) -> None:
+        for partition_id in gathering.missing:
+            if partition_id in self._workers:
+                self._workers[partition_id].drop_cut()
+        gathering.end()
+        self._gathering = None
+        if self._closed:
+            return
+        self.failed += 1
+        where = None if isinstance(error, LogboomError | OSError) else error
+        log.error("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
+        later = 1.0 if error is None else FAILED_S
+        story = error.message if isinstance(error, LogboomError) else why
+        self._fail(Unavailable(f"the snapshot failed: {story}", retry_after=later))
+
+    def _write(self, gathering: _Gathering) -> SetMeta:
+        """Off the loop."""
+        parent = gathering.parent
+        if self._closed:
+            raise Unavailable("the node is shutting down")
+        for known in self._store.sets():
+            if known.global_index == parent.global_index:
+                return known  # fetched from another node meanwhile: the same
+        writer = self._store.begin(parent.global_index, self._pace())
+        try:
+            for partition_id in sorted(gathering.dumps):
+                with gathering.dumps[partition_id] as dump:
+                    kind = kind_of(self._cluster, parent.lifecycle, partition_id)
+                    writer.add(partition_id, kind.state_machine, dump)
+            written = writer.finish()
+            meta = SetMeta(
+                cluster=self._cluster.id,
+                global_index=parent.global_index,
+                raft_index=RaftIndex(parent.raft_index),
+                raft_term=Term(gathering.raft_term),
+                parent=parent.encode(),
+                partitions=written.partitions,
+                states_bytes=written.states_bytes,
+                states_digest=written.states_digest,
+                created_ms=self._clock.wall_ms(),
+                lineage=self._lineage(),
+            )
+            self._store.complete(writer, meta)
+        except InvariantViolated:
+            raise  # it stops the node, whatever else goes wrong
+        except Exception:  # a dump of a user's machine may raise anything
+            self._store.abandon(writer)
+            raise
+        return meta
+
+    def _pace(self) -> Callable[[int], None]:
+        began, total = self._clock.monotonic(), 0
+
+        def pace(nbytes: int) -> None:
+            nonlocal total
+            total += nbytes
+            self._store.check_room(self._spare_bytes)
+            ahead = total / self._settings.bytes_per_s - (self._clock.monotonic() - began)
+            while ahead > 0 or self._closed:
+                if self._closed:
+                    raise Unavailable("the node is shutting down")
+                self._sleep(min(ahead, NAP_S))
+                ahead -= NAP_S
+
+        return pace
+
+    def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
+        if isinstance(error, InvariantViolated):
+            self._fatal(error)
+            return
+        if meta is None:
+            # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.
+            self._abandon(gathering, repr(error), error)
+            return
+        gathering.end()
+        self._gathering = None
+        self.taken += 1
+        self.seconds.observe(self._clock.monotonic() - gathering.began)
+        log.info("snapshot_complete", global_index=meta.global_index, bytes=meta.states_bytes)
+        self._completed(meta)
+        done, self._awaiting = self._awaiting, []
+        for each in done:
+            each(meta)
+        self._compaction.start()
+
+    def _answer_if_known(self, global_index: GlobalLogIndex) -> None:
+        """A cut right behind another: there is nothing new to take."""
+        newest = self._store.newest
+        if self._gathering is None and newest is not None and newest.global_index == global_index:
+            done, self._awaiting = self._awaiting, []
+            for each in done:
+                each(newest)
+
+    def _fail(self, error: LogboomError) -> None:
+        done, self._waiting, self._awaiting = [*self._waiting, *self._awaiting], [], []
+        for each in done:
+            each(error)
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Nothing more is begun, what is being written is given up; what is captured is let go."""
+        self._closed = True
+        self._fail(Unavailable("the node is shutting down"))
+        if self._gathering is not None and self._gathering.missing:
+            self._gathering.end()
+        await self._compaction.close()

@@ -1,0 +1,1 @@
+"""One partition: applying what is committed, once."""

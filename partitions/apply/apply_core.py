@@ -1,0 +1,219 @@
+"""Applying one partition's committed batches: the cursor, the states, and one group's work.
+
+Sans-io but for the state machine and the log it is given; the worker runs ``ApplyGroup.run``
+off the loop and tells ``Cursor`` what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from logboom.errors import Voided
+from logboom.settings import ApplySettings
+from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position, Results, Sealed
+from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId
+from partitions.apply.dedupe import Decision, Dedupe
+from partitions.log.log import PartitionLog
+from partitions.log.reading import CommittedBatch
+from ports.invariant import invariant
+
+
+class WorkerState(StrEnum):
+    """What a worker is doing."""
+
+    RUNNING = "running"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    DAMAGED = "damaged"
+
+
+class AppliedBatch(NamedTuple):
+    """What became of one batch. ``refused``: an error code; then it had no effect."""
+
+    first_index: PartitionLogIndex
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    producer: ProducerId
+    epoch: int
+    sequence: int
+    record_count: int
+    nbytes: int
+    duplicate: int
+    results: bytes | None
+    refused: str | None
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where a worker stands. Watermarks only grow (I7)."""
+
+    applied: Position = NOWHERE
+    limit: PartitionLogIndex = PartitionLogIndex(0)
+    """May apply up to here: committed, durable here, and stable where the mode asks for it."""
+    state: WorkerState = WorkerState.RUNNING
+    attempts: int = 0
+
+    @property
+    def due(self) -> bool:
+        """There is something that may be applied."""
+        return self.applied.applied_index < self.limit
+
+    def raise_limit(self, limit: int) -> None:
+        """More may be applied."""
+        self.limit = PartitionLogIndex(max(self.limit, limit))
+
+    def advance(self, position: Position) -> None:
+        """A group was applied."""
+        invariant(
+            position.applied_index >= self.applied.applied_index
+            and position.applied_global_index >= self.applied.applied_global_index,
+            "I7: applied went back from {} to {}",
+            self.applied,
+            position,
+        )
+        self.applied = position
+        self.attempts = 0
+        if self.state is WorkerState.RETRYING:
+            self.state = WorkerState.RUNNING
+
+    def failed(self, *, damaged: bool, attempts_max: int) -> None:
+        """Retry for a while, then wait for an operator; damaged data is not retried, a pause is kept."""
+        self.attempts += 1
+        if self.state is WorkerState.PAUSED:
+            return
+        if damaged:
+            self.state = WorkerState.DAMAGED
+        elif self.attempts >= attempts_max:
+            self.state = WorkerState.PAUSED
+        else:
+            self.state = WorkerState.RETRYING
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyGroup:
+    """One transaction's worth: read, decide, apply. All or nothing."""
+
+    log: PartitionLog
+    machine: Machine
+    dedupe: Dedupe
+    settings: ApplySettings
+    after: PartitionLogIndex
+    through: PartitionLogIndex
+
+    def run(self) -> list[AppliedBatch]:
+        """Off the loop. Raises whatever reading or applying raised; then nothing has changed."""
+        try:
+            batches = self.log.read_committed(
+                after_index=self.after,
+                through_index=self.through,
+                max_bytes=self.settings.batch_bytes,
+                max_batches=self.settings.batches_max,
+                headers_only=not self.machine.needs_records,
+                recent=self.log.recent,
+            )
+        except Voided as gap:
+            return [self._step_over(gap)]
+        invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
+        invariant(
+            batches[0].header.first_index == self.after + 1,
+            "I5: applying {} after {}",
+            batches[0].header.first_index,
+            self.after,
+        )
+        self.dedupe.rollback()
+        decisions, applied = self._decide(batches)
+        outcomes: list[AppliedBatch] = []
+
+        def seal(results: Results) -> Sealed:
+            _check_results(results, applied)
+            by_batch = iter(results)
+            for batch, decision in zip(batches, decisions, strict=True):
+                fresh = next(by_batch) if decision.refused is None else None
+                outcomes.append(self._outcome(batch, decision, fresh))
+            last = batches[-1]
+            return Position(last.last_index, last.global_index), self.dedupe.changes()
+
+        self._apply(applied, seal)
+        return outcomes
+
+    def _apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> None:
+        """Raises ValueError for a machine that does not take, exactly once, what it has to keep with its state."""
+        calls, sealed = 0, 0
+
+        def once(results: Results) -> Sealed:
+            nonlocal calls, sealed
+            calls += 1
+            if calls > 1:
+                raise ValueError("the state machine called seal a second time in one apply")
+            found = seal(results)
+            sealed += 1
+            return found
+
+        self.machine.apply(batches, once)
+        if (calls, sealed) != (1, 1):
+            raise ValueError("the state machine's apply ended without position and meta from seal: it applied nothing")
+
+    def _step_over(self, gap: Voided) -> AppliedBatch:
+        """A batch that was declared void takes its indices, and has no effect."""
+        invariant(gap.first_index == self.after + 1, "I5: a void from {} after {}", gap.first_index, self.after)
+        self.dedupe.rollback()
+        first, last = PartitionLogIndex(gap.first_index), PartitionLogIndex(gap.last_index)
+        position = Position(last, GlobalLogIndex(gap.global_index))
+        self._apply([], lambda _: (position, self.dedupe.changes()))
+        return AppliedBatch(first, last, position.applied_global_index, NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
+
+    def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[Decision], list[ApplyBatch]]:
+        # Decisions depend on the batches before them in the same group: stage each at once.
+        decisions, applied = [], []
+        for batch in batches:
+            header = batch.header
+            decision = self.dedupe.decide(header)
+            decisions.append(decision)
+            if decision.refused is None:
+                self.dedupe.record(header, decision, batch.global_index)
+                applied.append(
+                    ApplyBatch(
+                        header.first_index,
+                        batch.global_index,
+                        header.timestamp_ms,
+                        header.record_count,
+                        header.nbytes,
+                        header.digest,
+                        batch.records,
+                        decision.skip,
+                    )
+                )
+        return decisions, applied
+
+    def _outcome(self, batch: CommittedBatch, decision: Decision, fresh: bytes | None) -> AppliedBatch:
+        header, duplicate = batch.header, decision.duplicate
+        results = None
+        if fresh is not None:
+            results = self.dedupe.results(header, decision, batch.global_index, fresh)
+            if duplicate < header.record_count:
+                self.dedupe.remember(header, batch.global_index, results)
+        return AppliedBatch(
+            header.first_index,
+            header.last_index,
+            batch.global_index,
+            header.producer,
+            header.epoch,
+            header.sequence,
+            header.record_count,
+            header.nbytes,
+            duplicate,
+            results,
+            decision.refused,
+        )
+
+
+def _check_results(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> None:
+    """What is remembered of these would not be taken for ours at the next start. Raises ValueError."""
+    if len(results) != len(applied):
+        raise ValueError(f"the state machine gave {len(results)} results for {len(applied)} batches")
+    for each, batch in zip(results, applied, strict=True):
+        if not isinstance(each, bytes) or len(each) not in (1, batch.count):
+            raise ValueError(f"the state machine gave {each!r:.40} as statuses of {batch.count} records")

@@ -1,0 +1,295 @@
+"""Each ``(producer, sequence)`` at most once (I5), decided from replicated state only.
+
+Per producer: its epoch, a floor below which everything is settled, and the applied ranges
+above it. A batch is applied less the records that these cover. ``dense`` producers (Spark
+writers) may leave no gap. What is remembered is bounded: ranges per producer, receipts per
+producer, producers per partition (the one that wrote longest ago goes first: the same one on
+every node, since that order is the order of the log). Sans-io.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgpack
+
+from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
+from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId, Status
+from partitions.log.batch import BatchHeader
+from ports.invariant import invariant
+
+RESULTS_BYTES_MAX = 1024
+
+
+class AppliedReceipt(NamedTuple):
+    """What became of a part when it was applied."""
+
+    sequence: int
+    record_count: int
+    first_index: PartitionLogIndex
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    results: bytes | None
+
+
+class Decision(NamedTuple):
+    """What to do with a batch: refuse it (an error code), or skip some records (half-open positions)."""
+
+    refused: str | None
+    skip: tuple[tuple[int, int], ...]
+
+    @property
+    def duplicate(self) -> int:
+        """Records skipped."""
+        return sum(stop - start for start, stop in self.skip) if self.skip else 0
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer's past."""
+
+    epoch: int = 0
+    floor: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Applied sequences at or above the floor: disjoint, ascending, half-open."""
+    receipts: list[AppliedReceipt] = field(default_factory=list)
+    last_global: int = 0
+
+    @property
+    def expected(self) -> int:
+        """The next sequence of a dense producer."""
+        return self.ranges[-1][1] if self.ranges else self.floor
+
+    def covered(self, first: int, last: int, floor: int) -> list[tuple[int, int]]:
+        """The parts of [first, last) that are settled."""
+        found = list[tuple[int, int]]()
+        floor = max(floor, self.floor)
+        if not self.ranges and first >= floor:  # nearly always
+            return found
+        if first < floor:
+            found.append((first, min(last, floor)))
+        for start, stop in self.ranges:
+            low, high = max(start, first, floor), min(stop, last)
+            if low < high:
+                found.append((low, high))
+        return _merge(found)
+
+    def settle(self, first: int, last: int, floor: int) -> None:
+        """[first, last) is applied; nothing below ``floor`` will come again."""
+        self.floor = max(self.floor, floor)
+        if not self.ranges and first <= self.floor:  # nearly always
+            self.floor = max(self.floor, last)
+            return
+        merged = _merge([*self.ranges, (first, last)])
+        while merged and merged[0][0] <= self.floor:
+            self.floor = max(self.floor, merged.pop(0)[1])
+        self.ranges = merged
+
+    def copy(self) -> Producer:
+        """To change without touching the original."""
+        return Producer(self.epoch, self.floor, list(self.ranges), list(self.receipts), self.last_global)
+
+    def encode(self) -> bytes:
+        """For the state machine's transaction."""
+        packed: bytes = msgpack.packb(
+            [self.epoch, self.floor, self.ranges, [list(r) for r in self.receipts], self.last_global]
+        )
+        return packed
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Producer:
+        """Inverse of ``encode``. Raises CorruptData."""
+        try:
+            row: Any = msgpack.unpackb(raw)
+            epoch, floor, ranges, receipts, last_global = row
+            found = cls(epoch, floor, [(a, b) for a, b in ranges], [AppliedReceipt(*r) for r in receipts], last_global)
+            sound = _is_sound(found)
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+            raise CorruptData(f"a producer's entry cannot be read: {error}") from error
+        if not sound:
+            raise CorruptData("a producer's entry is not one of ours")
+        return found
+
+
+class Dedupe:
+    """All producers of one partition.
+
+    Per batch, in log order: ``decide``, then ``record``. Per transaction: ``changes`` gives what to
+    write, then ``commit`` makes it so in memory, or ``rollback`` forgets it.
+    """
+
+    def __init__(self, settings: ApplySettings, entries: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._settings = settings
+        loaded = [(ProducerId(key), Producer.decode(raw)) for key, raw in entries]
+        loaded.sort(key=lambda item: item[1].last_global)
+        self._producers: OrderedDict[ProducerId, Producer] = OrderedDict(loaded)
+        self._count = len(loaded)
+        """Producers known after what is staged."""
+        self._oldest_first: Iterator[ProducerId] | None = None
+        self._staged: dict[ProducerId, Producer] = {}
+        """Changed in the transaction under way, in the order of their last write."""
+        self._evicted: dict[ProducerId, None] = {}
+        """Forgotten in the transaction under way; who writes again after that begins anew."""
+        self._recorded: dict[int, Producer] = {}
+        """By global index: the producer as that batch of the transaction left it, whatever has become of it since."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def decide(self, header: BatchHeader) -> Decision:
+        """Reads only."""
+        if header.producer == NO_PRODUCER:
+            return Decision(None, ())
+        known = self._known(header.producer)
+        if known is None or header.epoch > known.epoch:
+            known = Producer(epoch=header.epoch)
+        if header.epoch < known.epoch:
+            return Decision("producer_fenced", ())
+        if header.dense and header.sequence > max(known.expected, header.floor):
+            return Decision("out_of_sequence", ())
+        covered = known.covered(header.sequence, header.sequence + header.record_count, header.floor)
+        if len(known.ranges) >= self._settings.producer_ranges_max and not covered:
+            merged = _merge([*known.ranges, (header.sequence, header.sequence + header.record_count)])
+            if len(merged) > self._settings.producer_ranges_max:
+                return Decision("quota_exceeded", ())
+        return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
+
+    def results(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex, fresh: bytes) -> bytes:
+        """Status per record: what was remembered for skipped ones, ``fresh`` for the others."""
+        if not decision.skip:
+            return fresh
+        known = self._recorded.get(global_index)
+        full = bytearray(fresh * header.record_count if len(fresh) == 1 else fresh)
+        for start, stop in decision.skip:
+            for position in range(start, stop):
+                full[position] = _remembered(known, header.sequence + position)
+        return bytes(full[:1]) if len(set(full)) == 1 else bytes(full)
+
+    def record(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex) -> None:
+        """The batch will be applied as decided: what follows it in the log is judged with that in mind."""
+        if header.producer == NO_PRODUCER or decision.refused is not None:
+            return
+        known = self._staged.pop(header.producer, None)
+        if known is None:
+            before = self._known(header.producer)
+            known = before.copy() if before is not None else Producer(epoch=header.epoch)
+            self._count += before is None
+        if header.epoch > known.epoch:
+            known = Producer(epoch=header.epoch, last_global=known.last_global)
+        invariant(global_index > known.last_global, "I5: a producer's batches recorded out of order")
+        known.settle(header.sequence, header.sequence + header.record_count, header.floor)
+        known.last_global = global_index
+        self._staged[header.producer] = self._recorded[global_index] = known
+        if self._count > self._settings.producers_max:
+            self._evict()
+
+    def _evict(self) -> None:
+        """At once: how batches are grouped into transactions differs between nodes, who is forgotten must not."""
+        # Ascending by their last write: those that this transaction has not touched come before those that it has.
+        if self._oldest_first is None:
+            self._oldest_first = iter(self._producers)
+        oldest = next((p for p in self._oldest_first if p not in self._evicted and p not in self._staged), None)
+        if oldest is not None:
+            self._evicted[oldest] = None
+        else:
+            oldest = next(iter(self._staged))
+            del self._staged[oldest]
+            if oldest in self._producers:
+                self._evicted[oldest] = None
+        self._count -= 1
+
+    def remember(self, header: BatchHeader, global_index: GlobalLogIndex, results: bytes) -> None:
+        """Keep the receipt of a batch that had any effect, for retries."""
+        known = self._recorded.get(global_index)
+        if known is None:
+            return
+        kept = results if len(results) <= RESULTS_BYTES_MAX else None
+        known.receipts.append(
+            AppliedReceipt(
+                header.sequence, header.record_count, header.first_index, header.last_index, global_index, kept
+            )
+        )
+        del known.receipts[: -self._settings.producer_receipts]
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        """Entries to write in the transaction under way; None: forget."""
+        found: dict[bytes, bytes | None] = dict.fromkeys(map(bytes, self._evicted))
+        found.update((bytes(p), known.encode()) for p, known in self._staged.items())
+        return found
+
+    def commit(self) -> None:
+        """The transaction is on disk."""
+        for producer in self._evicted:
+            del self._producers[producer]
+        for producer, known in self._staged.items():
+            self._producers[producer] = known
+            self._producers.move_to_end(producer)
+        self.rollback()
+
+    def rollback(self) -> None:
+        """The transaction did not happen."""
+        self._staged, self._evicted, self._recorded = {}, {}, {}
+        self._oldest_first = None
+        self._count = len(self._producers)
+
+    def _known(self, producer: ProducerId) -> Producer | None:
+        known = self._staged.get(producer)
+        return known if known is not None or producer in self._evicted else self._producers.get(producer)
+
+    def makes_room(self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int) -> int | None:
+        """A sequence that has to be sent again first, with that floor, for ``part`` (half-open) not to be refused.
+
+        Too many ranges are known, and the floor has settled most of them; but a batch that is refused raises no floor.
+        One whose sequence is below it never is, and has no effect. None: nothing helps, or nothing needs to.
+        """
+        known, most = self._producers.get(producer), self._settings.producer_ranges_max
+        if known is None or known.epoch != epoch or len(known.ranges) < most or known.covered(*part, floor):
+            return None
+        below = [stop for start, stop in known.ranges if start < floor]
+        if not below or len(_merge([*known.ranges, part])) <= most:
+            return None
+        again = min(below[-1], floor) - 1
+        after = known.copy()
+        after.settle(again, again + 1, floor)
+        return again if len(_merge([*after.ranges, part])) <= most else None
+
+    def lookup(self, producer: ProducerId, epoch: int, first_sequence: int, count: int) -> AppliedReceipt | None:
+        """The receipt of exactly this part, if it was applied and is remembered."""
+        known = self._producers.get(producer)
+        if known is None or known.epoch != epoch:
+            return None
+        for receipt in reversed(known.receipts):
+            if (receipt.sequence, receipt.record_count) == (first_sequence, count):
+                return receipt
+        return None
+
+
+def _is_sound(known: Producer) -> bool:
+    edges = [known.floor, *(edge for bounds in known.ranges for edge in bounds)]
+    numbers = [known.epoch, known.last_global, *edges, *(n for receipt in known.receipts for n in receipt[:5])]
+    if any(type(n) is not int or n < 0 for n in numbers) or any(a >= b for a, b in pairwise(edges)):
+        return False
+    kept: list[tuple[Any, int]] = [(receipt.results, receipt.record_count) for receipt in known.receipts]
+    return all(r is None or (isinstance(r, bytes) and len(r) in (1, count)) for r, count in kept)
+
+
+def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _remembered(known: Producer | None, sequence: int) -> int:
+    for receipt in reversed(known.receipts if known is not None else []):
+        if receipt.results is not None and receipt.sequence <= sequence < receipt.sequence + receipt.record_count:
+            return receipt.results[0 if len(receipt.results) == 1 else sequence - receipt.sequence]
+    return int(Status.UNKNOWN_RESULT)

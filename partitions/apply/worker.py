@@ -1,0 +1,448 @@
+"""The worker of one partition: applies what may be applied, group by group, off the loop.
+
+Its queue is a position in the log, so a backlog costs no memory. A few commands that are in
+memory, for a machine that applies in memory, are not worth two hops between threads: those
+are applied on the loop. A failing apply is retried
+with growing pauses, then the partition waits for an operator; no other partition notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from logboom.errors import CorruptData, Unavailable, traced
+from logboom.settings import ApplySettings
+from logboom.state_machine import Machine, Position, StateDump
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.apply.apply_counts import Ages, ApplyCounts
+from partitions.apply.dedupe import Dedupe
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
+from ports.clock import Clock
+from ports.invariant import InvariantViolated, invariant
+from ports.offload import Offload
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+INLINE_RECORDS_MAX: Final = 64
+INLINE_RECORDS_MIN: Final = 16
+"""So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
+INLINE_S_MAX: Final = 0.002
+INLINE_AGAIN_S: Final = 10.0
+"""Whose state is slow to read is not applied on the loop for so long."""
+SAVES: Final = 2
+"""Checkpoints after which the first of them is there to stay: a power loss may undo a state file's last transaction."""
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """Where to stop until something of the state is captured."""
+
+    through_index: PartitionLogIndex
+    capture: Callable[[Machine], Any]
+    taken: Callable[[Any], None]
+    is_cut: bool = False
+    """For a snapshot."""
+
+
+@dataclass(slots=True, eq=False)
+class _Save:
+    """Somebody waits for checkpoints; ``begun``: so many have begun since."""
+
+    saved: Callable[[BaseException | None], None]
+    begun: int = 0
+    index: PartitionLogIndex = PartitionLogIndex(0)
+    """What was applied when the first of them began."""
+
+
+class ApplyWorker:
+    """See the module. ``on_progress`` is called on the loop after every group, ``save_offload`` runs checkpoints."""
+
+    def __init__(
+        self,
+        *,
+        log: PartitionLog,
+        machine: Machine,
+        offload: Offload,
+        save_offload: Offload,
+        clock: Clock,
+        settings: ApplySettings,
+        on_progress: Callable[[Sequence[AppliedBatch]], None],
+        fatal: Callable[[BaseException], None],
+        counts: ApplyCounts | None = None,
+        reclaimable: bool = True,
+    ) -> None:
+        """``reclaimable``: what is applied, and in a snapshot, need not be kept in the log."""
+        self.log = log
+        self.machine = machine
+        self.dedupe = Dedupe(settings, machine.meta())
+        self._cursor = Cursor(applied=machine.position())
+        self._offload = self.offload = offload
+        """For all that is asked of the machine."""
+        self._save_offload = save_offload
+        self._clock = clock
+        self._settings = settings
+        self._on_progress = on_progress
+        self._fatal = fatal
+        self.counts = ApplyCounts() if counts is None else counts
+        """Shared by all workers of a node."""
+        self._reclaimable = reclaimable
+        self._ages = Ages()
+        self._running = False
+        self._saving = False
+        self._since_saved = 0
+        """Bytes of the log applied since the last checkpoint began: a crash repeats them."""
+        self._stops: list[Stop] = []
+        """The nearest first."""
+        self._wanted_saves: list[_Save] = []
+        self.saved_index = PartitionLogIndex(0)
+        """Up to here a ``save`` has made sure of what is applied."""
+        self._save_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._stopped: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._started = -1e9
+        self._saving_since = 0.0
+        self._inline_bytes = settings.inline_bytes if getattr(machine, "applies_in_memory", False) else 0
+        self._inline_from = -1e9
+        self._aim = PartitionLogIndex(0)
+        """What might be applied when the last group began."""
+        self._urgent = False
+        self.last_error = ""
+        self.damage: DamagedBatch | None = None
+        """What stopped it, in state ``damaged``, unless it was the state itself."""
+        self.useless = False
+        """Its state is damaged, or gone, and nothing on this node makes it anew: it applies nothing."""
+        self._held = False
+        """By an operator, until ``resume``."""
+
+    @property
+    def applied(self) -> Position:
+        """How far it is."""
+        return self._cursor.applied
+
+    @property
+    def applied_index(self) -> PartitionLogIndex:
+        """``partition_applied_index``."""
+        return self._cursor.applied.applied_index
+
+    @property
+    def applied_global_index(self) -> GlobalLogIndex:
+        """Of the last batch that was applied."""
+        return self._cursor.applied.applied_global_index
+
+    @property
+    def idle(self) -> bool:
+        """Nothing committed is left to apply: as far as the whole log is."""
+        return self.applied_index >= self.log.committed_index
+
+    @property
+    def backlog_age(self) -> float:
+        """Seconds that the oldest batch that is committed and not applied has been so; 0: there is none."""
+        return 0.0 if self.idle else self._ages.age(self.applied_index, self._clock.monotonic())
+
+    @property
+    def state(self) -> str:
+        """``running``, ``retrying``, ``paused`` or ``damaged``."""
+        return self._cursor.state.value
+
+    def notify(self, limit_index: int, *, urgent: bool = True) -> None:
+        """Records up to ``limit_index`` may be applied; ``urgent``: somebody waits for their effects."""
+        self._cursor.raise_limit(min(limit_index, self.log.committed_index))
+        if not self.idle:
+            self._ages.note(self.log.committed_index, self._clock.monotonic())
+        if urgent:
+            self.hurry()
+        else:
+            self._start_when_due()
+
+    def hurry(self) -> None:
+        """Somebody waits: apply what may be applied now, and at once what follows a group under way."""
+        self._urgent = True
+        self._start()
+
+    def _start_when_due(self) -> None:
+        # Each group costs a sync; what nobody waits for is worth fewer of them.
+        wait = self._started + self._settings.linger_ms / 1000 - self._clock.monotonic()
+        pending = self._cursor.limit - self.applied_index
+        if wait <= 0 or self._urgent or (pending >= INLINE_RECORDS_MIN and self._is_at_hand()):
+            self._start()
+        elif self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(wait, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._linger = None
+        self._start()
+
+    # -- snapshots
+
+    def cut(self, through_index: int, taken: Callable[[StateDump | None], None]) -> None:
+        """Apply up to here and no further until the state of then is captured; ``taken`` gets it, to be closed.
+
+        None: it could not be captured. That happens when it gets there, or with ``hurry`` if it is there.
+
+        One at a time; ``drop_cut`` takes it back. Nothing beyond ``through_index`` may have been applied.
+        """
+        invariant(not any(stop.is_cut for stop in self._stops), "partition {}: two cuts at once", self.log.partition_id)
+        self.stop_at(through_index, lambda machine: machine.dump(), taken, is_cut=True)
+
+    def drop_cut(self) -> None:
+        """Nobody wants it any more."""
+        self._stops = [stop for stop in self._stops if not stop.is_cut]
+        self._start()
+
+    def stop_at(
+        self,
+        through_index: int,
+        capture: Callable[[Machine], T],
+        taken: Callable[[T | None], None],
+        *,
+        is_cut: bool = False,
+    ) -> Stop:
+        """Apply up to here and no further until ``capture``, off the loop, has seen the state of then.
+
+        When and how ``taken`` is called: see ``cut``. Any number at a time; ``go_on`` takes one back. Not in front of
+        what was committed when this is called.
+        """
+        going = max(self.applied_index, self._aim) if self._running else self.applied_index
+        invariant(going <= through_index, "a stop at {}; {} is being applied", through_index, going)
+        stop = Stop(PartitionLogIndex(through_index), capture, taken, is_cut)
+        self._stops.append(stop)
+        self._stops.sort(key=lambda each: each.through_index)
+        return stop
+
+    def go_on(self, stop: Stop) -> None:
+        """Nobody wants it any more. Idempotent."""
+        if stop in self._stops:
+            self._stops.remove(stop)
+            self._start()
+
+    def hand_over(self, other: ApplyWorker) -> None:
+        """``other`` goes on in the place of this one, which is closed, with a state that is as old or older."""
+        saves, self._wanted_saves = self._wanted_saves, []
+        for save in saves:
+            save.saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
+        other._stops, self._stops = self._stops, []
+        other._cursor.raise_limit(self._cursor.limit)
+        if self._held:  # it comes as far as this one was, and no further
+            other._held = True
+            other.stop_at(self.applied_index, lambda _: None, lambda _: other.pause() if other._held else None)
+
+    def save(self, saved: Callable[[BaseException | None], None]) -> None:
+        """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""
+        if self._closing:
+            saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged, or closed"))
+            return
+        # The last transaction of a state file may be undone by a power loss, the one before it cannot.
+        self._wanted_saves.append(_Save(saved))
+        self._save()
+
+    def secured(self, last_index: int) -> bool | None:
+        """What is applied up to here is saved to stay. None: nobody can say yet: it is being applied, or saved."""
+        if self.applied_index < last_index:
+            return None if self._running and self._aim >= last_index else False
+        if self.saved_index < last_index:
+            if not self._wanted_saves:
+                self.save(lambda _: None)
+            return None
+        return True
+
+    def pause(self) -> None:
+        """Apply nothing more until resumed; a group under way finishes."""
+        self._cursor.state, self._held = WorkerState.PAUSED, True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._cursor.state, self._cursor.attempts, self._held = WorkerState.RUNNING, 0, False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._save_when_due()
+        self._start()
+
+    async def close(self) -> None:
+        """Let the group under way finish; start no other. Idempotent, and any number may wait for it."""
+        self._cursor.state, self._closing = WorkerState.PAUSED, True
+        for timer in (self._timer, self._linger, self._save_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._running or self._saving:
+            if self._stopped is None:
+                self._stopped = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._stopped)
+        saves, self._wanted_saves = self._wanted_saves, []
+        for save in saves:
+            save.saved(Unavailable(f"partition {self.log.partition_id} is being closed"))
+
+    def _start(self) -> None:
+        cursor = self._cursor
+        if self._running or self._closing or self.useless or cursor.state is not WorkerState.RUNNING:
+            return
+        nearest = self._stops[0] if self._stops else None
+        if nearest is not None and nearest.through_index == self.applied_index:
+            self._capture(nearest)
+            return
+        if not cursor.due:
+            return
+        if self.machine.unsaved_bytes > 2 * self._settings.unsaved_bytes:
+            return  # memory is bounded: the end of the checkpoint starts it again
+        self._running, self._urgent = True, False
+        limit = cursor.limit if nearest is None else min(cursor.limit, nearest.through_index)
+        self._started, self._aim = self._clock.monotonic(), limit
+        group = ApplyGroup(self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, limit)
+        if self._is_at_hand():
+            # Soon, not now: whoever has called us is in the midst of something.
+            asyncio.get_running_loop().call_soon(self._run_here, group)
+        else:
+            self._offload.submit(group.run, self._ended)
+
+    def _capture(self, stop: Stop) -> None:
+        """As a group of its own: nothing is applied meanwhile."""
+        self._running, self._aim = True, self.applied_index
+        self._stops.remove(stop)
+        machine, began = self.machine, self._clock.monotonic()
+
+        def captured(found: Any, error: BaseException | None) -> None:
+            self._running = False
+            self.counts.pauses.observe(self._clock.monotonic() - began)
+            if error is not None:
+                log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=traced(error))
+            stop.taken(found)
+            self._start()
+            self._notice_stopped()
+
+        self._offload.submit(lambda: stop.capture(machine), captured)
+
+    def _is_at_hand(self) -> bool:
+        cursor = self._cursor
+        return (
+            self._inline_bytes > 0
+            and cursor.limit - self.applied_index <= INLINE_RECORDS_MAX
+            and self._clock.monotonic() >= self._inline_from
+            and self.log.is_recent(
+                after_index=self.applied_index, through_index=cursor.limit, nbytes=self._inline_bytes
+            )
+        )
+
+    def _run_here(self, group: ApplyGroup) -> None:
+        before = self._clock.monotonic()
+        batches, error = None, None
+        try:
+            batches = group.run()
+        except Exception as caught:  # noqa: BLE001 - as if a thread had run it
+            error = caught
+        if self._clock.monotonic() - before > INLINE_S_MAX:
+            self._inline_from = before + INLINE_AGAIN_S
+        self._ended(batches, error)
+
+    def _ended(self, batches: list[AppliedBatch] | None, error: BaseException | None) -> None:
+        self._running = False
+        if isinstance(error, InvariantViolated):
+            self._fatal(error)
+        elif error is not None or batches is None:
+            self._failed(error)
+        else:
+            self.dedupe.commit()
+            nbytes = sum(batch.nbytes for batch in batches)
+            self._since_saved += nbytes
+            took = self._clock.monotonic() - self._started
+            self.counts.applied(batches, nbytes, took, reclaimable=self._reclaimable)
+            last = batches[-1]
+            self._cursor.advance(Position(last.last_index, last.global_index))
+            self._on_progress(batches)
+            self._save_when_due()
+            if self.applied_index < self._aim:
+                self._start()  # the group was full: waiting would gather nothing for the next one
+            else:
+                self._start_when_due()
+        self._notice_stopped()
+
+    def _save_when_due(self) -> None:
+        unsaved = self.machine.unsaved_bytes
+        if unsaved > self._settings.unsaved_bytes or (unsaved and self._since_saved > self._settings.replay_bytes):
+            self._save()
+        elif unsaved and self._save_timer is None:
+            # What is old and not saved would have to be applied again after a crash, before this node can answer.
+            self._save_timer = asyncio.get_running_loop().call_later(self._settings.unsaved_ms / 1000, self._save)
+
+    def _save(self) -> None:
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        if not self._saving and not self._closing:  # closing the machine saves
+            self._saving, self._since_saved = True, 0
+            self._saving_since = self._clock.monotonic()
+            for save in self._wanted_saves:
+                save.index = save.index if save.begun else self.applied_index
+                save.begun += 1
+            self._save_offload.submit(self.machine.checkpoint, self._saved)
+
+    def _saved(self, _: object, error: BaseException | None) -> None:
+        self._saving = False
+        self.counts.checkpoints += error is None
+        self.counts.checkpoint_failures += error is not None
+        self.counts.checkpoint_seconds.observe(self._clock.monotonic() - self._saving_since)
+        self._notice_stopped()
+        done = [save for save in self._wanted_saves if error is not None or save.begun == SAVES]
+        self._wanted_saves = [save for save in self._wanted_saves if save not in done]
+        for save in done:
+            if error is None:
+                self.saved_index = max(self.saved_index, save.index)
+            save.saved(error)
+        if error is not None:
+            self.last_error = repr(error)
+            log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
+            if isinstance(error, OSError):
+                self._fatal(error)  # a later one may seem to succeed, on top of pages that the disk never got
+                return
+            if isinstance(error, CorruptData):
+                self._cursor.state = WorkerState.DAMAGED
+                self._on_progress([])
+                return
+            if not self._closing:
+                self._save_timer = asyncio.get_running_loop().call_later(self._settings.retry_max_ms / 1000, self._save)
+            return
+        if self._wanted_saves:
+            self._save()
+        else:
+            self._save_when_due()  # what a group added meanwhile
+        self._start_when_due()
+
+    def _notice_stopped(self) -> None:
+        if not self._running and not self._saving and self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+
+    def _failed(self, error: BaseException | None) -> None:
+        self.dedupe.rollback()
+        self.counts.failures += 1
+        self.last_error = repr(error)
+        self.damage = error if isinstance(error, DamagedBatch) else None
+        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
+        log.error(
+            "apply_failed",
+            partition=self.log.partition_id,
+            after=self.applied_index,
+            attempt=self._cursor.attempts,
+            state=self.state,
+            error=self.last_error,
+            exc_info=traced(error) if self._cursor.attempts == 1 else None,
+        )
+        if self._cursor.state is WorkerState.RETRYING:
+            pause_ms = min(
+                self._settings.retry_initial_ms * 2 ** (self._cursor.attempts - 1), self._settings.retry_max_ms
+            )
+            self._timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._retry)
+        self._on_progress([])
+
+    def _retry(self) -> None:
+        if self._cursor.state is WorkerState.RETRYING:
+            self._cursor.state = WorkerState.RUNNING
+            self.counts.retries += 1
+            self._start()

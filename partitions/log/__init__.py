@@ -1,0 +1,1 @@
+"""One partition: its append-only log."""

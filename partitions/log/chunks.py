@@ -1,0 +1,187 @@
+"""Committed batches as they lie on the disk, for whoever passes them on: one read, every batch checked (I4)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+from logboom.errors import CorruptData
+from partitions.log.batch import HEADER_BYTES, Batch, is_batch, parse_batch, parse_header
+from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
+from partitions.log.files import OpenFiles
+from partitions.log.reading import DamagedBatch, SegmentRemoved
+from ports.disk import Advice
+
+NOT_IT = "is not the batch that the parent log committed"
+AHEAD_BYTES = 1 << 20
+"""What follows a chunk is asked for before anybody reads it, by who reads what others do not."""
+
+
+class Place(NamedTuple):
+    """Where one committed batch is, and what it is worth knowing without reading it."""
+
+    global_index: int
+    last_index: int
+    segment: int
+    offset: int
+    length: int
+
+
+class Chunk(NamedTuple):
+    """Batches that lie back to back. ``raw`` is what was read: nothing of it is copied."""
+
+    position: int
+    """Of the first one, in the order of the log."""
+    lengths: Sequence[int]
+    last_index: int
+    """Of the last record."""
+    global_indexes: array[int]
+    raw: memoryview
+
+    def batches(self) -> Iterator[Batch]:
+        """Each of them, as a view."""
+        at = 0
+        for length in self.lengths:
+            end, head = at + length, at + HEADER_BYTES
+            header = parse_header(self.raw[at:head])
+            middle = head + header.metadata_length
+            yield Batch(header, [self.raw[at:head], self.raw[head:middle], self.raw[middle:end]])
+            at = end
+
+
+class ChunkReader:
+    """Of one partition's log; blocking, any thread."""
+
+    def __init__(
+        self,
+        committed: Committed,
+        files: OpenFiles,
+        *,
+        damaged: Callable[[int, str], DamagedBatch],
+        refuse_gap: Callable[[int], NoReturn],
+    ) -> None:
+        """``damaged``: the error for the batch at a position; ``refuse_gap`` raises it for one that is nowhere."""
+        self._refuse_gap = refuse_gap
+        self._committed = committed
+        self._files = files
+        self._damaged = damaged
+
+    def after(
+        self, index: int, *, through_index: int, max_bytes: int, max_records: int, cold: bool = False
+    ) -> Chunk | None:
+        """From the batch on that holds the record behind ``index``; None: nothing begins up to ``through_index``.
+
+        One batch at least, if there is any. Ends in front of a damaged one; raises DamagedBatch if that is the first.
+        Raises IndexCompacted, and Voided for a batch that was declared void.
+        """
+        committed = self._committed
+        through_index = min(through_index, index + max_records)
+        position = committed.first_after(index)
+        if position >= committed.end or committed.first_index(position) > through_index:
+            return None
+        count = committed.run_from(position, through_index=through_index, room=max_bytes, most=max_records)
+        return self.at(position, count, cold=cold)
+
+    def at(self, position: int, count: int, *, cold: bool = False) -> Chunk:
+        """So many from here on, which lie back to back; fewer if one does not, or is damaged. Errors as of ``after``.
+
+        ``cold``: nobody reads this again soon, the system need not keep it in memory.
+        """
+        while True:
+            columns = self._committed.columns
+            row = columns.at(position)
+            segment, lengths = columns.segment[row], columns.length[row : row + count]
+            if segment == NOWHERE_SEGMENT:
+                self._refuse_gap(position)
+            try:
+                raw = self._read(segment, columns.offset[row], sum(lengths), cold=cold)
+            except SegmentRemoved:
+                now = self._committed.columns
+                if now.segment[now.at(position)] == segment:
+                    raise  # or it has been removed in between: IndexCompacted
+                continue
+            whole = at = 0
+            for length in lengths:
+                digest = columns.digest(position + whole)
+                if not is_batch(raw[at : at + length], digest):
+                    if not whole:  # else who reads on is told
+                        raise self._damaged(position, _why_not(raw[at : at + length]))
+                    break
+                whole += 1
+                at += length
+            last_index, global_indexes = columns.last[row + whole - 1], columns.global_index[row : row + whole]
+            return Chunk(position, lengths[:whole], last_index, global_indexes, raw[:at])
+
+    def _read(self, segment: int, offset: int, length: int, *, cold: bool) -> memoryview:
+        with self._files.use(segment) as file:
+            raw = memoryview(file.read(offset=offset, length=length))
+            if (
+                cold
+            ):  # for others the system reads ahead by itself, and asking for what is in memory is work for nothing
+                self._files.advise(file, Advice.SOON, offset=offset + length, length=AHEAD_BYTES)
+                self._files.advise(file, Advice.DONE, offset=offset, length=length)
+        return raw
+
+    def place(self, position: int) -> Place | None:
+        """Of the batch there; None: there is none yet. Raises IndexCompacted."""
+        columns = self._committed.columns
+        if position >= columns.end:
+            return None
+        row = columns.at(position)
+        return Place(
+            columns.global_index[row], columns.last[row], columns.segment[row], columns.offset[row], columns.length[row]
+        )
+
+    def first_at_time(self, timestamp_ms: int, *, through_index: int, start: int = 0) -> int:
+        """Position of the first batch from this time on, by reading a few headers; behind ``through_index``: none yet.
+
+        Those in front of position ``start`` are known to be older. Clocks of different leaders may differ: then it is
+        *a* place where older ones end. Raises IndexCompacted.
+        """
+        low, high = max(start, self._committed.columns.start), self._committed.columns.through(through_index)
+        while low < high:
+            middle = there = (low + high) // 2
+            while there < high and self._committed.is_nowhere(there):
+                there += 1
+            if there < high and self._timestamp(there) < timestamp_ms:
+                low = there + 1
+            else:
+                high = middle
+        return low
+
+    def _timestamp(self, position: int) -> int:
+        columns = self._committed.columns
+        row = columns.at(position)
+        try:
+            with self._files.use(columns.segment[row]) as file:
+                header = parse_header(file.read(offset=columns.offset[row], length=HEADER_BYTES))
+        except CorruptData as error:
+            raise self._damaged(position, str(error)) from error
+        except SegmentRemoved:
+            self._committed.columns.at(position)  # removed in between: IndexCompacted
+            raise
+        if header.digest != columns.digest(position):
+            raise self._damaged(position, NOT_IT)
+        return header.timestamp_ms
+
+
+def _why_not(raw: memoryview) -> str:
+    try:
+        parse_batch(raw)
+    except CorruptData as error:
+        return str(error)
+    return NOT_IT
+
+
+def damaged_at(committed: Committed, path_of: Callable[[int], object]) -> Callable[[int, str], DamagedBatch]:
+    """The error for the batch at a position."""
+
+    def damaged(position: int, why: str) -> DamagedBatch:
+        ref = ref_at(committed.columns, position)
+        path = str(path_of(ref.segment))
+        return DamagedBatch(
+            f"{path} at {ref.offset}: {why}", last_index=ref.last_index, digest=ref.digest, path=path, offset=ref.offset
+        )
+
+    return damaged

@@ -1,0 +1,341 @@
+"""Where every committed batch of a partition is, column by column.
+
+Batches are numbered from 0 in the order of the log, and keep their *position* when those in front of
+them are removed. Written on the loop, read by any thread: an operation looks at one ``Columns``, which
+is only appended to; what removes or mends swaps in another. About 50 bytes per batch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from logboom.errors import IndexCompacted
+from logboom.types import DIGEST_BYTES, NO_DIGEST, GlobalLogIndex, PartitionLogIndex, Term
+from partitions.log.segment import BatchRef
+
+SUMMED = 4096
+"""Batches that are added up at a time."""
+NOWHERE_SEGMENT = 0
+"""Of a batch that lies nowhere: it is void, or nobody has it. Segments are numbered from 1."""
+
+
+class Columns:
+    """The batches from position ``start`` on, and what is in front of them. ``last`` is appended to last."""
+
+    __slots__ = (
+        "before_digest",
+        "before_global",
+        "before_index",
+        "digests",
+        "global_index",
+        "last",
+        "length",
+        "offset",
+        "segment",
+        "start",
+    )
+
+    def __init__(self, *, start: int = 0, before_index: int = 0, before_digest: bytes = NO_DIGEST) -> None:
+        self.start = start
+        self.before_index = before_index
+        """Last index of the batch in front of the first one here; 0: there is none."""
+        self.before_digest = before_digest
+        self.before_global = 0
+        """Its global index; 0: nobody has kept it."""
+        self.last = array("Q")
+        self.global_index = array("Q")
+        self.segment = array("I")
+        self.offset = array("Q")
+        self.length = array("I")
+        self.digests = bytearray()
+
+    @property
+    def end(self) -> int:
+        """Position behind the last batch."""
+        return self.start + len(self.last)
+
+    def append(self, ref: BatchRef, global_index: int) -> None:
+        """The next batch."""
+        self.global_index.append(global_index)
+        self.segment.append(ref.segment)
+        self.offset.append(ref.offset)
+        self.length.append(ref.length)
+        self.digests += ref.digest
+        self.last.append(ref.last_index)
+
+    def digest(self, position: int) -> bytes:
+        """Of the batch there, which may be the one in front."""
+        row = position - self.start
+        if row < 0:
+            return self.before_digest if row == -1 else self.refuse()
+        return bytes(self.digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES])
+
+    def last_index(self, position: int) -> int:
+        """Of the batch there, which may be the one in front."""
+        row = position - self.start
+        if row < 0:
+            return self.before_index if row == -1 else self.refuse()
+        return self.last[row]
+
+    def at(self, position: int) -> int:
+        """Row of a position. Raises IndexCompacted."""
+        return position - self.start if position >= self.start else self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raises IndexCompacted."""
+        first = self.before_index + 1
+        raise IndexCompacted(f"records before {first} have been removed", first=first)
+
+    def through(self, index: int) -> int:
+        """Position behind the last batch that ends at or before ``index``."""
+        return self.start + bisect_left(self.last, index + 1)
+
+    def part(self, begin: int, end: int) -> Columns:
+        """A copy of the batches at these positions."""
+        some = Columns(start=begin, before_index=self.last_index(begin - 1), before_digest=self.digest(begin - 1))
+        low, high = self.at(begin), self.at(end)
+        some.before_global = self.global_index[low - 1] if low else self.before_global
+        some.last, some.global_index = self.last[low:high], self.global_index[low:high]
+        some.segment, some.offset, some.length = self.segment[low:high], self.offset[low:high], self.length[low:high]
+        some.digests = self.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
+        return some
+
+    def bytes_after(self, index: int) -> int:
+        """Of the batches that end behind ``index``; of many a guess, by the first of them."""
+        row = bisect_left(self.last, index + 1)
+        rows = len(self.last) - row
+        some = sum(self.length[row : row + SUMMED])
+        return some if rows <= SUMMED else some * rows // SUMMED
+
+
+class Committed:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._columns = Columns()
+        self._newest: dict[int, int] = {}
+        """Per segment: no committed batch in it ends behind this index."""
+        self._lost: dict[tuple[int, bytes], int] = {}
+        """Batches whose bytes are damaged, by last index and digest: their position."""
+        self.moved = 0
+        """So often did a batch that was there already get another place, or none."""
+
+    @property
+    def columns(self) -> Columns:
+        """As of now. More may be appended; nothing else changes in it."""
+        return self._columns
+
+    @property
+    def end(self) -> int:
+        """Position behind the last batch."""
+        return self._columns.end
+
+    @property
+    def first_available_index(self) -> PartitionLogIndex:
+        """First index that is still here; 1 when nothing was removed."""
+        return PartitionLogIndex(self._columns.before_index + 1)
+
+    def begin(self, columns: Columns) -> None:
+        """At start: what was found. Private to this from now on."""
+        self._columns = columns
+        self._newest = dict(zip(columns.segment, columns.last, strict=True))  # last indices ascend
+        self._newest.pop(NOWHERE_SEGMENT, None)
+
+    def append(self, ref: BatchRef, global_index: int) -> None:
+        """The next one. One that is nowhere is lost."""
+        self._columns.append(ref, global_index)
+        if ref.segment == NOWHERE_SEGMENT:
+            self.lose(ref.last_index, ref.digest)
+        else:
+            self._newest[ref.segment] = ref.last_index
+
+    # -- finding
+
+    def find(self, last_index: int, digest: bytes) -> BatchRef | None:
+        """Where this batch is; None: not committed, damaged, void, or removed."""
+        if self._lost and (last_index, digest) in self._lost:
+            return None
+        columns = self._columns
+        position = self.position(last_index, digest)
+        if position is None or columns.segment[position - columns.start] == NOWHERE_SEGMENT:
+            return None
+        return ref_at(columns, position)
+
+    def position(self, last_index: int, digest: bytes) -> int | None:
+        """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
+        columns = self._columns
+        row = bisect_left(columns.last, last_index)
+        if row < len(columns.last) and columns.last[row] == last_index:
+            position = columns.start + row
+            return position if columns.digest(position) == digest else None
+        return None
+
+    def is_nowhere(self, position: int) -> bool:
+        """The batch there is void, or nobody has it: there are no bytes of it. Raises IndexCompacted."""
+        columns = self._columns
+        return columns.segment[columns.at(position)] == NOWHERE_SEGMENT
+
+    def is_void(self, last_index: int, digest: bytes) -> bool:
+        """It was declared void, and is still within what is here."""
+        position = self.position(last_index, digest)
+        return position is not None and self.is_nowhere(position) and not self.is_lost(last_index, digest)
+
+    def is_in_front(self, last_index: int, digest: bytes) -> bool:
+        """This is the batch that the first one here follows."""
+        columns = self._columns
+        return columns.before_index == last_index and columns.before_digest == digest
+
+    def first_after(self, index: int) -> int:
+        """Position of the batch that holds the record behind ``index``. Raises IndexCompacted."""
+        columns = self._columns
+        if index < columns.before_index:
+            columns.refuse()
+        return columns.through(index)
+
+    def first_index(self, position: int) -> int:
+        """Of the batch there. Raises IndexCompacted."""
+        return self._columns.last_index(position - 1) + 1
+
+    def first_at_global(self, global_index: int) -> int:
+        """Position of the first batch with this global index or a higher one.
+
+        Raises IndexCompacted when one in front of all that are here might have been meant; 0: wherever it begins.
+        """
+        columns = self._columns
+        row = bisect_left(columns.global_index, global_index)
+        if row == 0 and columns.before_index and global_index:  # what was removed had lower ones
+            first = columns.global_index[0] if columns.last else 0
+            known = columns.before_global  # or who knows which
+            if first != global_index and not 0 < known < global_index:
+                columns.refuse()
+        return columns.start + row
+
+    def last_index(self, position: int) -> PartitionLogIndex:
+        """Of the batch there. Raises IndexCompacted."""
+        return PartitionLogIndex(self._columns.last_index(position))
+
+    def global_index(self, position: int) -> GlobalLogIndex:
+        """Of the batch there. Raises IndexCompacted."""
+        columns = self._columns
+        return GlobalLogIndex(columns.global_index[columns.at(position)])
+
+    def ref(self, position: int) -> BatchRef:
+        """The batch there; its term and order are not kept. Raises IndexCompacted."""
+        return ref_at(self._columns, position)
+
+    def digest(self, position: int) -> bytes:
+        """Of the batch there. Raises IndexCompacted."""
+        return self._columns.digest(position)
+
+    def run_from(self, position: int, *, through_index: int, room: int, most: int) -> int:
+        """How many batches from here lie back to back in one segment and fit into ``room`` bytes, one at least.
+
+        Raises IndexCompacted.
+        """
+        columns = self._columns
+        row, rows = columns.at(position), len(columns.last)
+        segment, end = columns.segment[row], columns.offset[row]
+        count = 0
+        while row + count < rows and count < most:
+            at = row + count
+            before = columns.last[at - 1] if at else columns.before_index
+            if columns.segment[at] != segment or columns.offset[at] != end or before >= through_index:
+                break
+            if count and room < columns.length[at]:
+                break
+            end += columns.length[at]
+            room -= columns.length[at]
+            count += 1
+        return count
+
+    def nbytes(self, start: int, stop: int) -> int:
+        """Of the batches at these positions. Raises IndexCompacted."""
+        columns = self._columns
+        return sum(columns.length[columns.at(start) : columns.at(stop)])
+
+    def retaining(self, through_index: int, nbytes: int) -> int:
+        """The largest index such that batches from its own on, up to ``through_index``, have so many bytes.
+
+        Looks at the length of each of them.
+        """
+        columns = self._columns
+        row = columns.through(through_index) - columns.start
+        while row > 0 and nbytes > 0:
+            some = columns.length[max(0, row - SUMMED) : row]
+            if (of_all := sum(some)) < nbytes:
+                nbytes -= of_all
+                row -= len(some)
+                continue
+            while nbytes > 0:
+                row -= 1
+                nbytes -= columns.length[row]
+        return columns.last_index(columns.start + row - 1) + 1
+
+    # -- removing
+
+    def newest_in(self, segment: int) -> int:
+        """No committed batch in this segment ends behind this index; 0: there is none in it."""
+        return self._newest.get(segment, 0)
+
+    def forget(self, segments: Iterable[int]) -> None:
+        """These segments go, and with them every batch up to the last one that is in them."""
+        gone = max((self._newest.pop(segment, 0) for segment in segments), default=0)
+        columns = self._columns
+        position = columns.through(gone)
+        if position > columns.start:
+            self._columns = columns.part(position, columns.end)
+            self._lost = {key: each for key, each in self._lost.items() if each >= position}
+
+    # -- damage
+
+    def is_lost(self, last_index: int, digest: bytes) -> bool:
+        """Damaged, and not yet written again."""
+        return bool(self._lost) and (last_index, digest) in self._lost
+
+    def lose(self, last_index: int, digest: bytes) -> None:
+        """The bytes of this batch are damaged."""
+        self._lost[last_index, digest] = self._columns.through(last_index - 1)
+
+    def void(self, last_index: int, digest: bytes) -> None:
+        """It counts as nothing from now on, wherever it lay; unless it has been removed."""
+        self._lost.pop((last_index, digest), None)
+        position = self.position(last_index, digest)
+        if position is None:
+            return
+        columns = self._columns.part(self._columns.start, self._columns.end)
+        row = columns.at(position)
+        columns.segment[row], columns.offset[row], columns.length[row] = NOWHERE_SEGMENT, 0, 0
+        self._columns = columns
+        self.moved += 1
+
+    def mend(self, refs: Sequence[BatchRef]) -> None:
+        """These are written; what was lost of them is read there from now on."""
+        mended = [(self._lost.pop(key), ref) for ref in refs if (key := (ref.last_index, ref.digest)) in self._lost]
+        if not mended:
+            return
+        columns = self._columns.part(self._columns.start, self._columns.end)
+        for position, ref in mended:
+            row = columns.at(position)
+            columns.segment[row], columns.offset[row], columns.length[row] = ref.segment, ref.offset, ref.length
+            self._newest[ref.segment] = max(ref.last_index, self.newest_in(ref.segment))
+        self._columns = columns
+        self.moved += 1
+
+
+def ref_at(columns: Columns, position: int) -> BatchRef:
+    """The batch there; its term and order are not kept. Raises IndexCompacted."""
+    row = columns.at(position)
+    return BatchRef(
+        PartitionLogIndex(columns.last_index(position - 1) + 1),
+        PartitionLogIndex(columns.last[row]),
+        columns.digest(position),
+        columns.digest(position - 1),
+        Term(0),
+        columns.segment[row],
+        columns.offset[row],
+        columns.length[row],
+        0,
+    )

@@ -1,0 +1,66 @@
+"""Committed batches that nobody has: what the log knows of them in their place (docs/decisions/0018-void.md).
+
+A *hole* is conceded: its last index and digest are known, and what follows chains to it. It holds up what is
+durable, and so what is applied, until it is filled, or void. A *void* batch is stepped over. In the columns
+both have no place: segment 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, NoReturn
+
+from logboom.errors import Outcome, Voided
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from partitions.log.committed import NOWHERE_SEGMENT, Committed
+from partitions.log.reading import DamagedBatch
+from partitions.log.segment import BatchRef
+
+NEVER: Final = 1 << 62
+"""Order of a batch that is not written."""
+CONCEDED_MAX: Final = 1 << 16
+"""Holes of a partition that are not committed yet, and damaged batches that nobody else has: more stay missing."""
+
+
+class Hole(NamedTuple):
+    """What stands in the way of a partition."""
+
+    first_index: PartitionLogIndex
+    last_index: PartitionLogIndex
+    digest: bytes
+    global_index: GlobalLogIndex
+
+
+def hole_ref(first_index: int, last_index: int, digest: bytes, previous_digest: bytes, term: Term) -> BatchRef:
+    """The place of a batch that is nowhere."""
+    first, last = PartitionLogIndex(first_index), PartitionLogIndex(last_index)
+    return BatchRef(first, last, digest, previous_digest, term, NOWHERE_SEGMENT, 0, 0, NEVER)
+
+
+def refuse_gap(partition_id: PartitionId, committed: Committed, position: int) -> NoReturn:
+    """Raises Voided, or DamagedBatch for a hole: what lies there cannot be read."""
+    ref = committed.ref(position)
+    if committed.is_lost(ref.last_index, ref.digest):
+        story = f"partition {partition_id}: the batch from {ref.first_index} to {ref.last_index} is lost on all nodes"
+        raise DamagedBatch(story, last_index=ref.last_index, digest=ref.digest, path="", offset=0)
+    raise voided(partition_id, ref.first_index, ref.last_index, committed.global_index(position))
+
+
+def voided(
+    partition_id: PartitionId,
+    first_index: int,
+    last_index: int,
+    global_index: int,
+    *,
+    outcome: Outcome = "not_applied",
+) -> Voided:
+    """The error that says so. ``outcome``: of whoever wrote it."""
+    return Voided(
+        f"partition {partition_id}: the batch from {first_index} to {last_index} was lost on all nodes and declared "
+        f"void; what follows begins at {last_index + 1}",
+        partition_id=partition_id,
+        first_index=first_index,
+        last_index=last_index,
+        global_index=global_index,
+        next=last_index + 1,
+        outcome=outcome,
+    )

@@ -1,0 +1,424 @@
+"""One partition's append-only log (AOF): tentative and committed batches, durable and readable.
+
+Append-only means conflicts too: after a leader change a new batch may reuse an index that
+holds a tentative batch of the old term. Both stay; the parent log's digest says which one
+the index means.
+
+The loop appends and commits; the group sync writes (``take``/``run``/``done``); readers use
+other threads. What they share is append-only arrays and immutable tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from logboom.errors import CorruptData, LogboomError
+from logboom.settings import LogSettings
+from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from partitions.log.batch import INDEX_MAX, Batch, BatchHeader
+from partitions.log.compaction import Lease, Leases, removal
+from partitions.log.holes import hole_ref
+from partitions.log.log_holes import LogHoles
+from partitions.log.open_segment import OpenSegment, Write, WriteJob
+from partitions.log.opening import FROM_THE_BEGINNING, LogBase, open_segments
+from partitions.log.places import PLACES, saving, with_fetched
+from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef, Damage, segment_name
+from partitions.log.tentative import Tentative
+from ports.disk import Disk
+from ports.invariant import InvariantViolated, invariant
+
+
+class ChainBroken(LogboomError):
+    """A batch whose predecessor is not held here: it must come first."""
+
+    code = "chain_broken"
+    retryable = True
+
+
+class PartitionLog(LogHoles):
+    """See the module."""
+
+    def __init__(
+        self, *, disk: Disk, directory: Path, partition_id: PartitionId, settings: LogSettings, mode: DurabilityMode
+    ) -> None:
+        super().__init__(
+            disk=disk,
+            directory=directory,
+            files_max=settings.open_files_max,
+            recent_bytes=settings.recent_bytes,
+        )
+        self.partition_id = partition_id
+        self.mode = mode
+        self.damage: list[Damage] = []
+        self.committed_index = PartitionLogIndex(0)
+        self.highest_index = PartitionLogIndex(0)
+        self._settings = settings
+        self._tentative = Tentative()
+        self._head = NO_DIGEST
+        # Appending
+        self._order = 0
+        self._written_order = 0
+        self._queue: list[Write] = []
+        self._unwritten: dict[tuple[int, bytes], Batch] = {}
+        self._tail_segment = 0
+        self._tail_offset = 0
+        self._tail_records = 0
+        self._tail_ends = False
+        """What is appended next begins another segment."""
+        self._written_segment = 0
+        """Those before it are sealed."""
+        self._followed: tuple[int, bytes, int] | None = None
+        self._leases = Leases(settings.reader_lease_ms / 1000)
+        self.open_segment = OpenSegment(disk, directory, partition_id, settings)
+        """Written by jobs, off the loop."""
+        self._job: WriteJob | None = None
+        self._sync_requested = False
+        self._journaled = False
+        """Batches were written and not synced here, because the parent journal holds them too."""
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        disk: Disk,
+        directory: Path,
+        partition_id: PartitionId,
+        settings: LogSettings,
+        mode: DurabilityMode,
+        base: LogBase | None = None,
+    ) -> PartitionLog:
+        """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
+
+        Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
+        what is committed up to ``base`` are not known.
+        """
+        disk.make_directory(directory)
+        log = cls(disk=disk, directory=directory, partition_id=partition_id, settings=settings, mode=mode)
+        log._recover(base or FROM_THE_BEGINNING)
+        return log
+
+    def _recover(self, base: LogBase) -> None:
+        found = open_segments(self._disk, self._directory, self.partition_id, base, self.open_segment)
+        self._names, self.damage = found.names, found.damage
+        if found.columns.before_index == base.last_index:
+            found.columns.before_global = base.global_index
+        self._committed.begin(found.columns)
+        self._head = base.digest
+        self.committed_index = self.durable_index = self.highest_index = base.last_index
+        self.committed_global_index = self.durable_global_index = base.global_index
+        for ref in found.refs:
+            self._hold(ref)
+        self._tail_segment, self._tail_offset = found.tail_segment, found.tail_offset
+        self._tail_records = found.tail_records
+        self._written_segment = found.tail_segment
+
+    def found_last(self) -> list[bytes]:
+        """At start: digests of the batches in the last segment."""
+        return [ref.digest for ref in self.open_segment.refs]
+
+    def write_again(self, proven: Callable[[BatchRef], bool]) -> int:
+        """Write what was found at the end and is not proven to be on the disk; returns the bytes (blocking).
+
+        After a failed sync the page cache may show what the disk never got, and a later sync of it succeeds.
+        Segments before the last were synced before the next one was made.
+        """
+        return self.open_segment.write_again(proven)
+
+    # -- holding
+
+    def holds(self, last_index: int, digest: bytes) -> bool:
+        """A batch with this digest ends at this index here: appended, perhaps not yet synced.
+
+        Also True of the one that the first one here follows: what comes behind it may be appended.
+        """
+        if self.find(last_index, digest) is not None or self._committed.is_in_front(last_index, digest):
+            return True
+        return self._followed is not None and self._followed[:2] == (last_index, digest)
+
+    def find(self, last_index: int, digest: bytes) -> BatchRef | None:
+        """Where it is."""
+        tentative = self._tentative.find(last_index, digest)
+        if tentative is not None:
+            return tentative
+        known = self._committed.find(last_index, digest)
+        if known is None or last_index <= self.durable_index:
+            return known
+        return known._replace(order=self._order)
+
+    def is_durable(self, last_index: int, digest: bytes) -> bool:
+        """Held and on stable storage."""
+        ref = self.find(last_index, digest)
+        if ref is None:
+            return self._committed.is_in_front(last_index, digest)
+        return ref.order <= self._synced_order
+
+    def lose(self, last_index: int, digest: bytes) -> bool:
+        """This batch is damaged here: it is not held until it has been appended, and written, again.
+
+        False: it was not held, or its damage is known already.
+        """
+        ref = self.find(last_index, digest)
+        if ref is None or (ref.last_index, digest) in self._unwritten:
+            return False
+        if not self._tentative.lose(last_index, digest):
+            self._committed.lose(last_index, digest)
+        self.recent.drop(digest)
+        return True
+
+    def _hold(self, ref: BatchRef) -> None:
+        self._tentative.hold(ref)
+        self.highest_index = max(self.highest_index, ref.last_index)
+
+    # -- appending (on the loop)
+
+    def append(self, batch: Batch) -> bool:
+        """Queue a batch; False if it is held already, or was committed and removed.
+
+        Raises ChainBroken, or CorruptData for another partition's.
+        """
+        header = batch.header
+        if header.partition_id != self.partition_id:
+            raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
+        lost = self._committed.is_lost(batch.last_index, header.digest)
+        if self.holds(batch.last_index, header.digest) or (
+            lost and (batch.last_index, header.digest) in self._unwritten
+        ):
+            return False
+        if batch.last_index < self.first_available_index or self._is_void(batch):
+            return False
+        before = header.first_index - 1
+        # What is lost is committed: its digest says what it follows, which may be lost as well.
+        follows = lost or self.holds(before, header.previous_digest) or self.is_hole(before, header.previous_digest)
+        if not follows and (before or header.previous_digest != NO_DIGEST):
+            raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
+        self._order += 1
+        self._fill(batch, self._order if lost else None)
+        write = self._place(header)
+        ref = BatchRef(
+            header.first_index,
+            batch.last_index,
+            header.digest,
+            header.previous_digest,
+            header.term,
+            write.segment,
+            self._tail_offset,
+            header.nbytes,
+            self._order,
+        )
+        write.batches.append(batch)
+        write.refs.append(ref)
+        self._tail_offset += header.nbytes
+        self._tail_records += header.record_count
+        self._unwritten[batch.last_index, header.digest] = batch
+        if not lost:
+            self._hold(ref)
+            self.recent.appended(batch)
+        return True
+
+    def _place(self, header: BatchHeader) -> Write:
+        full = (
+            self._tail_segment == 0
+            or self._tail_ends
+            or self._tail_offset + header.nbytes > self._settings.segment_bytes
+            or self._tail_records + header.record_count > self._settings.segment_records
+        ) and (self._tail_segment == 0 or self._tail_offset > SEGMENT_HEADER_BYTES)
+        if full:
+            self._tail_segment += 1
+            self._tail_ends = False
+            self._tail_offset, self._tail_records = SEGMENT_HEADER_BYTES, 0
+            self._names[self._tail_segment] = segment_name(header.first_index, self._tail_segment)
+        if full or not self._queue:
+            self._queue.append(Write(self._tail_segment, header.first_index, self._tail_offset, [], []))
+        return self._queue[-1]
+
+    # -- writing (ports.sync.SyncTarget)
+
+    def take(self) -> WriteJob | None:
+        """See ports.sync.SyncTarget. In write-behind mode the job syncs only when asked to (``request_sync``)."""
+        if not self._queue and not self._sync_requested:
+            return None
+        invariant(self._job is None, "partition {}: two writes at once", self.partition_id)
+        writes, self._queue = self._queue, []
+        must_sync, self._sync_requested = self._sync_requested, False
+        sync = self.mode is DurabilityMode.WRITE_AHEAD or must_sync
+        self._job = WriteJob(
+            self.open_segment, writes, order=self._order, sync=sync, must_sync=must_sync, written=self.written
+        )
+        return self._job
+
+    def request_sync(self) -> bool:
+        """See ports.sync.SyncTarget."""
+        self._sync_requested = self._journaled or self._synced_order < self._order
+        return self._sync_requested
+
+    def written(self, job: WriteJob) -> None:
+        """On the loop, after the job."""
+        invariant(self._job is job, "partition {}: a write ended that was not under way", self.partition_id)
+        self._job = None
+        self._written_order = max(self._written_order, job.order)
+        if job.sync:
+            self._journaled = job.journaled
+            self._synced_order = max(self._synced_order, job.order)
+        for write in job.writes:
+            self._written_segment = write.segment
+            for ref in write.refs:
+                self._unwritten.pop((ref.last_index, ref.digest), None)
+            self._committed.mend(write.refs)
+        self._advance_durable()
+
+    # -- committing (on the loop)
+
+    def commit(self, *, last_index: int, digest: bytes, global_index: int, term: int) -> None:
+        """The parent log has committed the batch that ends here. Invariants I2 and I4."""
+        ref = self._tentative.find(last_index, digest)
+        if ref is None and (last_index, digest) in self._conceded:
+            ref = hole_ref(self.committed_index + 1, last_index, digest, self._head, Term(term))
+        if ref is None:
+            raise InvariantViolated(f"I2: partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
+        invariant(
+            ref.first_index == self.committed_index + 1 and ref.previous_digest == self._head,
+            "I4: partition {}: batch {} does not follow {}",
+            self.partition_id,
+            ref.first_index,
+            self.committed_index,
+        )
+        self._tentative.commit(last_index)
+        self.recent.committed(digest)
+        self._committed.append(ref, global_index)
+        self._head = digest
+        self.committed_index = PartitionLogIndex(last_index)
+        self.committed_global_index = GlobalLogIndex(global_index)
+        self._undurable.append((self.committed_index, ref.order, self.committed_global_index))
+        self._advance_durable()
+
+    @property
+    def undurable_from(self) -> GlobalLogIndex | None:
+        """Global index of the first committed batch that is not durable here yet; None: there is none."""
+        return self._undurable[0][2] if self._undurable else None
+
+    def committed_bytes_after(self, index: int) -> int:
+        """Of batches that are committed and end behind ``index``; of very many a guess."""
+        return self._committed.columns.bytes_after(index)
+
+    # -- reading (any thread; the rest is in LogReading)
+
+    def read_batch(self, last_index: int, digest: bytes) -> bytes:
+        """A held batch, raw, written or not. Raises CorruptData or IndexCompacted. Blocking."""
+        queued = self._unwritten.get((last_index, digest))
+        if queued is not None:
+            return b"".join(queued.buffers)
+        ref = self.find(last_index, digest)
+        if ref is None:
+            if last_index < self.first_available_index:
+                self._committed.columns.refuse()
+            raise CorruptData(f"partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
+        return self._reader.read(ref)
+
+    # -- compaction (on the loop; its jobs run off it)
+
+    def save_places(self, through_index: int) -> Callable[[], None]:
+        """A job, for another thread: then this log alone says where the batches up to ``through_index`` are.
+
+        They end there, and are durable. After the job they are so in this log's own files, and a start from a base
+        at or below ``through_index`` finds them. An OSError of the job is final for this node, as any of a write.
+        """
+        invariant(
+            through_index <= self.durable_index,
+            "partition {}: places up to {}, durable up to {}",
+            self.partition_id,
+            through_index,
+            self.durable_index,
+        )
+        path, columns = self._directory / PLACES, self._committed.columns
+        return saving(self._disk, path, self.partition_id, columns, through_index, settle=self.open_segment.settle)
+
+    @property
+    def moved(self) -> int:
+        """Places that were saved while this was less are not those of today: batches were mended, or declared void."""
+        return self._committed.moved
+
+    def lease(self, index: int, *, now: float) -> Lease:
+        """Somebody reads from ``index`` on; ``now``: monotonic seconds. See ``LogSettings.reader_lease_ms``."""
+        return self._leases.add(index, now=now)
+
+    def compaction_point(
+        self, through_index: int, retain_bytes: int | None, *, now: float, outdated_to: int = 0
+    ) -> int:
+        """Up to where ``compact`` may keep from: batches of ``retain_bytes`` (None: all) up to ``through_index`` stay.
+
+        Those up to ``outdated_to`` do not; what somebody reads does. Adds up what stays: not for every turn of the
+        loop.
+        """
+        through = min(through_index, self.committed_index)
+        point = 1 if retain_bytes is None else self._committed.retaining(through, retain_bytes)
+        return self._leases.lowest(max(point, min(outdated_to, through) + 1), now=now)
+
+    def compact(self, keep_from_index: int, *, ends: bool = False) -> Callable[[], None]:
+        """Remove sealed segments without committed batches that end at ``keep_from_index`` or behind it.
+
+        The caller has saved the places of all before it, and is past them for good: the base of the next start lies
+        at ``keep_from_index`` - 1 or behind. Segments with batches that may yet be committed stay, and all behind one
+        that stays. What goes cannot be read any more; the job that is returned, for another thread, removes the files.
+        Its OSErrors are final. ``ends``: the newest segment takes no more if its first batch need not be kept: with a
+        few records now and then it would be full, and go, years after the first of them.
+        """
+        invariant(
+            keep_from_index <= self.durable_index + 1,
+            "partition {}: nothing is kept before {}, durable up to {}",
+            self.partition_id,
+            keep_from_index,
+            self.durable_index,
+        )
+        self._tail_ends |= ends and self._tail_segment > 0 and self._first_in(self._tail_segment) < keep_from_index
+        tips = self._tentative.segments_behind(self.committed_index)
+        sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
+        # None behind one that stays: to a start it would be missing (partitions.log.opening).
+        gone = list(takewhile(lambda s: s not in tips and self._committed.newest_in(s) < keep_from_index, sealed))
+        names = {segment: self._names.pop(segment) for segment in gone}
+        self._committed.forget(gone)
+        self._tentative.keep(self._names)
+        return removal(self._disk, self._directory, names, self._reader.forget)
+
+    def _first_in(self, segment: int) -> int:
+        return int(self._names[segment][:20])
+
+    # -- being filled from another node
+
+    def follow(self, last_index: PartitionLogIndex, digest: bytes, global_index: int = 0) -> None:
+        """What is between the end of this log and this batch is gone everywhere: take what follows it.
+
+        ``global_index``: of that batch, 0: nobody knows.
+
+        ``save_fetched`` lets go of what is here then: a log has no gaps.
+        """
+        self._followed = last_index, digest, global_index
+
+    def save_fetched(
+        self,
+        rows: Sequence[tuple[int, int, bytes]],
+        *,
+        through_index: int = INDEX_MAX,
+        voids: Collection[tuple[int, bytes]] = (),
+    ) -> Callable[[], None]:
+        """``save_places`` of what is committed up to an index, and of ``rows`` (last index, global index, digest).
+
+        All of it is durable, or among ``voids`` (last index, digest), or nobody has it. Of ``rows`` some may have been
+        committed meanwhile.
+        """
+        columns = with_fetched(
+            self._committed.columns,
+            rows,
+            through_index=through_index,
+            followed=self._followed,
+            find=self.find,
+            voids=voids,
+        )
+        path = self._directory / PLACES
+        return saving(self._disk, path, self.partition_id, columns, INDEX_MAX, settle=self.open_segment.settle)
+
+    def close(self) -> None:
+        """Idempotent. What is queued and not written is dropped: nobody was told about it."""
+        self._reader.close()
+        self.open_segment.close()

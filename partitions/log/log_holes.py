@@ -1,0 +1,121 @@
+"""How far a partition's log is durable, and what holds that up for good: batches that nobody has. On the loop.
+
+See ``partitions.log.holes``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from pathlib import Path
+
+from logboom.errors import IndexCompacted
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.log.batch import Batch
+from partitions.log.holes import CONCEDED_MAX, NEVER, Hole
+from partitions.log.log_reading import LogReading
+from partitions.log.segment import BatchRef
+from ports.disk import Disk
+
+
+class LogHoles(LogReading):
+    """A part of ``PartitionLog``."""
+
+    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent_bytes: int) -> None:
+        super().__init__(disk=disk, directory=directory, files_max=files_max, recent_bytes=recent_bytes)
+        self.durable_global_index = GlobalLogIndex(0)
+        """Global index of the last batch of the durable prefix."""
+        self.committed_index = PartitionLogIndex(0)
+        self._undurable: deque[tuple[PartitionLogIndex, int, GlobalLogIndex]] = deque()
+        """Committed batches, and the order in which they were appended."""
+        self._synced_order = 0
+        self._conceded: set[tuple[int, bytes]] = set()
+        """By last index and digest: batches that no node has."""
+
+    @abstractmethod
+    def find(self, last_index: int, digest: bytes) -> BatchRef | None:
+        """Where a batch is that is held."""
+
+    def _advance_durable(self) -> None:
+        while self._undurable and self._undurable[0][1] <= self._synced_order:
+            self.durable_index, _, self.durable_global_index = self._undurable.popleft()
+
+    def awaits_sync(self, through_index: int) -> bool:
+        """Something that is committed up to there is not on the disk yet, and will be: what nobody has will not."""
+        return any(i <= through_index and self._synced_order < order != NEVER for i, order, _ in self._undurable)
+
+    def concede(self, last_index: int, digest: bytes) -> bool:
+        """Nobody has this batch: what follows may be appended and committed.
+
+        False: it is held, or there are too many.
+        """
+        if self.find(last_index, digest) is not None:
+            return False
+        if not self.is_hole(last_index, digest):
+            if len(self._conceded) >= CONCEDED_MAX:
+                return False
+            self._conceded.add((last_index, digest))
+        return True
+
+    def is_hole(self, last_index: int, digest: bytes) -> bool:
+        """There is a hole in its place, or it was declared void."""
+        if (last_index, digest) in self._conceded:
+            return self.find(last_index, digest) is None
+        return self._committed.is_void(last_index, digest)
+
+    @property
+    def hole(self) -> Hole | None:
+        """What holds up everything behind it: the first committed batch that nobody has."""
+        if not self._undurable or self._undurable[0][1] != NEVER:
+            return None
+        last_index = self._undurable[0][0]
+        position = self._committed.columns.through(last_index - 1)
+        return self._hole_at(position)
+
+    def place_of(self, last_index: int, digest: bytes) -> Hole | None:
+        """Of a committed batch that is still within the log, readable or not."""
+        position = self._committed.position(last_index, digest)
+        return None if position is None else self._hole_at(position)
+
+    def _hole_at(self, position: int) -> Hole:
+        committed = self._committed
+        first = PartitionLogIndex(committed.first_index(position))
+        last, digest = committed.last_index(position), committed.digest(position)
+        return Hole(first, last, digest, committed.global_index(position))
+
+    def void_behind(self, index: int) -> Hole | None:
+        """The batch that holds the record behind ``index``, if it was declared void. Any thread."""
+        committed = self._committed
+        try:
+            position = committed.first_after(index)
+            if position == committed.end or not committed.is_nowhere(position):
+                return None
+            found = self._hole_at(position)
+        except IndexCompacted:
+            return None
+        return None if committed.is_lost(found.last_index, found.digest) else found
+
+    def void(self, last_index: int, digest: bytes) -> None:
+        """This committed batch counts as nothing from now on: it is stepped over."""
+        self._committed.void(last_index, digest)
+        self._conceded.discard((last_index, digest))
+        self.recent.drop(digest)
+        self.excuse(last_index)
+
+    def excuse(self, last_index: int) -> None:
+        """A hole that holds up nothing: it is void, or this node's state has what the batch did."""
+        self._reorder(last_index, 0)
+        self._advance_durable()
+
+    def _is_void(self, batch: Batch) -> bool:
+        return batch.last_index <= self.committed_index and self._committed.is_void(batch.last_index, batch.digest)
+
+    def _fill(self, batch: Batch, order: int | None) -> None:
+        """It is being appended; ``order``: it was committed without its bytes, or they are damaged."""
+        self._conceded.discard((batch.last_index, batch.digest))
+        if order is not None and batch.last_index > self.durable_index:
+            self._reorder(batch.last_index, order)
+
+    def _reorder(self, last_index: int, order: int) -> None:
+        """Seldom: what ends there, and is not durable, is as soon as so much is synced."""
+        self._undurable = deque((i, order if i == last_index else o, g) for i, o, g in self._undurable)

@@ -1,0 +1,140 @@
+"""What a start finds of a partition's log: its segments, and the places of what is committed already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.log.committed import NOWHERE_SEGMENT, Columns
+from partitions.log.compaction import orphans
+from partitions.log.open_segment import OpenSegment
+from partitions.log.places import PLACES, decode_places, encode_places
+from partitions.log.segment import BatchRef, Damage, load, segment_ordinal
+from ports.disk import Disk
+
+
+class LogBase(NamedTuple):
+    """The end of a partition's log where the parent journal begins: everything up to there is committed."""
+
+    last_index: PartitionLogIndex = PartitionLogIndex(0)
+    digest: bytes = NO_DIGEST
+    """Of the batch that ends there."""
+    global_index: GlobalLogIndex = GlobalLogIndex(0)
+    """Of that batch."""
+    empty_ok: bool = False
+    """The node was started from a snapshot: that the log does not say where the batches up to there are is fine,
+    and it begins behind them."""
+
+
+FROM_THE_BEGINNING = LogBase()
+
+
+@dataclass(slots=True)
+class Opened:
+    """What was found. ``refs``: batches above the base."""
+
+    names: dict[int, str]
+    columns: Columns
+    refs: list[BatchRef]
+    damage: list[Damage]
+    tail_segment: int = 0
+    tail_offset: int = 0
+    tail_records: int = 0
+
+
+def open_segments(
+    disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase, open_segment: OpenSegment
+) -> Opened:
+    """Blocking. Raises IncompatibleVersion or CorruptData; then nothing has been changed but torn tails."""
+    listed = disk.list(directory)
+    names = {segment_ordinal(name): name for name in listed if name.endswith(".log")}
+    opened = Opened(dict(sorted(names.items())), Columns(), [], [])
+    opened.columns = _places(disk, directory, partition_id, base, opened)
+    newest, above = max(names, default=0), base.last_index or -1
+    for ordinal, name in opened.names.items():
+        found, file = load(disk, directory / name, partition_id, sealed=ordinal != newest, above=above)
+        opened.damage += found.damage
+        opened.refs += [ref for ref in found.refs if ref.last_index > above]
+        if file is not None:
+            opened.tail_segment = ordinal
+            opened.tail_records = sum(r.last_index - r.first_index + 1 for r in found.refs)
+            opened.tail_offset = open_segment.reopen(
+                file, found.refs, ordinal=ordinal, end=found.end, proven=found.proven
+            )
+    for name in orphans(listed):
+        disk.remove(directory / name)
+    return opened
+
+
+def begin_places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase) -> None:
+    """For a node that is made from a snapshot: unless its places reach the base, the log begins behind it.
+
+    What its segments hold of before then counts as never committed. Blocking, and durable on return.
+    """
+    path = directory / PLACES
+    try:
+        _through_base(_read(disk, path, partition_id), base, path)
+    except CorruptData:
+        columns = Columns(before_index=base.last_index, before_digest=base.digest)
+        disk.replace_file(path, encode_places(columns, partition_id))
+
+
+def places_reach(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase) -> bool:
+    """A log that begins at ``base`` finds there what it has of before. Blocking."""
+    path = directory / PLACES
+    try:
+        _through_base(_read(disk, path, partition_id), base, path)
+    except (CorruptData, IncompatibleVersion):
+        return False
+    return True
+
+
+def _places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase, opened: Opened) -> Columns:
+    if not base.last_index:
+        return Columns()
+    path = directory / PLACES
+    try:
+        columns = _through_base(_read(disk, path, partition_id), base, path)
+    except CorruptData as error:
+        if base.empty_ok:
+            return Columns(before_index=base.last_index, before_digest=base.digest)
+        raise CorruptData(f"{error}; this node has to be replaced", path=str(path), offset=0) from error
+    return _behind_removed(columns, directory, opened)
+
+
+def _read(disk: Disk, path: Path, partition_id: PartitionId) -> Columns:
+    if not disk.exists(path):
+        raise CorruptData(f"{path}: missing, though the parent journal begins behind what it tells")
+    return decode_places(disk.read_file(path), partition_id=partition_id, path=path)
+
+
+def _through_base(columns: Columns, base: LogBase, path: Path) -> Columns:
+    """The file may have been written for a later base, which was not reached."""
+    end = columns.through(base.last_index)
+    reached = columns.last_index(end - 1), columns.digest(end - 1)
+    if reached != (base.last_index, base.digest):
+        raise CorruptData(f"{path}: does not have the batch at {base.last_index}, where the parent journal begins")
+    return columns.part(columns.start, end) if end < columns.end else columns
+
+
+def _behind_removed(columns: Columns, directory: Path, opened: Opened) -> Columns:
+    """Without the batches of segments that have been removed since.
+
+    Compaction leaves none that ends before one that it takes, unless a crash stopped it, and it takes the oldest
+    first: anything else is damage. The log begins behind that, too, since this node needs nothing below its base.
+    """
+    newest = dict(zip(columns.segment, columns.last, strict=True))
+    newest.pop(NOWHERE_SEGMENT, None)
+    missing = {segment: last for segment, last in newest.items() if segment not in opened.names}
+    if not missing:
+        return columns
+    present = [(segment, last) for segment, last in newest.items() if segment in opened.names]
+    opened.damage += [
+        Damage(str(directory / f"*-{segment:08d}.log"), 0, 0)
+        for segment, last in missing.items()
+        if any(older < segment and end < last for older, end in present)
+    ]
+    return columns.part(columns.through(max(missing.values())), columns.end)

@@ -1,0 +1,213 @@
+"""The places file: where the committed batches up to some index are, so that the parent journal need not say it.
+
+A header, then the columns one after the other. What is in front of them has been removed. A batch that was declared
+void lies nowhere: its segment, offset and length are 0, and the file is of version 2. Files: docs/disk-format.md.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from operator import lt
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import DIGEST_BYTES, NO_DIGEST, PartitionId, PartitionLogIndex, Term
+from partitions.log.batch import HEADER_BYTES, INDEX_MAX
+from partitions.log.committed import NOWHERE_SEGMENT, Columns
+from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
+from ports.disk import Disk
+
+PLACES: Final = "places"
+"""Its name, in the partition's directory."""
+MAGIC: Final = b"LBPLCS"
+VERSION: Final = 2
+WITHOUT_VOIDS: Final = 1
+HEADER: Final = struct.Struct("<6sHIIQQ16sQ")
+GAP_MAX: Final = (1 << 32) - 1
+DIGEST_AT: Final = HEADER.size
+COLUMNS_AT: Final = HEADER.size + DIGEST_BYTES
+_NOWHERE: Final = (
+    PartitionLogIndex(0), PartitionLogIndex(0), NO_DIGEST, NO_DIGEST, Term(0), NOWHERE_SEGMENT, 0, 0, 0,
+)  # fmt: skip
+ROW_BYTES: Final = 8 + 8 + 4 + 8 + 4 + DIGEST_BYTES
+
+
+def saving(
+    disk: Disk,
+    path: Path,
+    partition_id: PartitionId,
+    columns: Columns,
+    through_index: int,
+    *,
+    settle: Callable[[], None],
+) -> Callable[[], None]:
+    """A job that calls ``settle``, which makes the batches durable, and then writes where those up to the index are."""
+    end = columns.through(through_index)  # more is appended while the job waits
+
+    def run() -> None:
+        settle()
+        disk.replace_file(path, encode_places(columns.part(columns.start, end), partition_id))
+
+    return run
+
+
+def with_fetched(
+    columns: Columns,
+    rows: Sequence[tuple[int, int, bytes]],
+    *,
+    through_index: int,
+    followed: tuple[int, bytes, int] | None,
+    find: Callable[[int, bytes], BatchRef | None],
+    voids: Collection[tuple[int, bytes]] = (),
+) -> Columns:
+    """A copy of ``columns``, up to an index, with batches behind them: last index, global index, digest.
+
+    What was committed since it was fetched is in the columns already. ``voids``: those that lie nowhere.
+
+    Raises CorruptData.
+
+    ``followed``: index, digest and global index (0: not known) of the batch in front of ``rows``; the columns go, if
+    they end before it.
+    """
+    columns = columns.part(columns.start, columns.through(through_index))
+    if followed is not None and followed[0] > columns.last_index(columns.end - 1):
+        columns = Columns(before_index=followed[0], before_digest=followed[1])
+        columns.before_global = followed[2] if rows and followed[2] < rows[0][1] else 0
+    for last_index, global_index, digest in rows:
+        if last_index <= columns.last_index(columns.end - 1):
+            continue
+        ref = find(last_index, digest)
+        if (last_index, digest) in voids:
+            ref = BatchRef(*_NOWHERE)._replace(last_index=PartitionLogIndex(last_index), digest=digest)
+        if ref is None:
+            raise CorruptData(f"the batch that ends at {last_index} was fetched, and is not here")
+        columns.append(ref, global_index)
+    return columns
+
+
+def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:
+    """The file. ``columns`` are the caller's own: nobody appends to them."""
+    head = HEADER.pack(
+        MAGIC,
+        VERSION if NOWHERE_SEGMENT in columns.segment else WITHOUT_VOIDS,
+        partition_id,
+        _gap(columns),
+        columns.start,
+        columns.before_index,
+        columns.before_digest,
+        len(columns.last),
+    )
+    rows = [_little(each).tobytes() for each in _numbers(columns)] + [bytes(columns.digests)]
+    return b"".join((head, _digest(head, rows), *rows))
+
+
+def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Columns:
+    """Inverse. Raises CorruptData or IncompatibleVersion, naming ``path``."""
+    if len(raw) < 8 or raw[:6] != MAGIC:
+        raise _corrupt(path, "not a places file")
+    (version,) = struct.unpack_from("<H", raw, 6)
+    if version not in (VERSION, WITHOUT_VOIDS):
+        raise IncompatibleVersion(
+            f"{path}: places format {version}; this release reads {VERSION}. Nothing was changed",
+            found=version,
+            supported=VERSION,
+        )
+    if len(raw) < COLUMNS_AT:
+        raise _corrupt(path, f"{len(raw)} bytes")
+    _, _, partition, gap, start, before_index, before_digest, count = HEADER.unpack_from(raw)
+    if len(raw) != COLUMNS_AT + count * ROW_BYTES:
+        raise _corrupt(path, f"{len(raw)} bytes for {count} batches")
+    view = memoryview(raw)
+    if _digest(raw[: HEADER.size], [view[COLUMNS_AT:]]) != raw[DIGEST_AT:COLUMNS_AT]:
+        raise _corrupt(path, "does not match its digest")
+    if partition != partition_id:
+        raise _corrupt(path, f"belongs to partition {partition}; it is misplaced")
+    columns, at = Columns(start=start, before_index=before_index, before_digest=before_digest), COLUMNS_AT
+    for column in _numbers(columns):
+        nbytes = count * column.itemsize
+        column.frombytes(view[at : at + nbytes])
+        _little(column, own=True)
+        at += nbytes
+    columns.digests += view[at:]
+    if max(start, before_index) > INDEX_MAX or not _is_sound(columns, voids=version == VERSION):
+        raise _corrupt(path, "its columns do not fit each other")
+    if gap:
+        columns.before_global = columns.global_index[0] - gap if columns.last and columns.before_index else 0
+        if columns.before_global <= 0:
+            raise _corrupt(path, "its columns do not fit what is in front of them")
+    return columns
+
+
+def _gap(columns: Columns) -> int:
+    """By how much the first global index is above that of the batch in front; 0: nobody knows, or needs to.
+
+    Releases before this one wrote zeros there, and look at nothing: of what they have written it is not known.
+    """
+    if not columns.before_global or not columns.last:
+        return 0  # without rows the log begins at its base, which says so
+    gap = columns.global_index[0] - columns.before_global
+    return gap if gap <= GAP_MAX else 0
+
+
+def _is_sound(columns: Columns, *, voids: bool) -> bool:
+    if not columns.last:
+        return not voids
+    if voids != (NOWHERE_SEGMENT in columns.segment):
+        return False
+    if voids:
+        placed = Columns()
+        for segment, offset, length in zip(columns.segment, columns.offset, columns.length, strict=True):
+            if segment == NOWHERE_SEGMENT and (offset or length):
+                return False
+            if segment != NOWHERE_SEGMENT:
+                placed.segment.append(segment)
+                placed.offset.append(offset)
+                placed.length.append(length)
+    else:
+        placed = columns
+    return (
+        columns.before_index < columns.last[0]
+        and columns.last[-1] <= INDEX_MAX
+        and columns.global_index[0] > 0
+        and columns.global_index[-1] <= INDEX_MAX
+        and _ascends(columns.last)
+        and _ascends(columns.global_index)
+        and min(placed.segment, default=1) > 0
+        and min(placed.offset, default=SEGMENT_HEADER_BYTES) >= SEGMENT_HEADER_BYTES
+        and max(placed.offset, default=0) <= INDEX_MAX
+        and min(placed.length, default=HEADER_BYTES) >= HEADER_BYTES
+    )
+
+
+def _ascends(column: array[int]) -> bool:
+    return all(map(lt, column, islice(column, 1, None)))
+
+
+def _numbers(columns: Columns) -> tuple[array[int], ...]:
+    return columns.last, columns.global_index, columns.segment, columns.offset, columns.length
+
+
+def _little(column: array[int], *, own: bool = False) -> array[int]:
+    if sys.byteorder == "little":
+        return column
+    column = column if own else column[:]
+    column.byteswap()
+    return column
+
+
+def _digest(head: bytes, rows: Iterable[bytes | memoryview]) -> bytes:
+    hasher = blake3(head)
+    for each in rows:
+        hasher.update(each)
+    return hasher.digest(DIGEST_BYTES)
+
+
+def _corrupt(path: Path, why: str) -> CorruptData:
+    return CorruptData(f"{path}: {why}", path=str(path), offset=0)

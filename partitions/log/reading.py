@@ -1,0 +1,212 @@
+"""Reading batches back, in any thread. Everything is checked against the digest that the parent log committed (I4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from logboom.errors import CorruptData, IndexCompacted
+from logboom.records import RecordBlock
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
+from partitions.log.committed import Committed
+from partitions.log.files import OpenFiles
+from partitions.log.recent import RecentBatches
+from partitions.log.segment import BatchRef
+from ports.disk import File
+
+HEADERS_APART_BYTES = 4096
+"""With batches larger than this on average, headers are read one by one rather than with everything between them."""
+
+
+class DamagedBatch(CorruptData):
+    """The bytes of one batch are not what its digest says. Another node may have it: see ``PartitionLog.lose``."""
+
+    def __init__(self, message: str, *, last_index: PartitionLogIndex, digest: bytes, path: str, offset: int) -> None:
+        super().__init__(message, path=path, offset=offset)
+        self.last_index = last_index
+        self.digest = digest
+
+
+def damaged_batch(ref: BatchRef, path: str, why: str) -> DamagedBatch:
+    """The error that says so."""
+    return DamagedBatch(
+        f"{path} at {ref.offset}: {why}", last_index=ref.last_index, digest=ref.digest, path=path, offset=ref.offset
+    )
+
+
+class SegmentRemoved(Exception):
+    """By compaction, since its place was looked up."""
+
+    def __init__(self, segment: int) -> None:
+        super().__init__(f"segment {segment} has been removed")
+        self.segment = segment
+
+
+class CommittedBatch(NamedTuple):
+    """A committed batch, read back and checked. ``records`` is None when only headers were asked for."""
+
+    header: BatchHeader
+    global_index: GlobalLogIndex
+    records: RecordBlock | None
+
+    @property
+    def last_index(self) -> PartitionLogIndex:
+        """See BatchHeader."""
+        return self.header.last_index
+
+
+class RawBatch(NamedTuple):
+    """A committed batch as bytes, checked."""
+
+    last_index: PartitionLogIndex
+    global_index: GlobalLogIndex
+    raw: bytes
+
+
+class LogReader:
+    """Of one partition's log; blocking. ``open_file`` raises SegmentRemoved for one that compaction took away."""
+
+    def __init__(
+        self,
+        committed: Committed,
+        *,
+        path_of: Callable[[int], Path],
+        open_file: Callable[[int], File],
+        files_max: int,
+        refuse_gap: Callable[[int], NoReturn],
+    ) -> None:
+        """``refuse_gap``: the batch at this position is nowhere; it raises why."""
+        self._committed = committed
+        self._refuse_gap = refuse_gap
+        self._path_of = path_of
+        self.files = OpenFiles(open_file, files_max=files_max)
+        """Shared by all that read here."""
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.files.close()
+
+    def forget(self, segment: int) -> None:
+        """Its file was removed: close it, as soon as nobody reads it any more."""
+        self.files.forget(segment)
+
+    def read_committed(
+        self,
+        *,
+        after_index: int,
+        through_index: int,
+        max_bytes: int,
+        max_batches: int,
+        headers_only: bool,
+        recent: RecentBatches | None = None,
+    ) -> list[CommittedBatch]:
+        """See PartitionLog."""
+        batches: list[CommittedBatch] = []
+        committed = self._committed
+        position = committed.first_after(after_index)
+        room = max_bytes
+        while position < committed.end and len(batches) < max_batches:
+            if committed.first_index(position) > through_index:
+                break
+            if committed.is_nowhere(position):
+                if batches:
+                    break
+                self._refuse_gap(position)
+            known = self._recall(position, recent, headers_only=headers_only) if recent else None
+            if known is not None:
+                batches.append(known)
+                position += 1
+                room -= known.header.nbytes
+                if room <= 0:
+                    break
+                continue
+            most = max_batches - len(batches)
+            run = committed.run_from(position, through_index=through_index, room=room, most=most)
+            if recent:  # what is in memory ends it
+                run = next((n for n in range(1, run) if committed.digest(position + n) in recent), run)
+            try:
+                batches += self._read_run(position, run, headers_only=headers_only)
+            except SegmentRemoved as gone:
+                if committed.ref(position).segment == gone.segment:  # or it has been removed: IndexCompacted
+                    raise
+                continue
+            position += run
+            room -= sum(batch.header.nbytes for batch in batches[-run:])
+            if room <= 0:
+                break
+        return batches
+
+    def read_raw(self, *, after_index: int, through_index: int, max_bytes: int) -> list[RawBatch]:
+        """See PartitionLog."""
+        found: list[RawBatch] = []
+        committed = self._committed
+        position = committed.first_after(after_index)
+        while position < committed.end and max_bytes > 0:
+            ref = committed.ref(position)
+            if ref.last_index > through_index:
+                break
+            if committed.is_nowhere(position):
+                if found:
+                    break
+                self._refuse_gap(position)
+            found.append(RawBatch(ref.last_index, committed.global_index(position), self.read(ref)))
+            max_bytes -= ref.length
+            position += 1
+        return found
+
+    def _recall(self, position: int, recent: RecentBatches, *, headers_only: bool) -> CommittedBatch | None:
+        batch = recent.take(self._committed.digest(position))
+        if batch is None:
+            return None
+        try:
+            records = None if headers_only else batch.records()
+        except CorruptData:
+            return None  # the file knows where it lies
+        return CommittedBatch(batch.header, self._committed.global_index(position), records)
+
+    def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
+        refs = [self._committed.ref(p) for p in range(position, position + count)]
+        batches = []
+        for number, (ref, view) in enumerate(zip(refs, self._views(refs, headers_only=headers_only), strict=True)):
+            try:
+                batch = None if headers_only else parse_batch(view)
+                header = parse_header(view) if batch is None else batch.header
+                records = None if batch is None else batch.records()
+            except CorruptData as error:
+                raise self._damaged(ref, str(error)) from error
+            if header.digest != ref.digest:
+                raise self._damaged(ref, "is not the batch that the parent log committed")
+            batches.append(CommittedBatch(header, self._committed.global_index(position + number), records))
+        return batches
+
+    def _views(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:
+        start, end = refs[0].offset, refs[-1].offset + refs[-1].length
+        with self.files.use(refs[0].segment) as file:
+            if headers_only and end - start > HEADERS_APART_BYTES * len(refs):
+                return [memoryview(file.read(offset=r.offset, length=HEADER_BYTES)) for r in refs]
+            whole = memoryview(file.read(offset=start, length=end - start))
+        return [whole[r.offset - start : r.offset - start + r.length] for r in refs]
+
+    def read(self, ref: BatchRef) -> bytes:
+        """One batch, raw. Raises DamagedBatch, or IndexCompacted when it has just been removed."""
+        try:
+            return self._read(ref)
+        except SegmentRemoved as error:
+            first = self._committed.first_available_index
+            raise IndexCompacted(f"records before {first} have been removed", first=first) from error
+
+    def _read(self, ref: BatchRef) -> bytes:
+        with self.files.use(ref.segment) as file:
+            raw = file.read(offset=ref.offset, length=ref.length)
+        try:
+            found = parse_batch(raw)
+        except CorruptData as error:
+            raise self._damaged(ref, str(error)) from error
+        if found.digest != ref.digest:
+            raise self._damaged(ref, "is another batch")
+        return raw
+
+    def _damaged(self, ref: BatchRef, why: str) -> DamagedBatch:
+        return damaged_batch(ref, str(self._path_of(ref.segment)), why)

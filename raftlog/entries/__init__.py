@@ -1,0 +1,1 @@
+"""What the parent log says: routes, members, partitions, voids; and the state that follows."""

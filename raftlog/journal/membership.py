@@ -1,0 +1,104 @@
+"""The configuration that counts on this node: the last one in its journal, committed or not (Raft dissertation, 4.1).
+
+What is cut off the journal never was; then the one before counts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from logboom.types import NodeId
+from raftlog.entries.configuration import MEMBERS, Configuration, Seat
+from raftlog.entries.entry import KIND_CONTROL, unpack_control
+from raftlog.journal.journal import Journal
+
+
+@dataclass(frozen=True)
+class Rejoining:
+    """The journal was damaged, and another begun: what this node has promised to others it does not know."""
+
+    token: bytes
+    """Of this time alone: the log names it where the node begins anew."""
+    over: Callable[[Callable[[], None]], None]
+    """Makes it so for later starts, too, that this is over; calls back on the loop."""
+
+
+class Membership:
+    """Of one node. The engine says what enters its journal and what is cut off."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        journal: Journal,
+        begins: Configuration,
+        rejoining: Rejoining | None = None,
+        forget: Callable[[bool], Rejoining] | None = None,
+    ) -> None:
+        """``begins`` counts where the journal begins: from its base's state, or else from the settings.
+
+        ``forget`` makes it so, durable on return, that this node has lost what it promised; with True it has no lineage
+        either. May raise Unavailable. None: it cannot find out.
+        """
+        self.node_id = node_id
+        self.forget = forget
+        self.rejoining = rejoining
+        """While it is set this node gives no vote, and nothing that it says counts for a quorum."""
+        self._known = [begins]
+        for command, index, term in journal.entries[1:]:
+            found = parse(command, index, term)
+            if found is not None:
+                self._known.append(found)
+
+    @property
+    def current(self) -> Configuration:
+        """What counts."""
+        return self._known[-1]
+
+    def take(self, configuration: Configuration) -> None:
+        """It is in the journal."""
+        self._known.append(configuration)
+
+    def truncated(self, index: int) -> bool:
+        """The journal ends before a Raft index; True if another configuration counts now."""
+        before = len(self._known)
+        while len(self._known) > 1 and self._known[-1].index >= index:
+            self._known.pop()
+        return len(self._known) != before
+
+    def seats(self, applied_index: int) -> tuple[Seat, ...]:
+        """Whom to have links with: until the current one is committed also those of the one before, it may return."""
+        current = self.current
+        if current.index <= applied_index or len(self._known) == 1:
+            return current.seats
+        return (*current.seats, *(seat for seat in self._known[-2].seats if seat.node not in current.ids))
+
+    def may_campaign(self, commit_index: int) -> bool:
+        """It votes; or did until an entry that may never be committed, and that perhaps only this node has."""
+        if self.rejoining is not None:
+            return False
+        if self.node_id in self.current.voters:
+            return True
+        return self.current.index > commit_index and len(self._known) > 1 and self.node_id in self._known[-2].voters
+
+    def began_anew(self, applied_index: int) -> bool:
+        """The log says, committed and handed up here, that this node has forgotten what it promised."""
+        token = None if self.rejoining is None else self.rejoining.token
+        return token is not None and any(
+            each.index <= applied_index and each.rejoined_with(self.node_id) == token for each in self._known
+        )
+
+    def removed_at(self, applied_index: int) -> bool:
+        """It was a member, and is not any more, for good."""
+        return self.node_id in self.current.removed and self.current.index <= applied_index
+
+
+def parse(command: bytes, index: int, term: int) -> Configuration | None:
+    """The configuration that a Raft entry holds; None for any other entry. Raises CorruptData."""
+    if command[:1] != KIND_CONTROL:
+        return None
+    fields = unpack_control(command)
+    if fields is None or fields.get("do") != MEMBERS:
+        return None
+    return Configuration.parse(fields, term=term, index=index)

@@ -1,0 +1,1 @@
+"""Between two nodes: one connection, Raft and payload in one order."""

@@ -1,0 +1,153 @@
+"""Whose disk speaks under a member's id (docs/decisions/0031-lost-disk.md).
+
+Every data directory has an id of its own, as in Kafka's KIP-853. Nodes say it when they meet, and remember whose they
+have met. A member that comes back with another one has lost its disk: whom it voted for, and what it acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from logboom.errors import ProtocolError, Unavailable, WrongNode
+from logboom.types import NodeId
+from raftlog.entries.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
+from raftlog.links.hello import Claim
+
+DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
+"""Who has lost its journal takes the token of that time for its directory's id: so the log knows it."""
+FEW_VOTERS: Final = 2
+"""With one or two no majority is without the one that has everything: an empty one does no harm, and is needed."""
+
+MET_MAX: Final = 2 * SEATS_MAX
+"""With more only members are remembered: whoever may speak to a node that joins can call himself anything."""
+
+Met = dict[NodeId, bytes]
+"""By member: the id of its directory. Never changed, only replaced."""
+
+
+class Directories:
+    """What one node knows of its own and of others'."""
+
+    def __init__(self, node_id: NodeId, own: bytes, met: Met, keep: Callable[[bytes, Met], None]) -> None:
+        """``keep`` makes a new ``own`` and ``met`` durable on return; may raise Unavailable."""
+        self.own = own
+        self.met = met
+        self._node_id = node_id
+        self._keep = keep
+        self.forget: Callable[[str], bool] = lambda _: False
+        """Others, of a history with this lineage, have met this node with another disk. False: it cannot begin anew."""
+        self._changed = set[NodeId]()
+        self._current = Configuration()
+        self._settled = False
+
+    def follow(self, current: Configuration, *, settled: bool, rejoining: bool = False) -> None:
+        """The configuration that counts here; ``settled``: it is committed; ``rejoining``: but of a time before."""
+        self._current, self._settled = current, settled
+        token = current.rejoined_with(self._node_id)
+        if settled and not rejoining and token not in (None, self.own):
+            with suppress(Unavailable):  # the node stops
+                self.renew(token or self.own)
+
+    def fields(self) -> dict[str, Any]:
+        """Of PEER_HELLO."""
+        met = [[peer, self._known(peer)] for peer in self._current.ids if self._counts(peer) and self._known(peer)]
+        return {"directory": self.own, "met": met}
+
+    def find_out(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode."""
+        lineage = header.get("lineage", "")
+        if self._are_others(header) and isinstance(lineage, str) and self.forget(lineage):
+            raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and begins anew")
+
+    def check_own(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
+        """Raises WrongNode for one that has met another directory, and has not missed that this node began anew."""
+        if self._are_others(header) and not _newer(mine, theirs):
+            raise WrongNode(
+                f"{peer} has met this node with another data directory, and this one has data: it is from before the "
+                "member began anew, or of a second process with this id. Stop it and remove its data",
+                former=True,
+            )
+
+    def check(
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, *, rejoining: bool = False
+    ) -> None:
+        """Raises WrongNode for a member that has lost its disk and does not say so, or one that came back from before.
+
+        One with a newer configuration knows better what has become of it since. ``rejoining``: this node is about to.
+        """
+        if not rejoining:
+            self.check_own(peer, header, theirs, mine)
+        directory, known = _directory(header.get("directory")), self._known(peer)
+        if None in (directory, known) or directory == known or header.get("rejoining") is True:
+            return
+        if self._counts(peer) and not _newer(theirs, mine):
+            raise WrongNode(
+                f"{peer} has another data directory than when this node met it, and does not say that it has forgotten "
+                "what it promised. An empty one finds that out by itself and begins anew; one with data is from before "
+                "its member began anew, or of a second process with this id: stop it and remove its data",
+                former=True,
+            )
+
+    def meet(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """It is introduced, and is remembered. Durable on return."""
+        theirs = _directory(header.get("directory"))
+        if theirs is not None and header.get("rejoining") is not True and self.met.get(peer) != theirs:
+            met = {node: each for node, each in self.met.items() if self._may_return(node)} | {peer: theirs}
+            self._keep(self.own, met)
+            if peer in self.met:
+                self._changed.add(peer)
+            self.met = met
+
+    def has_changed(self, peer: NodeId) -> bool:
+        """It was let in with another directory than before; asked once."""
+        changed = peer in self._changed
+        self._changed.discard(peer)
+        return changed
+
+    def renew(self, own: bytes) -> None:
+        """From now on this is another directory. Durable on return; raises Unavailable."""
+        self._keep(own, self.met)
+        self.own = own
+
+    def _are_others(self, header: Mapping[str, Any]) -> bool:
+        return _met(header.get("met")).get(self._node_id, self.own) != self.own
+
+    def _known(self, peer: NodeId) -> bytes | None:
+        return self._current.rejoined_with(peer) or self.met.get(peer)
+
+    def _may_return(self, peer: NodeId) -> bool:
+        """A node that joins, or is behind, meets members that it does not yet know to be any."""
+        gone = self._settled and peer in self._current.removed
+        return peer in self._current.ids or (not gone and len(self.met) < MET_MAX)
+
+    def _counts(self, peer: NodeId) -> bool:
+        return counts(peer, self._current, settled=self._settled)
+
+
+def counts(node: NodeId, current: Configuration, *, settled: bool) -> bool:
+    """That this one has lost its disk matters where this configuration counts. Who is no member may begin as it is."""
+    many = not settled or len(current.voters) > FEW_VOTERS
+    return node in current.ids and (node not in current.voters or many)
+
+
+def _newer(one: Claim | None, other: Claim | None) -> bool:
+    return one is not None and (other is None or one[:2] > other[:2])
+
+
+def _directory(said: Any) -> bytes | None:
+    """None: of a release that says nothing."""
+    if said is None or (isinstance(said, bytes) and len(said) == DIRECTORY_BYTES):
+        return said
+    raise ProtocolError("PEER_HELLO: bad field directory")
+
+
+def _met(said: Any) -> dict[str, bytes]:
+    if said is None:
+        return {}
+    try:
+        found = {peer: _directory(each) for peer, each in said}
+    except (TypeError, ValueError) as error:
+        raise ProtocolError("PEER_HELLO: bad field met") from error
+    return {peer: each for peer, each in found.items() if isinstance(peer, str) and each is not None}

@@ -1,0 +1,166 @@
+"""Feeds: how payload reaches each follower.
+
+*Live*: every new batch goes on the link in the turn in which it is appended. A follower that
+cannot keep up, was away, or says what it lacks is *catching up*: batches are read back from
+the partition logs in parent-log order, as fast as the link drains, and Raft entries are sent
+only up to the cursor, so that payload always comes first; in the place of a batch that is lost
+everywhere comes the word that it is. A slow follower costs no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from logboom.errors import CorruptData
+from logboom.types import MIB, NodeId
+from logboom.wire import Buffer, Kind, encode
+from ports.offload import Offload
+from raftlog.entries.entry import Route, unpack_routes
+from raftlog.journal.journal import Journal
+from raftlog.links.lacks import LACKS_MAX, Lack, pack
+from raftlog.links.links import Links
+from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
+
+log = structlog.get_logger(__name__)
+
+LIVE: Final = 1 << 62
+CHUNK_BYTES: Final = 2 * MIB
+CHUNK_ROUTES: Final = 256
+
+
+@dataclass(slots=True)
+class _Feed:
+    cursor: int = LIVE
+    """Payload of all entries up to here is on the link; LIVE: of all entries there are."""
+    reading: bool = False
+    epoch: int = 0
+    """Changes whenever what is being read becomes pointless."""
+
+
+class Feeds:
+    """The feeds of a leader; forgotten when it stops leading."""
+
+    def __init__(
+        self,
+        *,
+        peers: list[NodeId],
+        journal: Journal,
+        payloads: Payloads,
+        links: Links,
+        offload: Offload,
+        advanced: Callable[[NodeId], None],
+        damaged: Callable[[Route], None],
+    ) -> None:
+        """``advanced`` is called when more entries of a peer may be sent, ``damaged`` for what cannot be read."""
+        self._feeds = {peer: _Feed() for peer in peers}
+        self._journal = journal
+        self._payloads = payloads
+        self._links = links
+        self._offload = offload
+        self._advanced = advanced
+        self._damaged = damaged
+
+    def set_peers(self, peers: Iterable[NodeId]) -> None:
+        """Those to feed from now on; new ones are believed to hold everything until told otherwise."""
+        gone = dict(self._feeds)
+        self._feeds = {peer: gone.pop(peer) if peer in gone else _Feed() for peer in peers}
+        for feed in gone.values():
+            feed.epoch += 1
+
+    def sendable(self, peer: NodeId) -> int:
+        """Highest Raft index that may be sent to ``peer``."""
+        return self._feeds[peer].cursor
+
+    @property
+    def behind(self) -> bool:
+        """Somebody catches up."""
+        return any(self._journal.base_index <= feed.cursor != LIVE for feed in self._feeds.values())
+
+    def halted(self, peer: NodeId) -> bool:
+        """It is fed nothing: it may lack what the journal no longer has. Whoever knows better rewinds."""
+        return self._feeds[peer].cursor < self._journal.base_index
+
+    def state(self, peer: NodeId) -> str:
+        """``live``, ``catching_up`` or ``halted``, for people."""
+        feed = self._feeds.get(peer)
+        if feed is None or feed.cursor == LIVE:
+            return "live"
+        return "halted" if self.halted(peer) else "catching_up"
+
+    def reset(self) -> None:
+        """A new leadership: believe that everybody holds everything until told otherwise."""
+        for feed in self._feeds.values():
+            feed.cursor, feed.reading, feed.epoch = LIVE, False, feed.epoch + 1
+
+    def rewind(self, peer: NodeId, *, held: int) -> None:
+        """``peer`` holds the payload of entries up to ``held``, perhaps not beyond. Below the base: see ``halted``."""
+        feed = self._feeds[peer]
+        feed.cursor, feed.reading, feed.epoch = held, False, feed.epoch + 1
+
+    def begin(self, peer: NodeId, *, held: int) -> None:
+        """Over a new link, what was under way is gone. ``held`` 1: nothing is known, so believe that it holds all."""
+        self.rewind(peer, held=held if held > 1 else LIVE)
+
+    def broadcast(self, term: int, buffers: list[Buffer], *, traceparent: str | None = None) -> None:
+        """Put a new batch on every live link."""
+        header = {"term": term} if traceparent is None else {"term": term, "traceparent": traceparent}
+        frame = encode(Kind.PAYLOAD, header, buffers)
+        for peer, feed in self._feeds.items():
+            if feed.cursor != LIVE:
+                continue
+            sent = self._links.send_frame(peer, Kind.PAYLOAD, frame)
+            if not sent:
+                # Everything proposed so far went out before; this batch is not proposed yet.
+                self.rewind(peer, held=self._journal.last_index)
+
+    def pump(self, *, term: int, settled: bool) -> None:
+        """Move every feed that can move. ``settled``: no batch is appended and not yet proposed."""
+        for peer, feed in self._feeds.items():
+            if feed.cursor == LIVE or feed.reading or self.halted(peer):
+                continue
+            if not self._links.congested(peer):
+                self._pump(peer, feed, term=term, settled=settled)
+
+    def _pump(self, peer: NodeId, feed: _Feed, *, term: int, settled: bool) -> None:
+        routes: list[Route] = []
+        room, index = CHUNK_BYTES, feed.cursor
+        while index < self._journal.last_index and room > 0 and len(routes) < CHUNK_ROUTES:
+            index += 1
+            for route in unpack_routes(self._journal.entry(index)[0]):
+                routes.append(route)
+                room -= self._payloads.size(route)
+        if index == feed.cursor:
+            if settled:
+                feed.cursor = LIVE
+            return
+        epoch, feed.reading = feed.epoch, True
+        lost = [route for route in routes if self._payloads.is_hole(route)]
+
+        def read() -> list[bytes]:
+            return [self._payloads.read(route) for route in routes if route not in lost]
+
+        def done(raws: list[bytes] | None, error: BaseException | None) -> None:
+            if feed.epoch != epoch:
+                return
+            feed.reading = False
+            if raws is None:
+                # What was removed meanwhile lies below the journal's new base: the feed halts.
+                if not isinstance(error, (CorruptData, OSError, *REMOVED)):
+                    raise error or RuntimeError("reading payload failed")
+                # Tried again with the next turn. A copy that is damaged goes to the follower when we have it back.
+                self._links.seldom.say(log.error, "catch_up_read_failed", peer=peer, error=str(error))
+                if isinstance(error, DamagedPayload):
+                    self._damaged(error.route)
+                return
+            for at in range(0, len(lost), LACKS_MAX):
+                rows = [(route, Lack.LOST) for route in lost[at : at + LACKS_MAX]]
+                self._links.send(peer, Kind.FETCHED, pack(rows, term=term), [])
+            if all(self._links.send(peer, Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws):
+                feed.cursor = index
+                self._advanced(peer)
+
+        self._offload.submit(read, done)

@@ -1,0 +1,444 @@
+"""Connections between nodes: one per pair, payload and Raft messages in one FIFO.
+
+The node with the smaller id dials. Both sides introduce themselves; a peer of another
+cluster, of another history of it, with other settings, or whose certificate does not name it is turned away.
+A link that stays silent is cut and made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from logboom.certs import Tls
+from logboom.errors import IncompatibleVersion, LineageMismatch, LogboomError, ProtocolError, WrongNode
+from logboom.settings import Member
+from logboom.types import NodeId
+from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
+from ports.clock import Clock
+from ports.net import Connection, ConnectionLimits, Listener, Network
+from ports.rng import Rng
+from ports.seldom import Seldom
+from ports.timers import wait
+from raftlog.entries.configuration import Configuration
+from raftlog.links.directories import Directories
+from raftlog.links.hello import Claim, Identity, check_lineage
+from raftlog.links.refusals import Refusals
+
+log = structlog.get_logger(__name__)
+
+PING_S = 1.0
+SILENT_S = 4.0
+REDIAL_MIN_S = 0.05
+REDIAL_MAX_S = 0.2
+"""Short: a node that comes back waits for whoever has to dial it."""
+CALL_BACK_S = 2.0
+"""Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
+
+
+class LinkEvents(Protocol):
+    """Who uses the links; called on the loop."""
+
+    def link_up(self, peer: NodeId) -> None:
+        """Introduced on both sides."""
+        ...
+
+    def link_down(self, peer: NodeId) -> None:
+        """Whatever was on the way may be lost."""
+        ...
+
+    def link_frame(self, peer: NodeId, frame: Frame) -> None:
+        """One frame; ProtocolError and other LogboomErrors cut the link."""
+        ...
+
+    def link_read(self, peer: NodeId) -> None:
+        """All frames of one read have been handed over."""
+        ...
+
+    def link_drained(self, peer: NodeId) -> None:
+        """No longer congested."""
+        ...
+
+
+FEATURES: Final = ("frontiers",)
+"""Frames that nodes of an earlier release would cut the link for."""
+
+
+class Links:
+    """All links of one node."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        members: Mapping[NodeId, Member],
+        network: Network,
+        clock: Clock,
+        rng: Rng,
+        limits: ConnectionLimits,
+        tls: tuple[Tls, Tls] | None,
+        events: LinkEvents,
+        drop: Callable[[NodeId, Kind], bool] | None = None,
+        adopt: Callable[[str], None] | None = None,
+        directories: Directories | None = None,
+    ) -> None:
+        """``tls``: server and client context. ``drop`` is a fault hook: True loses an outgoing frame.
+
+        ``adopt`` makes a lineage this node's, durable on return; called once, if it has none. May raise Unavailable.
+        Without ``directories`` this node neither says which it has, nor asks.
+        """
+        self.identity = identity
+        self.addresses = {node: each.peer_address for node, each in members.items() if node != identity.node_id}
+        """Of those to have a link with."""
+        self.claim = Claim(0, 1, tuple(sorted(members)))
+        self.voters: tuple[NodeId, ...] = ()
+        self.removed: tuple[NodeId, ...] = ()
+        self.rejoining = False
+        """This node has lost its journal: it may know of nobody, and gives no vote."""
+        self.network = network
+        self.clock = clock
+        self.rng = rng
+        self.limits = limits
+        self.tls = tls
+        self.events = events
+        self.drop = drop
+        self.adopt = adopt
+        self.directories = directories
+        self.seldom = Seldom(clock.monotonic)
+        self.refusals = Refusals(clock.monotonic, self.seldom)
+        self.links: dict[NodeId, _Link] = {}
+        self.ups: Counter[NodeId] = Counter()
+        """Links that came up, per peer, since the start: all but the first are reconnects.
+
+        What is asked over one of them is answered over the same, or not at all: a node that began anew numbers its
+        requests anew."""
+        self._listener: Listener | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._dialling: dict[NodeId, asyncio.Task[None]] = {}
+        self._started = False
+
+    async def start(self, address: str) -> str:
+        """Listen and begin to dial; returns the bound address."""
+        server = self.tls[0] if self.tls else None
+        self._listener = await self.network.listen(address, lambda: _Link(self, None), limits=self.limits, tls=server)
+        self._started = True
+        self._dial_all()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_alive()))
+        return self._listener.address
+
+    def set_members(
+        self, addresses: Mapping[NodeId, str], *, current: Configuration, settled: bool, guests: Collection[NodeId]
+    ) -> None:
+        """Have links with these, whose peer addresses are given, and let ``guests`` keep theirs; no others.
+
+        ``settled``: ``current`` is committed, hence whoever it has removed may be told so.
+        """
+        self.claim = Claim(current.term, current.index, current.ids)
+        if self.directories is not None:
+            self.directories.follow(current, settled=settled, rejoining=self.rejoining)
+        self.voters, self.removed = current.voters, current.removed if settled else ()
+        for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
+            self._dialling.pop(peer).cancel()
+        self.addresses = dict(addresses)
+        self.refusals.keep(set(addresses))
+        for peer in [peer for peer in self.links if peer not in addresses and peer not in guests]:
+            self.links[peer].connection.close()
+        if self._started:
+            self._dial_all()
+
+    def _dial_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for peer in sorted(self.addresses.keys() - self._dialling.keys()):
+            self._dialling[peer] = loop.create_task(self._keep_dialling(peer, self.addresses[peer]))
+
+    async def close(self) -> None:
+        """Stop dialling and listening, cut all links."""
+        self._started = False
+        tasks = [*self._tasks, *self._dialling.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in list(self.links.values()):
+            link.connection.abort()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def connected(self, peer: NodeId) -> bool:
+        """Introduced and open."""
+        return peer in self.links
+
+    def queued(self, peer: NodeId) -> int:
+        """Bytes that wait to be sent."""
+        link = self.links.get(peer)
+        return 0 if link is None else link.connection.queued
+
+    def speaks(self, peer: NodeId, feature: str) -> bool:
+        """It is there, and of a release that knows these frames."""
+        link = self.links.get(peer)
+        return link is not None and feature in link.features
+
+    def congested(self, peer: NodeId) -> bool:
+        """Disconnected, or its send buffer is above its bound."""
+        link = self.links.get(peer)
+        return link is None or link.connection.congested
+
+    def send(
+        self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
+    ) -> bool:
+        """Queue one frame; False if there is no link or it is congested (nothing was queued)."""
+        return self.send_frame(peer, kind, encode(kind, header, body, request_id=request_id))
+
+    def send_frame(self, peer: NodeId, kind: Kind, frame: Sequence[Buffer]) -> bool:
+        """The same with a frame that is encoded already."""
+        link = self.links.get(peer)
+        if link is None or link.connection.congested:
+            return False
+        if self.drop is None or not self.drop(peer, kind):
+            link.connection.send(frame)
+        return True
+
+    def flush(self, peer: NodeId) -> None:
+        """Send now what is queued for ``peer``."""
+        link = self.links.get(peer)
+        if link is not None:
+            link.connection.flush()
+
+    def hold_back(self, peers: Sequence[NodeId], seconds: float) -> None:
+        """What is queued for these may wait so long, or until something else is sent there."""
+        for peer in peers:
+            if peer in self.links:
+                self.links[peer].connection.hold_back(seconds)
+
+    # -- making them
+
+    def hello(self) -> dict[str, Any]:
+        """How a node introduces itself."""
+        return {
+            "version": PROTOCOL_VERSION,
+            "node": self.identity.node_id,
+            "cluster": self.identity.cluster_id,
+            "lineage": self.identity.lineage,
+            "settings": self.identity.settings_digest,
+            "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
+            "rejoining": self.rejoining,
+            "features": list(FEATURES),
+            **({} if self.directories is None else self.directories.fields()),
+        }
+
+    def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
+        """Who is there. Raises a typed error for anyone who may not be."""
+        peer, version, mine = header.get("node"), header.get("version"), self.identity
+        if version != PROTOCOL_VERSION:
+            raise IncompatibleVersion(
+                f"{link.connection.remote} speaks version {shown(version)}, we speak {PROTOCOL_VERSION}",
+                found=version if isinstance(version, int) else None,
+                supported=PROTOCOL_VERSION,
+            )
+        if header.get("cluster") != mine.cluster_id:
+            raise WrongNode(f"{link.connection.remote} belongs to cluster {shown(header.get('cluster'))}")
+        if not isinstance(peer, str) or peer == mine.node_id:
+            raise WrongNode(f"{link.connection.remote} says it is {shown(peer)}: not another member of this cluster")
+        if self.tls and peer not in link.connection.peer_identities:
+            names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
+            raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
+        claim = Claim.of(header)
+        if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
+            self.directories.find_out(NodeId(peer), header)
+        check_lineage(mine, NodeId(peer), header)
+        if header.get("settings") != mine.settings_digest:
+            raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
+        if self.rejoining and "rejoining" not in header:
+            raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
+        if self.directories is not None:
+            self.directories.check(NodeId(peer), header, claim, self.claim, rejoining=self.rejoining)
+        self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
+        if link.expected is None and mine.node_id < peer and peer in self.addresses:
+            raise WrongNode(f"{peer} is dialled from here", twice=True)  # two links would end each other
+        if link.expected is not None and peer != link.expected:
+            raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
+        return NodeId(str(peer))
+
+    def introduced(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """It was found to be right: what is to be remembered of it. Raises Unavailable."""
+        if self.directories is not None:
+            self.directories.meet(peer, header)
+        theirs = header.get("lineage", "")
+        if self.identity.lineage is None and theirs is not None:
+            if self.adopt is not None:
+                self.adopt(theirs)
+            self.identity = replace(self.identity, lineage=theirs)
+            log.info("lineage_taken", lineage=theirs)
+
+    def _check_claim(self, peer: NodeId, theirs: Claim | None, *, rejoining: bool) -> None:
+        mine = self.claim
+        if theirs is not None and theirs[:2] == mine[:2] and theirs.ids != mine.ids:
+            raise WrongNode(f"{peer} begins with other cluster.members: {', '.join(theirs.ids)}")
+        if theirs is not None and theirs[:2] == (0, 0) and peer in self.voters and not rejoining:
+            # Whoever became a voter had it in its journal: it would vote again where it has voted.
+            raise WrongNode(f"{peer} votes in this cluster, and knows nothing: remove it, and add it with another id")
+        if not self._may_speak(peer, theirs):
+            gone = peer in self.removed
+            raise WrongNode(
+                f"{peer} {'has been removed from' if gone else 'is not another member of'} this cluster", gone=gone
+            )
+
+    def _may_speak(self, peer: NodeId, theirs: Claim | None) -> bool:
+        """A node that is no member here may know better: a newer configuration that has both."""
+        newer = theirs is not None and theirs[:2] > self.claim[:2]
+        return peer in self.addresses or (newer and {peer, self.identity.node_id} <= set(theirs.ids if theirs else ()))
+
+    async def _keep_dialling(self, peer: NodeId, address: str) -> None:
+        pause, refused = REDIAL_MIN_S, ""
+        mine = self.identity.node_id < peer
+        while True:
+            if peer in self.links:
+                since = self.clock.monotonic()
+                await self.links[peer].gone.wait()
+                if self.clock.monotonic() - since >= REDIAL_MAX_S:
+                    pause = REDIAL_MIN_S
+                elif mine:  # it hung up at once, and will again: to it we may be nobody
+                    await wait(pause * (0.5 + self.rng.random()))
+                    pause = min(pause * 2, REDIAL_MAX_S)
+                continue
+            if not mine:
+                await wait(CALL_BACK_S)
+                if peer in self.links:
+                    continue
+            link = _Link(self, peer)
+            try:
+                client = self.tls[1] if self.tls else None
+                await self.network.dial(address, link, limits=self.limits, tls=client)
+                async with asyncio.timeout(self.limits.handshake_s):
+                    await link.settled.wait()
+                if link.peer is None:
+                    raise ConnectionResetError("closed before it had introduced itself")
+                if peer in self.links:
+                    continue
+            except (OSError, TimeoutError, LogboomError) as error:
+                if isinstance(error, ssl.SSLError) and str(error) != refused:
+                    refused = str(error)  # once: it is tried again and again
+                    log.warning("peer_not_trusted", peer=peer, address=address, error=refused)
+                log.debug("dial_failed", peer=peer, error=str(error))
+                link.abort()
+            except asyncio.CancelledError:
+                if link.peer is None:
+                    link.abort()
+                raise
+            if mine or peer in self.refusals:
+                await wait(self.refusals.pause(peer, pause) * (0.5 + self.rng.random()))
+            pause = min(pause * 2, self.refusals.most(peer, REDIAL_MAX_S))
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await wait(PING_S)
+            now = self.clock.monotonic()
+            for link in list(self.links.values()):
+                if now - link.heard > SILENT_S:
+                    log.warning("link_silent", peer=link.peer, seconds=round(now - link.heard, 1))
+                    self.limits.traffic.cut += 1
+                    link.connection.abort()
+                elif not link.connection.congested:
+                    link.connection.send(encode(Kind.PING, {}))
+
+
+class _Link:
+    """One connection to another node, from opening to closing."""
+
+    def __init__(self, links: Links, expected: NodeId | None) -> None:
+        self.links = links
+        self.expected = expected
+        self.peer: NodeId | None = None
+        self.heard = links.clock.monotonic()
+        self.settled = asyncio.Event()
+        """Introduced, or closed before that."""
+        self.gone = asyncio.Event()
+        self.features: frozenset[str] = frozenset()
+        """What the other side speaks beyond the frames of the first release."""
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """Only once opened."""
+        if self._connection is None:
+            raise ProtocolError("link is not open")
+        return self._connection
+
+    def abort(self) -> None:
+        """Give up, whatever state it is in."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.send(encode(Kind.PEER_HELLO, self.links.hello()))
+
+    def frame(self, frame: Frame) -> None:
+        self.heard = self.links.clock.monotonic()
+        if self.peer is None:
+            self._introduce(frame)
+        elif frame.kind is Kind.PING:
+            self.connection.send(encode(Kind.PONG, {}))
+        elif frame.kind is not Kind.PONG:
+            try:
+                self.links.events.link_frame(self.peer, frame)
+            except LogboomError as error:
+                self.links.seldom.say(log.warning, "link_cut", peer=self.peer, error=str(error), code=error.code)
+                self.links.limits.traffic.cut += 1
+                self.connection.abort()
+
+    def _introduce(self, frame: Frame) -> None:
+        try:
+            if frame.kind is not Kind.PEER_HELLO:
+                raise ProtocolError(f"{self.connection.remote} began with {frame.kind.name}, not PEER_HELLO")
+            peer = self.links.check_hello(frame.header, self)
+            self.links.introduced(peer, frame.header)
+        except LogboomError as error:
+            if not error.fields.get("twice"):  # who called back while this node stood still is as it should be
+                said = frame.header.get("node")
+                member = next((each for each in self.links.addresses if each == said), None)
+                self.links.refusals.refused(member, error, log.warning)
+            if error.fields.get("gone") or isinstance(error, LineageMismatch):
+                self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
+                self.connection.close()
+            elif error.fields.get("former"):
+                self.connection.close()  # it is to hear of whom this node has met, and refuse in its turn
+            else:
+                self.connection.abort()
+            return
+        features = frame.header.get("features")
+        if isinstance(features, list):
+            self.features = frozenset(each for each in features if isinstance(each, str))
+        self.connection.authenticated()
+        self.links.refusals.let_in(peer)
+        older = self.links.links.pop(peer, None)
+        if older is not None:
+            older.connection.abort()
+            self.links.events.link_down(peer)
+        self.peer = peer
+        self.links.links[peer] = self
+        self.links.ups[peer] += 1
+        self.settled.set()
+        self.links.events.link_up(peer)
+
+    def read_done(self) -> None:
+        if self.peer is not None and self.links.links.get(self.peer) is self:
+            self.links.events.link_read(self.peer)
+
+    def drained(self) -> None:
+        if self.peer is not None and self.links.links.get(self.peer) is self:
+            self.links.events.link_drained(self.peer)
+
+    def closed(self, error: Exception | None) -> None:
+        self.gone.set()
+        self.settled.set()
+        if self.peer is not None and self.links.links.get(self.peer) is self:
+            del self.links.links[self.peer]
+            why = str(error) if error else None
+            self.links.seldom.say(log.info, "link_down", peer=self.peer, error=why)
+            self.links.events.link_down(self.peer)

@@ -1,0 +1,1 @@
+"""Who takes part: members that come, go, lead, or have forgotten."""

@@ -1,0 +1,45 @@
+"""Everything that the parent log does about its members, in one place for whoever has to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftlog.engine import Engine
+from raftlog.links.feed import Feeds
+from raftlog.links.links import Links
+from raftlog.members.changes import Changes
+from raftlog.members.rejoin import Rejoin
+from raftlog.members.roster import Roster
+from raftlog.members.transfer import Transfer
+from raftlog.repair.repair import Repair
+
+
+class Members:
+    """One node's parts."""
+
+    def __init__(
+        self, engine: Engine, feeds: Feeds, links: Links, repair: Repair, *, admits: Callable[[], bool]
+    ) -> None:
+        """See Roster, Changes and Transfer."""
+        self.log, clock = engine.membership, engine.clock
+        self.roster = Roster(membership=self.log, engine=engine, feeds=feeds, links=links, repair=repair, clock=clock)
+        self.changes = Changes(membership=self.log, engine=engine, clock=clock, admits=admits)
+        patience_s = engine.settings.election_max_ms / 1000
+        self.transfer = Transfer(membership=self.log, engine=engine, clock=clock, patience_s=patience_s)
+        self.rejoin = Rejoin(membership=self.log, engine=engine, links=links)
+        self.roster.follow()
+
+    def follow(self) -> bool:
+        """Every turn. True: another configuration counts since the last time."""
+        self.rejoin.follow()
+        return self.roster.follow()
+
+    def tick(self) -> None:
+        """Leader only, every turn."""
+        self.changes.tick()
+        self.transfer.tick()
+
+    def lost(self) -> None:
+        """This node leads no more."""
+        self.changes.lost()
+        self.transfer.lost()

@@ -1,0 +1,1 @@
+"""What is missing or damaged here, and how it comes back."""

@@ -1,0 +1,77 @@
+"""What is missing here, as it concerns the engine: whether this node may lead, and what the others are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftlog.engine import Engine
+from raftlog.entries.entry import Route, unpack_routes
+from raftlog.events import RaftEvents
+from raftlog.journal.journal import Journal
+from raftlog.links.payloads import Payloads
+from raftlog.repair.repair import Repair, Standing, Wanted
+
+
+class Mending:
+    """Of one node. Drives ``repair``."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        journal: Journal,
+        payloads: Payloads,
+        events: RaftEvents,
+        repair_of: Callable[[Callable[[Route], None], Callable[[], Standing]], Repair],
+        poke: Callable[[], None],
+    ) -> None:
+        """``repair_of`` makes it: of what to do with damage that it finds, and of where this node stands."""
+        self._engine = engine
+        self._journal = journal
+        self._payloads = payloads
+        self._events = events
+        self._poke = poke
+        self.repair = repair_of(self.damaged, self._standing)
+
+    def _standing(self) -> Standing:
+        engine = self._engine
+        return Standing(engine.term, engine.leader, engine.is_leader)
+
+    def turn(self) -> None:
+        """Every turn."""
+        if self.repair.active:
+            self.repair.work()
+            self._follow()
+
+    def _follow(self) -> None:
+        self._engine.may_lead = not self.repair.blocked
+        if self.repair.news:
+            self.repair.news = False
+            self._events.repaired()
+
+    def may_pass(self, route: Route) -> bool:
+        """An entry that routes this may enter the journal."""
+        return self._payloads.holds(route) or self.repair.may_pass(route)
+
+    def damaged(self, route: Route) -> None:
+        """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""
+        if self._payloads.lose(route):
+            self.repair.damaged(Wanted(route, self._uncommitted_index(route)))
+            self._engine.may_lead = False
+            self._poke()
+
+    def _uncommitted_index(self, route: Route) -> int | None:
+        rest = self._journal.after(self._engine.applied_index)
+        found = (index for command, index, _ in rest if route.digest in {r.digest for r in unpack_routes(command)})
+        return next(found, None)
+
+    def hole_committed(self, route: Route) -> None:
+        """It was handed up without its payload."""
+        self.repair.committed(route)
+        self._follow()
+        self._poke()
+
+    def voided(self, digest: bytes) -> None:
+        """It counts as nothing: nobody needs it any more."""
+        self.repair.voided(digest)
+        self._follow()

@@ -1,0 +1,48 @@
+"""NEED: a follower asks the leader for payload that its gate has missed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logboom.types import NodeId
+from logboom.wire import Kind
+from ports.clock import Clock
+from raftlog.engine import Engine
+from raftlog.journal.journal import Journal
+from raftlog.links.feed import Feeds
+from raftlog.links.links import Links
+
+NEED_AGAIN_S: Final = 0.25
+
+
+class Needs:
+    """Both sides."""
+
+    def __init__(self, *, journal: Journal, engine: Engine, feeds: Feeds, links: Links, clock: Clock) -> None:
+        self._journal = journal
+        self._engine = engine
+        self._feeds = feeds
+        self._links = links
+        self._clock = clock
+        self._asked: tuple[int, float] | None = None
+
+    def forget(self) -> None:
+        """What was asked may be lost."""
+        self._asked = None
+
+    def ask(self, leader: NodeId, index: int) -> None:
+        """For the payload of entries from ``index`` on; not again and again."""
+        now = self._clock.monotonic()
+        if self._asked is not None and self._asked[0] == index and now - self._asked[1] < NEED_AGAIN_S:
+            return
+        self._asked = (index, now)
+        self._links.send(leader, Kind.NEED, {"raft_index": index})
+
+    def answer(self, peer: NodeId, index: int) -> None:
+        """Leader only: feed it from there on. If the journal begins later, it is too far behind."""
+        if not 1 < index <= self._journal.last_index:
+            return
+        if index <= self._journal.base_index <= self._engine.acknowledged_by(peer):
+            return  # it has had it since
+        self._feeds.rewind(peer, held=index - 1)
+        self._engine.rewind(peer, index)

@@ -1,0 +1,381 @@
+"""Fetching batches by digest from any peer that holds them.
+
+Needed only after damage or, in write-behind mode, a power loss: entries of the journal that
+were acknowledged and whose batch is gone, or turned out to be damaged when it was read. Until all
+are back the node does not lead and applies nothing (docs/decisions/0009), unless all other nodes
+have said that they do not have it either: then there is a *hole* in its place, and everything else
+goes on (docs/decisions/0018). In normal operation the gate makes this unnecessary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+import structlog
+
+from logboom.errors import ProtocolError
+from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Frame, Kind
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
+from raftlog.journal.journal import Journal
+from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
+from raftlog.links.links import Links
+from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
+
+log = structlog.get_logger(__name__)
+
+ROUTES_PER_FETCH: Final = 16
+ASK_AGAIN_S: Final = 0.5
+TOLD_MAX: Final = 1 << 16
+"""Words of the leader that are remembered: who is told more asks again."""
+
+
+class Wanted(NamedTuple):
+    """A batch that is missing, and the journal entry that names it; None: a committed one, which stays."""
+
+    route: Route
+    raft_index: int | None
+
+
+class Standing(NamedTuple):
+    """What the engine knows of itself."""
+
+    term: int = 0
+    leader: NodeId | None = None
+    leads: bool = False
+
+
+class Repair:
+    """Both sides: asks for what is missing here, answers what peers ask."""
+
+    def __init__(
+        self,
+        *,
+        peers: list[NodeId],
+        links: Links,
+        payloads: Payloads,
+        journal: Journal,
+        offload: Offload,
+        clock: Clock,
+        damaged: Callable[[Route], None],
+        standing: Callable[[], Standing] = Standing,
+    ) -> None:
+        """``damaged`` is called for what a peer asked for and cannot be read here."""
+        self.set_peers(peers)
+        self._links = links
+        self._payloads = payloads
+        self._journal = journal
+        self._offload = offload
+        self._clock = clock
+        self._damaged = damaged
+        self._standing = standing
+        self._missing: list[Wanted] = []
+        self._asked: tuple[NodeId, float] | None = None
+        self._awaited: Route | None = None
+        """Last route of the request under way."""
+        self._numbers = itertools.count(1)
+        self._answers = Answers()
+        self._term = 0
+        """Of the answers."""
+        self._told: dict[bytes, int] = {}
+        """What the leader of a term has called lost."""
+        self._sealed: set[bytes] = set()
+        """What a leader is about to declare void."""
+        self.holes: dict[bytes, Wanted] = {}
+        """Of what is missing: what the log goes on without."""
+        self.hopeless: dict[bytes, Wanted] = {}
+        """Those that no other node gives, by digest."""
+        self.news = False
+        """Something that was missing is here, or was conceded, since somebody has looked."""
+
+    def set_peers(self, peers: Collection[NodeId], *, alone: bool = False) -> None:
+        """Whom to ask from now on. ``alone``: this node is the only member."""
+        self._alone = alone and not peers
+        self._everybody, self._peers, self._peer_count = tuple(peers), itertools.cycle(peers), len(peers)
+
+    def verdict(self, digest: bytes) -> Lack | None:
+        """What all other nodes have said of a batch that is missing here; None: not all of them have."""
+        return Lack.ABSENT if self._alone else self._answers.verdict(digest, self._everybody)
+
+    def lost(self) -> list[tuple[Route, Lack | None]]:
+        """Of the hopeless those that are still missing, and what the others say."""
+        self.hopeless = {d: w for d, w in self.hopeless.items() if not self._is_removed(w)}
+        return [(wanted.route, self.verdict(digest)) for digest, wanted in self.hopeless.items()]
+
+    @property
+    def active(self) -> bool:
+        """Something is missing."""
+        return bool(self._missing)
+
+    @property
+    def blocked(self) -> bool:
+        """Something is missing, and is no hole."""
+        return len(self.holes) < len(self._missing)
+
+    @property
+    def missing_count(self) -> int:
+        """Batches that are wanted."""
+        return len(self._missing)
+
+    @property
+    def first_index(self) -> int:
+        """First journal entry that is not to be acknowledged; of committed ones nobody needs to be told.
+
+        Its payload is missing, and the leader has not said that it is lost.
+        """
+        told, term = self._told, self._standing().term
+        return min(
+            (w.raft_index for w in self._missing if w.raft_index is not None and told.get(w.route.digest, -1) != term),
+            default=1 << 62,
+        )
+
+    def may_pass(self, route: Route) -> bool:
+        """The gate may let an entry in whose payload is not here: the leader of this term has called it lost."""
+        return bool(self._told) and self._told.get(route.digest, -1) == self._standing().term
+
+    def missing(self, routes: list[Wanted]) -> None:
+        """These must be fetched, in this order (a batch is appended only after its predecessor)."""
+        self._missing, self.holes = list(routes), {}
+        if routes:
+            log.warning("payload_missing", batches=len(routes), first=routes[0].route.last_index)
+
+    def damaged(self, wanted: Wanted) -> None:
+        """One that was held cannot be read."""
+        log.warning("payload_damaged", partition=wanted.route.partition_id, last_index=wanted.route.last_index)
+        self._missing.append(wanted)
+
+    def committed(self, route: Route) -> None:
+        """An entry without its payload was handed up: the hole in the log stays until it is filled or void."""
+        wanted = Wanted(route, None)
+        if route.digest in self.holes:
+            self._missing = [wanted if each.route.digest == route.digest else each for each in self._missing]
+        else:
+            self._missing.append(wanted)
+        self.holes[route.digest] = wanted
+        self.hopeless.setdefault(route.digest, wanted)
+
+    def voided(self, digest: bytes) -> None:
+        """Nobody needs it any more."""
+        self.seal(digest, on=False)
+        self._missing = [each for each in self._missing if each.route.digest != digest]
+        self._over(digest)
+
+    def work(self) -> bool:
+        """Drop what has arrived; ask the next peer when the last one has not answered in time.
+
+        True: all is here, but for holes, or what is not here is given by nobody, and need not be: a snapshot stands
+        for it.
+        """
+        self._follow_term()
+        while done := [each for each in self._missing[:ROUTES_PER_FETCH] if self._is_over(each)]:
+            window = self._missing[:ROUTES_PER_FETCH]
+            self._missing[:ROUTES_PER_FETCH] = [each for each in window if each not in done]
+            for each in done:
+                self.holes.pop(each.route.digest, None)
+            if any(each.route == self._awaited for each in done):
+                self._asked = None
+            self.news = True
+        if not self._missing:
+            log.info("payload_repaired")
+            return True
+        now = self._clock.monotonic()
+        if self._asked is None or now - self._asked[1] >= ASK_AGAIN_S:
+            self._ask(now)
+        return not self.blocked
+
+    def _ask(self, now: float) -> None:
+        window, rest = self._missing[:ROUTES_PER_FETCH], self._missing[ROUTES_PER_FETCH:]
+        if rest and all(self.verdict(w.route.digest) is not None or w.route.digest in self.holes for w in window):
+            self._missing = rest + window  # nobody has any of these: let others have their turn
+        # A leader's question would take the seal off again; a follower has to hear from it what is lost.
+        sealed = self._sealed if self._standing().leads else ()
+        rows = [w.route for w in self._missing[:ROUTES_PER_FETCH] if w.route.digest not in sealed]
+        for _ in range(self._peer_count if rows else 0):
+            peer = next(self._peers)
+            if self._send_fetch(peer, rows, asked=next(self._numbers), void=False):
+                self._asked, self._awaited = (peer, now), rows[-1]
+                break
+
+    def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, void: bool) -> bool:
+        header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}
+        return self._links.send(peer, Kind.FETCH, header, [b"".join(ROUTE.pack(*route) for route in rows)])
+
+    def _is_over(self, wanted: Wanted) -> bool:
+        digest = wanted.route.digest
+        if self._payloads.holds(wanted.route) or self._given_up(wanted) or self._is_removed(wanted):
+            self._over(digest)
+            return True
+        verdict = self.verdict(digest)
+        if verdict is None:
+            return False
+        if digest not in self.hopeless:
+            log.error(
+                "payload_lost",
+                partition=wanted.route.partition_id,
+                last_index=wanted.route.last_index,
+                others=verdict,
+            )
+            self.hopeless[digest] = wanted
+        if verdict in NOBODY_HAS or self._payloads.lack(wanted.route) is Lack.APPLIED:
+            self._concede(wanted)  # or this node needs it no more
+        return verdict is Lack.COMPACTED and wanted.raft_index is None
+
+    def _over(self, digest: bytes) -> None:
+        self._answers.forget(digest)
+        for table in (self.hopeless, self.holes, self._told):
+            table.pop(digest, None)
+        self.news = True
+
+    def _concede(self, wanted: Wanted) -> None:
+        """Once conceded it stays so, whatever becomes of links and terms: it was true, and nobody makes it anew."""
+        if wanted.route.digest not in self.holes and self._payloads.concede(wanted.route):
+            log.error("hole", partition=wanted.route.partition_id, last_index=wanted.route.last_index)
+            self.holes[wanted.route.digest] = wanted
+            self.news = True
+
+    def _is_removed(self, wanted: Wanted) -> bool:
+        """Compaction has taken it away here, too; or it is a hole in a partition that is destroyed, and stays one."""
+        if wanted.raft_index is not None:
+            return False
+        ended = wanted.route.digest in self.holes and self._payloads.ended(wanted.route)
+        return ended or self._payloads.lack(wanted.route) is Lack.COMPACTED
+
+    def _given_up(self, wanted: Wanted) -> bool:
+        """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""
+        if wanted.raft_index is None or wanted.raft_index <= self._journal.base_index:
+            return False
+        if wanted.raft_index > self._journal.last_index:
+            return True
+        return not any(
+            each.digest == wanted.route.digest for each in unpack_routes(self._journal.entry(wanted.raft_index)[0])
+        )
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Do not wait for its answer; what it has by now, it has to say anew."""
+        self._answers.forget_peer(peer)
+        if self._asked is not None and self._asked[0] == peer:
+            self._asked = None
+
+    def _follow_term(self) -> None:
+        term = self._standing().term
+        if term != self._term:
+            self._term = term
+            self._answers.clear()
+            self._told.clear()
+            for digest in list(self._sealed):
+                self.seal(digest, on=False)
+
+    # -- declaring void (leader only)
+
+    def ask_all(self, route: Route, *, void: bool) -> int:
+        """Ask everybody anew of a batch; the number of the question. ``void``: whoever lacks it seals it."""
+        asked = next(self._numbers)
+        for peer in self._everybody:
+            self._send_fetch(peer, [route], asked=asked, void=void)
+        return asked
+
+    def said(self, digest: bytes, asked: int) -> Mapping[NodeId, Lack | None]:
+        """What everybody has answered to that question, in the term of now; None: nothing yet."""
+        self._follow_term()
+        found = self._answers.said(digest, term=self._term, asked=asked)
+        return {peer: found.get(peer) for peer in self._everybody}
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        """The leader of this term is about to declare it void, or is not. Whatever is on its way comes too late."""
+        if on and len(self._sealed) < TOLD_MAX:
+            self._sealed.add(digest)
+        elif not on:
+            self._sealed.discard(digest)
+        self._payloads.seal(digest, on=on)
+
+    # -- frames
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """FETCH: answer with what we hold, and say why not for the rest. FETCHED: one batch, or why not."""
+        self._follow_term()
+        if frame.kind is Kind.FETCH:
+            self._answer(peer, frame)
+        elif "lacks" in frame.header:
+            term, asked = number(frame.header, "term"), number(frame.header, "asked")
+            self._hear(peer, unpack(frame.header), term=term, asked=asked)
+        else:
+            self._payloads.receive(frame.body)
+
+    def _hear(self, peer: NodeId, lacking: list[tuple[Route, Lack]], *, term: int, asked: int) -> None:
+        wanted = {each.route.digest: each for each in self._missing}
+        standing = self._standing()
+        news = False
+        for route, lack in lacking:
+            if lack is Lack.LOST and (standing.term, standing.leader) == (term, peer):
+                self._believe(route, term, wanted.get(route.digest))
+            if route.digest in wanted:
+                news = self._answers.say(peer, route, lack, term=term, asked=asked) or news
+        if news and self._asked is not None and self._asked[0] == peer:
+            self._asked = None  # somebody else may have it: ask at once
+
+    def _believe(self, route: Route, term: int, wanted: Wanted | None) -> None:
+        """The leader of this term calls it lost."""
+        if wanted is not None:
+            self._concede(wanted)
+        elif not self._payloads.concede(route):
+            return
+        if len(self._told) < TOLD_MAX:
+            self._told[route.digest] = term
+
+    def _answer(self, peer: NodeId, frame: Frame) -> None:
+        if len(frame.body) % ROUTE_BYTES or len(frame.body) > ROUTES_PER_FETCH * ROUTE_BYTES:
+            raise ProtocolError("FETCH: not a list of routing entries")
+        rows = [Route(PartitionId(p), Term(t), PartitionLogIndex(i), d) for p, t, i, d in ROUTE.iter_unpack(frame.body)]
+        term, asked = number(frame.header, "term"), number(frame.header, "asked")
+        standing = self._standing()
+        held = [route for route in rows if self._payloads.holds(route)]
+        lacking = [(route, self._lack(route, leads=standing.leads)) for route in rows if route not in held]
+        if (standing.term, standing.leader) == (term, peer):
+            for route, lack in lacking:
+                self.seal(route.digest, on=frame.header.get("void") is True and lack in NOBODY_HAS)
+
+        def done(found: tuple[list[bytes], list[tuple[Route, Lack]]] | None, error: BaseException | None) -> None:
+            if found is None:
+                log.error("fetch_failed", peer=peer, error=str(error))
+                return
+            raws, unreadable = found
+            for raw in raws:
+                self._links.send(peer, Kind.FETCHED, {}, [raw])
+            for route, lack in unreadable:
+                if lack is Lack.DAMAGED:
+                    self._damaged(route)
+            # What was damaged only now is asked for again: whether the state has it applied is not known here.
+            told = [*lacking, *((r, Lack.UNKNOWN if k is Lack.DAMAGED else k) for r, k in unreadable)]
+            if told:
+                self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
+
+        self._offload.submit(lambda: self._read(held), done)
+
+    def _read(self, routes: list[Route]) -> tuple[list[bytes], list[tuple[Route, Lack]]]:
+        raws, unreadable = list[bytes](), list[tuple[Route, Lack]]()
+        for route in routes:
+            try:
+                raws.append(self._payloads.read(route))
+            except DamagedPayload as error:
+                unreadable.append((error.route, Lack.DAMAGED))
+            except REMOVED:
+                unreadable.append((route, Lack.COMPACTED))
+        return raws, unreadable
+
+    def _lack(self, route: Route, *, leads: bool) -> Lack:
+        if leads and self._payloads.is_hole(route):
+            return Lack.LOST
+        return self.own(route)
+
+    def own(self, route: Route) -> Lack:
+        """Why this node does not have a batch."""
+        found = self._payloads.lack(route)
+        if found is Lack.ABSENT and (
+            route.digest in self.hopeless or any(wanted.route.digest == route.digest for wanted in self._missing)
+        ):
+            return Lack.DAMAGED
+        return found
