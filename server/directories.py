@@ -67,7 +67,7 @@ def encode(own: bytes, met: Met) -> bytes:
 
 def decode(raw: bytes, *, path: str) -> tuple[bytes, Met]:
     """The directory's id, and those that were met. Raises CorruptData."""
-    said = unsealed(raw, path=path)
+    said = unsealed(raw, path=path, only={"own", "met"})
     met = said.get("met")
     if not isinstance(met, dict):
         raise CorruptData(f"{path} does not say who was met", path=path)

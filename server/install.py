@@ -45,7 +45,8 @@ class Intent:
         """None: nothing is to be installed. Raises CorruptData."""
         if not self._disk.exists(self._path):
             return None
-        global_index = unsealed(self._disk.read_file(self._path), path=str(self._path)).get("global_index")
+        raw, path = self._disk.read_file(self._path), str(self._path)
+        global_index = unsealed(raw, path=path, only={"global_index"}).get("global_index")
         if type(global_index) is not int:
             raise CorruptData(f"{self._path} does not say which set", path=str(self._path))
         return GlobalLogIndex(global_index)

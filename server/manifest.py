@@ -181,8 +181,8 @@ def sealed(fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode(fields | {"checksum": f"{checksum:08x}"}, order="sorted") + b"\n"
 
 
-def unsealed(raw: bytes, *, path: str, advice: str = "") -> dict[str, Any]:
-    """The fields of such a file. Raises CorruptData, naming ``path``."""
+def unsealed(raw: bytes, *, path: str, advice: str = "", only: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of such a file; ``only`` these, if it says which. Raises CorruptData, naming ``path``."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
         del fields["checksum"]
@@ -191,6 +191,8 @@ def unsealed(raw: bytes, *, path: str, advice: str = "") -> dict[str, Any]:
         raise CorruptData(f"{path} cannot be read: {error}", path=path) from error
     if not whole:
         raise CorruptData(f"{path} does not match its checksum{advice}", path=path)
+    if only and fields.keys() - only:
+        raise CorruptData(f"{path} says more than it should: {', '.join(sorted(fields.keys() - only))}", path=path)
     return fields
 
 
@@ -198,6 +200,6 @@ def unsealed_id(said: object, nbytes: int, *, path: str) -> bytes:
     """One of the ids in there. Raises CorruptData, naming ``path``."""
     with suppress(TypeError, ValueError):
         found = bytes.fromhex(said)  # type: ignore[arg-type]  # whatever it is
-        if len(found) == nbytes:
+        if len(found) == nbytes and found.hex() == said:
             return found
     raise CorruptData(f"{path} has an id that is none", path=path)

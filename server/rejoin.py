@@ -147,7 +147,7 @@ def encode(token: bytes) -> bytes:
 
 def decode(raw: bytes, *, path: str) -> bytes:
     """Its token. Raises CorruptData."""
-    return unsealed_id(unsealed(raw, path=path).get("token"), REJOIN_TOKEN_BYTES, path=path)
+    return unsealed_id(unsealed(raw, path=path, only={"token"}).get("token"), REJOIN_TOKEN_BYTES, path=path)
 
 
 def _set_aside(disk: Disk, directory: Path) -> None:
