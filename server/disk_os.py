@@ -10,14 +10,17 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ports.counts import SECONDS, Buckets, Counted
 from ports.disk import Advice, Buffer
 from server.page_cache import PageCache
 
+P = ParamSpec("P")
+T = TypeVar("T")
 IOV_MAX: Final = 1024
 PAGE: Final = 4096
 ADVICE: Final = {Advice.SOON: os.POSIX_FADV_WILLNEED, Advice.DONE: os.POSIX_FADV_DONTNEED}
@@ -43,6 +46,20 @@ class Syncs:
             return {"journal": journal.snapshot(), "aof": aof.snapshot(), "other": self._others.snapshot()}
 
 
+def _named(act: Callable[Concatenate[OsFile, P], T]) -> Callable[Concatenate[OsFile, P], T]:
+    """The system knows a descriptor only: whoever reads of its error wants to know which file that is."""
+
+    @wraps(act)
+    def named(file: OsFile, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return act(file, *args, **kwargs)
+        except OSError as error:
+            error.filename = str(file.path)
+            raise
+
+    return named
+
+
 class OsFile:
     """One descriptor. Offsets are explicit, so threads may read while another writes."""
 
@@ -56,6 +73,7 @@ class OsFile:
         """Of what was written."""
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
+    @_named
     def read(self, *, offset: int, length: int) -> bytes:
         """See File."""
         parts: list[bytes] = []
@@ -78,6 +96,7 @@ class OsFile:
         """See AdvisedFile."""
         os.posix_fadvise(self._fd, offset, length, ADVICE[advice])
 
+    @_named
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """See File."""
         total = 0
@@ -98,6 +117,7 @@ class OsFile:
             written = os.pwrite(self._fd, view, offset)
             view, offset = view[written:], offset + written
 
+    @_named
     def sync(self) -> None:
         """See File."""
         end = self._end  # what is written meanwhile may not be synced
@@ -112,10 +132,12 @@ class OsFile:
         """See File."""
         return os.fstat(self._fd).st_size
 
+    @_named
     def truncate(self, size: int) -> None:
         """See File."""
         os.ftruncate(self._fd, size)
 
+    @_named
     def allocate(self, size: int) -> None:
         """See File."""
         os.posix_fallocate(self._fd, 0, size)

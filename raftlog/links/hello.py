@@ -56,7 +56,7 @@ def check_lineage(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> No
         raise LineageMismatch(
             f"{peer} is of another history of cluster {mine.cluster_id!r} ({lineage_shown(theirs)}) than this node "
             f"({lineage_shown(ours)}): one of them is from before a restore, was not restored, or from another set. "
-            "Stop it, remove its data, and restore all nodes from one set",
+            "Stop it and remove its data: started empty, it is given everything; or restore all nodes from one set",
             cluster=theirs,
             expected=ours,
         )

@@ -169,14 +169,14 @@ class TestErrors:
             ("posix_fallocate", errno.ENOSPC, lambda file: file.allocate(4096)),
         ],
     )
-    def test_no_failure_is_swallowed(
+    def test_no_failure_is_swallowed_and_each_names_the_file(
         self, disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, code: int, act: Any
     ) -> None:
         file = disk.open(tmp_path / "f", create=True)
         monkeypatch.setattr(os, broken, fails(code))
         with pytest.raises(OSError) as error:
             act(file)
-        assert error.value.errno == code
+        assert (error.value.errno, error.value.filename) == (code, str(tmp_path / "f"))
         file.close()
 
 
