@@ -55,8 +55,8 @@ def lines_of(profile: cProfile.Profile) -> dict[str, list[str]]:
 async def _made(config: Path, *, profiled: bool) -> dict[str, Any]:
     began = time.perf_counter()
     from logboom.config import load
-    from server.logs import configure
     from server.node import Node
+    from server.world.logs import configure
 
     imported = time.perf_counter()
     settings = load(config, environment={})

@@ -22,8 +22,8 @@ from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
-from server.logs import configure, drain, ending, keep_standard_streams, say
 from server.node import Node
+from server.world.logs import configure, drain, ending, keep_standard_streams, say
 
 log = structlog.get_logger(__name__)
 

@@ -43,17 +43,17 @@ from raftlog.journal.membership import Membership, Rejoining
 from raftlog.journal.outbox import GroupLimits, GroupSync
 from raftlog.links.hello import Identity
 from raftlog.links.links import Links
-from server.agreement import member_of, settings_digest
-from server.data_dir import DataDir
-from server.directories import DIRECTORIES, open_directories
-from server.faults import drop_hook
-from server.install import Intent, install_logs
-from server.manifest import Manifest
-from server.partitions import PartitionRooms, changes_in, created_in, ordered_in
-from server.rejoin import NO_MAJORITY, Memory, open_journal
-from server.shares import apply_share, log_share
-from server.watching import Watching, not_renewed
-from server.world import World, real_world
+from server.directory.agreement import member_of, settings_digest
+from server.directory.data_dir import DataDir
+from server.directory.directories import DIRECTORIES, open_directories
+from server.directory.faults import drop_hook
+from server.directory.install import Intent, install_logs
+from server.directory.manifest import Manifest
+from server.directory.partitions import PartitionRooms, changes_in, created_in, ordered_in
+from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
+from server.directory.shares import apply_share, log_share
+from server.watching.watching import Watching, not_renewed
+from server.world.world import World, real_world
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 

@@ -19,7 +19,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, ProtocolError
 from logboom.types import GlobalLogIndex
 from logboom.wire import Kind
 from partitions.log.batch import HEADER_BYTES
-from server.manifest import sealed
+from server.directory.manifest import sealed
 from server.offline.backup_dir import Contents, Kept, decode_contents, encode_contents
 from server.offline.batches import HEADER, MAGIC, ROW, ROWS_AT, VERSION, decode, encode
 

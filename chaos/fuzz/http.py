@@ -6,7 +6,7 @@ import random
 
 from chaos.fuzz.target import Target, holds
 from ports.http import HttpLimits, HttpRequest
-from server.http_requests import METHODS, REASONS, HttpRefused, RequestDecoder
+from server.world.http_requests import METHODS, REASONS, HttpRefused, RequestDecoder
 
 LIMITS = HttpLimits(request_bytes=512, headers_max=8)
 PRINTED = frozenset("".join(map(chr, range(0x21, 0x7F))))

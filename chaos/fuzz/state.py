@@ -23,12 +23,12 @@ from partitions.apply.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
 from raftlog.links.directories import DIRECTORY_BYTES
-from server.data_dir import MANIFEST, DataDir
-from server.directories import decode as decode_directories
-from server.directories import encode as encode_directories
-from server.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
-from server.rejoin import decode as decode_token
-from server.rejoin import encode as encode_token
+from server.directory.data_dir import MANIFEST, DataDir
+from server.directory.directories import decode as decode_directories
+from server.directory.directories import encode as encode_directories
+from server.directory.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
+from server.directory.rejoin import decode as decode_token
+from server.directory.rejoin import encode as encode_token
 
 HERE: Final = Path("/data")
 CHECKPOINT: Final = HERE / "checkpoint"

@@ -19,8 +19,8 @@ from chaos.sim.parameters import Parameters
 from logboom.errors import CorruptData
 from logboom.types import NodeId
 from raftlog.journal import journal_codec as codec
-from server.directories import DIRECTORIES, decode
-from server.states import STATE
+from server.directory.directories import DIRECTORIES, decode
+from server.directory.states import STATE
 
 TAIL_BYTES: Final = 4096
 """Bit rot comes near the end of a file, where what counts is."""

@@ -14,9 +14,9 @@ from chaos.sim.network import WINDOW_BYTES, SimNetwork
 from chaos.sim.port import SimPort
 from chaos.sim.state_file import StateFiles
 from logboom.settings import Member, Settings
-from server.net_os import AsyncioNetwork, Reading
 from server.node import Node
-from server.world import World
+from server.world.net_os import AsyncioNetwork, Reading
+from server.world.world import World
 
 T = TypeVar("T")
 

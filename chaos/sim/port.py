@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from server.accepting import CLOSE_S, Port
+from server.world.accepting import CLOSE_S, Port
 
 
 class SimPort(Port):

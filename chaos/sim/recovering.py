@@ -14,8 +14,8 @@ from logboom.errors import InvalidRequest
 from raftlog.entries.configuration import Configuration
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import parse
-from server.data_dir import MANIFEST
-from server.manifest import Manifest, decode
+from server.directory.data_dir import MANIFEST
+from server.directory.manifest import Manifest, decode
 from server.offline.looking import LookingDisk
 from server.offline.recover import recover
 

@@ -28,8 +28,8 @@ from logboom import Add, Client
 from logboom.errors import LineageMismatch, LogboomError, WrongNode
 from logboom.types import GlobalLogIndex, NodeId, Token
 from raftlog.links.links import Links
-from server.data_dir import BEGUN, MANIFEST, DataDir
-from server.manifest import Manifest
+from server.directory.data_dir import BEGUN, MANIFEST, DataDir
+from server.directory.manifest import Manifest
 from server.offline.backup import backup
 from server.offline.backup_dir import INDEX, BackupDir
 from server.offline.restore import restore

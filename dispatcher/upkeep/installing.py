@@ -2,7 +2,7 @@
 
 It goes on as a follower while it fetches the set's files, and what its logs lack of partitions whose records
 are kept nowhere else, from any node that has them: piece by piece, checked, going on where it stopped. When
-all of it is on the disk it writes down its intent and starts anew; ``server.install`` does the rest before
+all of it is on the disk it writes down its intent and starts anew; ``server.directory.install`` does the rest before
 the node takes part again. So it serves nothing stale, and a power loss at any moment leaves either the old
 node, which fetches on, or the intent, which is carried out.
 """

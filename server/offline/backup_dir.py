@@ -26,8 +26,8 @@ from ports.disk import Disk
 from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Void
 from raftlog.journal.journal import cluster_hash
-from server.data_dir import LOST_AND_FOUND
-from server.manifest import sealed
+from server.directory.data_dir import LOST_AND_FOUND
+from server.directory.manifest import sealed
 from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of
 from snapshots.meta import SetMeta
 from snapshots.store import NAME, SnapshotStore

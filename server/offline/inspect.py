@@ -26,10 +26,10 @@ from raftlog.journal import journal_base
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_codec import JournalRecord, Kind
 from raftlog.journal.journal_files import BASE
-from server.disk_os import OsDisk
-from server.manifest import decode as decode_manifest
+from server.directory.manifest import decode as decode_manifest
 from server.offline.backup_dir import decode_contents
 from server.offline.batches import decode as decode_batches
+from server.world.disk_os import OsDisk
 from snapshots.meta import decode as decode_set
 
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from logboom.errors import ConfigError
 from ports.disk import Disk
-from server.data_dir import LOCK
+from server.directory.data_dir import LOCK
 
 
 @contextmanager

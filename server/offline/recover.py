@@ -24,15 +24,15 @@ from raftlog.entries.entry import pack_control
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership
-from server.data_dir import MANIFEST
-from server.install import INTENT
-from server.manifest import Manifest
-from server.manifest import decode as decode_manifest
-from server.manifest import encode as encode_manifest
+from server.directory.data_dir import MANIFEST
+from server.directory.install import INTENT
+from server.directory.manifest import Manifest
+from server.directory.manifest import decode as decode_manifest
+from server.directory.manifest import encode as encode_manifest
+from server.directory.rejoin import REJOIN
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
 from server.offline.world import OfflineWorld, real_offline_world
-from server.rejoin import REJOIN
 from snapshots.meta import encode as encode_set
 from snapshots.store import SnapshotStore
 

@@ -28,16 +28,16 @@ from partitions.log.log import PartitionLog
 from ports.disk import Disk
 from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import ParentState, Tail
-from server.data_dir import BEGUN, MANIFEST
-from server.install import Intent
-from server.manifest import Manifest
-from server.manifest import encode as encode_manifest
+from server.directory.data_dir import BEGUN, MANIFEST
+from server.directory.install import Intent
+from server.directory.manifest import Manifest
+from server.directory.manifest import encode as encode_manifest
+from server.directory.shares import log_share
 from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails, voids_of
 from server.offline.batches import Span
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
 from server.offline.world import OfflineWorld, real_offline_world
-from server.shares import log_share
 from snapshots.meta import SetMeta
 from snapshots.meta import encode as encode_set
 from snapshots.store import SnapshotStore

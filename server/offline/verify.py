@@ -18,12 +18,13 @@ from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
-from server.data_dir import MANIFEST
-from server.directories import DIRECTORIES
-from server.directories import decode as decode_directories
-from server.disk_os import OsDisk
-from server.install import INTENT, Intent
-from server.manifest import Manifest, decode
+from server.directory.data_dir import MANIFEST
+from server.directory.directories import DIRECTORIES
+from server.directory.directories import decode as decode_directories
+from server.directory.install import INTENT, Intent
+from server.directory.manifest import Manifest, decode
+from server.directory.partitions import changes_in
+from server.directory.rejoin import REJOIN, set_aside
 from server.offline.backup_dir import INDEX
 from server.offline.findings import REBUILD, Progress, Report, bytes_below, silent
 from server.offline.locking import locked
@@ -32,8 +33,7 @@ from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
 from server.offline.states import DATA, KNOWN, check_states, is_there
 from server.offline.verify_backup import verify_backup
-from server.partitions import changes_in
-from server.rejoin import REJOIN, set_aside
+from server.world.disk_os import OsDisk
 from snapshots.meta import SetMeta
 
 STATE: Final = "state"

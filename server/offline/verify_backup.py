@@ -11,7 +11,6 @@ from logboom.types import PartitionId
 from ports.disk import Disk
 from raftlog.entries.voids import Void
 from raftlog.journal.journal import cluster_hash
-from server.disk_os import OsDisk
 from server.offline.backup_dir import (
     INDEX,
     LOGS,
@@ -28,6 +27,7 @@ from server.offline.findings import Progress, Report, bytes_below, silent
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
+from server.world.disk_os import OsDisk
 
 AGAIN: Final = "remove it and back up again: what is missing is copied, if the cluster still has it"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ports.disk import Disk
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 
 
 @dataclass(frozen=True, slots=True)

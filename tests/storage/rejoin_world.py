@@ -12,7 +12,7 @@ from chaos.sim.disk import SimDisk
 from raftlog.entries.entry import KIND_NOOP
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
-from server.rejoin import Memory, Opened, open_journal, set_aside
+from server.directory.rejoin import Memory, Opened, open_journal, set_aside
 from tests.storage.world import World
 
 DATA = Path("/n")

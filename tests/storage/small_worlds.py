@@ -12,8 +12,8 @@ from logboom.errors import WrongNode
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionLogIndex
 from partitions.machines.log import LogMachine
-from server.data_dir import MANIFEST, DataDir
-from server.manifest import Kind, Manifest
+from server.directory.data_dir import MANIFEST, DataDir
+from server.directory.manifest import Kind, Manifest
 from tests.storage.world import World
 
 

@@ -19,7 +19,7 @@ from partitions.log.segment import SEGMENT_HEADER_BYTES
 from partitions.machines.log import LogMachine
 from ports.sync import Redo
 from raftlog.journal.journal import Journal
-from server.data_dir import MANIFEST, DataDir
+from server.directory.data_dir import MANIFEST, DataDir
 from tests.storage.flips import Store, flipped, mask_of, recovered, stored
 from tests.storage.partition_world import held, raw
 from tests.storage.small_worlds import manifest

@@ -133,7 +133,7 @@ MUTANTS: Final = (
         ("OpenedAsOrdered", "AckDurable"),
         (
             Edit(
-                "server.partitions:PartitionRooms.open",
+                "server.directory.partitions:PartitionRooms.open",
                 "self.open_log(partition_id, kind)",
                 "self.open_log(partition_id, kind._replace(mode=self._settings.cluster.mode))",
             ),

@@ -95,7 +95,11 @@ MUTANTS: Final = (
         "installed-without-state",
         "A node that is made from a snapshot takes its logs and leaves its state as it was.",
         ("I6", "I5", "I8", "NoSelfStop", "InvariantViolated", "BarrierSound", "Liveness", "NothingUnhandled"),
-        (Edit("server.install:restore_state", "machine.load(read_section(file, section), position)", "pass"),),
+        (
+            Edit(
+                "server.directory.install:restore_state", "machine.load(read_section(file, section), position)", "pass"
+            ),
+        ),
     ),
     Mutant(
         "fetched-unchecked",

@@ -11,7 +11,7 @@ import pytest
 from logboom import Client, Put, SyncClient
 from logboom.config import load
 from logboom.testing import LocalCluster, free_ports
-from server.manifest import sealed
+from server.directory.manifest import sealed
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
 

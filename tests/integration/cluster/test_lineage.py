@@ -14,7 +14,7 @@ import pytest
 from logboom import Put, SyncClient, Token
 from logboom.errors import LineageMismatch, LogboomError
 from logboom.testing import LocalCluster
-from server.manifest import decode
+from server.directory.manifest import decode
 from tests.integration.cluster.test_backup import done, run
 from tests.integration.cluster.test_snapshots import wait_for
 

@@ -16,7 +16,7 @@ from chaos.sim.port import SimPort
 from logboom.types import KIB
 from logboom.wire import Kind, encode
 from ports.net import ConnectionLimits
-from server.net_os import AsyncioNetwork
+from server.world.net_os import AsyncioNetwork
 from tests.unit.chaos.sim_world import CALM, End, World
 from tests.unit.server.net_world import Session
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from logboom.cli.common import print_one, print_stream
-from server.manifest import sealed
+from server.directory.manifest import sealed
 
 
 def _manifest(tmp_path: Path) -> Path:

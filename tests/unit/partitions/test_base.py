@@ -14,7 +14,7 @@ from logboom.settings import LogSettings
 from partitions.log.log import ChainBroken
 from partitions.log.opening import LogBase
 from partitions.log.segment import BatchRef, pack_index, parse_index
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import (
     COUNT,
     DIRECTORY,

@@ -15,7 +15,7 @@ from partitions.log.chunks import Chunk
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from ports.disk import Advice
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import COUNT, base_at, grown, open_log, raw, settle
 
 

@@ -14,7 +14,7 @@ from logboom.settings import LogSettings
 from partitions.log.batch import parse_batch
 from partitions.log.log import PartitionLog
 from partitions.log.segment import segment_ordinal
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 from tests.unit.partitions.compaction_world import (
     COUNT,
     DIRECTORY,

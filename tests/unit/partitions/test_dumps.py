@@ -21,7 +21,7 @@ from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
 from partitions.machines.log import LogMachine
 from ports.invariant import InvariantViolated
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 
 STATE, META = Space.STATE, Space.META
 KEYS = [b"k%02d" % k for k in range(30)]

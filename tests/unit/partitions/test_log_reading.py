@@ -7,7 +7,7 @@ from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, PartitionId, ProducerId
 from partitions.log.batch import build_batch
 from partitions.log.log import PartitionLog
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 
 
 class Watched:

@@ -19,7 +19,7 @@ from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions import machines
 from partitions.machines import machine_class, open_machine
 from partitions.machines.log import CHECKPOINT_BATCHES, LogMachine
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 
 
 def position(index: int) -> Position:

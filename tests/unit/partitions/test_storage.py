@@ -31,7 +31,7 @@ from partitions.log.log import ChainBroken, PartitionLog
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_apply import apply_blocks
 from partitions.machines.kv_file import KvFile
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 
 P = PartitionId(3)
 PRODUCER = ProducerId(bytes(range(16)))

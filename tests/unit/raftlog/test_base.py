@@ -19,7 +19,7 @@ from raftlog.journal import journal_base
 from raftlog.journal.journal import Journal, cluster_hash
 from raftlog.journal.journal_base import Base, BaseRecord, HardState
 from raftlog.links import gate
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 from tests.unit.raftlog.test_livelocks import append_entries
 from tests.unit.raftlog.world import membership_of
 

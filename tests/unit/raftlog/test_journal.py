@@ -13,7 +13,7 @@ from ports.sync import Redo
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_codec import SEGMENT_HEADER
-from server.disk_os import OsDisk, OsFile
+from server.world.disk_os import OsDisk, OsFile
 
 SEGMENT_BYTES = 4096
 

@@ -14,8 +14,8 @@ from typing import Any
 from logboom.types import KIB
 from logboom.wire import Buffer, Frame, FrameDecoder, Kind, encode
 from ports.net import Connection, ConnectionLimits
-from server.clock_os import OsClock
-from server.net_os import AsyncioNetwork
+from server.world.clock_os import OsClock
+from server.world.net_os import AsyncioNetwork
 
 LONG_S = 30.0  # a deadline that no test reaches
 SHORT_S = 0.25  # a deadline that a test waits for

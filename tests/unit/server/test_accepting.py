@@ -11,7 +11,7 @@ import pytest
 
 from logboom import certs
 from ports.net import ConnectionLimits
-from server.accepting import SPARE_MIN
+from server.world.accepting import SPARE_MIN
 from tests.unit.server.net_world import LIMITS, Session, serving
 
 STRANGERS = 12

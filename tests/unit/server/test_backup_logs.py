@@ -13,10 +13,10 @@ from logboom.errors import IndexCompacted, InvalidRequest, Unavailable, Voided
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
-from server.disk_os import OsDisk
 from server.offline import backup as backup_module
 from server.offline.backup import Done, backup
 from server.offline.backup_dir import LogArchive
+from server.world.disk_os import OsDisk
 from tests.unit.dispatcher.test_installing import LOG, G, Source, Wire
 
 

@@ -15,10 +15,10 @@ from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.batch import Batch
 from raftlog.journal.journal import cluster_hash
-from server.disk_os import OsDisk
-from server.manifest import sealed
+from server.directory.manifest import sealed
 from server.offline.backup_dir import BackupDir, Contents, Kept, LogArchive, decode_contents, encode_contents
 from server.offline.batches import decode, encode, name_of
+from server.world.disk_os import OsDisk
 
 PATH = Path("/kept/logs/1/file.batches")
 CLUSTER = "shop"

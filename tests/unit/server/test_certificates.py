@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from logboom import certs
-from server.certificates import Certificates, _end, first_end
+from server.watching.certificates import Certificates, _end, first_end
 
 DAY_MS = 86_400_000
 

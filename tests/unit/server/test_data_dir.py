@@ -17,9 +17,9 @@ import pytest
 
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, LogboomError, WrongNode
 from logboom.types import DurabilityMode
-from server.data_dir import DataDir
-from server.disk_os import OsDisk
-from server.manifest import Kind, Manifest, decode, encode, sealed
+from server.directory.data_dir import DataDir
+from server.directory.manifest import Kind, Manifest, decode, encode, sealed
+from server.world.disk_os import OsDisk
 
 FILE = "manifest.json"
 
@@ -38,8 +38,8 @@ NOBODY = 65534
 HOLDER = """
 import sys
 from pathlib import Path
-from server.data_dir import DataDir
-from server.disk_os import OsDisk
+from server.directory.data_dir import DataDir
+from server.world.disk_os import OsDisk
 from tests.unit.server.test_data_dir import OURS
 held = DataDir(Path(sys.argv[1]), disk=OsDisk(), manifest=OURS)
 print("held", flush=True)

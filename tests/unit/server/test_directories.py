@@ -14,7 +14,7 @@ from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
 from raftlog.links.directories import Directories
-from server.directories import DIRECTORIES, decode, encode, open_directories
+from server.directory.directories import DIRECTORIES, decode, encode, open_directories
 
 N1, N2, N3 = (NodeId(f"n{k}") for k in range(1, 4))
 DATA = Path("/n")

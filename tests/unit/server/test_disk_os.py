@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from server.disk_os import IOV_MAX, OsDisk
+from server.world.disk_os import IOV_MAX, OsDisk
 
 FULL = Path("/dev/full")
 LOCKER = """
 import sys
 from pathlib import Path
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 lock = OsDisk().lock(Path(sys.argv[1]))
 print("locked", flush=True)
 sys.stdin.read()

@@ -12,7 +12,7 @@ import pytest
 from logboom.errors import ConfigError
 from ports.http import HttpLimits, HttpRequest, HttpResponse
 from ports.invariant import InvariantViolated
-from server.http_os import OsHttp, OsHttpListener
+from server.world.http_os import OsHttp, OsHttpListener
 
 SHORT_S = 0.2
 GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ports.http import HttpLimits, HttpRequest
-from server.http_requests import HttpRefused, RequestDecoder
+from server.world.http_requests import HttpRefused, RequestDecoder
 
 LIMITS = HttpLimits(request_bytes=512, headers_max=4)
 GET = b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAccept:  text/plain \r\n\r\n"

@@ -13,11 +13,11 @@ from typing import IO, Any, cast
 
 import pytest
 
-from server.log_lines import Lines
+from server.world.log_lines import Lines
 
 HEAD = """
 import os, structlog
-from server import logs
+from server.world import logs
 logs.configure(level="info", form="json", node="n1", queue_bytes=300_000, drain_s=30)
 log = structlog.get_logger()
 """

@@ -12,7 +12,7 @@ import pytest
 
 def logged(code: str, *, level: str = "info", form: str = "json") -> list[str]:
     """The lines on stderr after ``code`` has logged through ``log``."""
-    script = f"import structlog\nfrom server.logs import configure\nconfigure(level={level!r}, form={form!r})\n"
+    script = f"import structlog\nfrom server.world.logs import configure\nconfigure(level={level!r}, form={form!r})\n"
     result = subprocess.run(
         [sys.executable, "-c", f"{script}log = structlog.get_logger()\n{code}"],
         capture_output=True,
@@ -81,7 +81,7 @@ def test_every_line_says_which_node_and_libraries_log_the_same_way() -> None:
 def test_nothing_comes_of_a_line_that_cannot_be_written(gone: str) -> None:
     code = (
         "import logging, structlog, sys, time\n"
-        "from server.logs import configure, keep_standard_streams, say\n"
+        "from server.world.logs import configure, keep_standard_streams, say\n"
         "keep_standard_streams()\n"
         "configure(level='info', form='auto')\n"
         "for _ in range(1000):\n    structlog.get_logger().info('up'); logging.getLogger('lib').error('bad')\n"

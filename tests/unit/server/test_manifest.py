@@ -11,7 +11,7 @@ from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings, Member, PartitionSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from raftlog.entries.voids import Void
-from server.manifest import Kind, Manifest, decode, encode, sealed
+from server.directory.manifest import Kind, Manifest, decode, encode, sealed
 
 AHEAD, BEHIND = DurabilityMode.WRITE_AHEAD, DurabilityMode.WRITE_BEHIND
 MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (3, 1, 2))

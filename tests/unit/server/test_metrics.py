@@ -306,7 +306,7 @@ async def test_however_many_ask_at_once_there_is_one_answer(tmp_path: Path, monk
             taken += 1
             return await take(*args, **kwargs)
 
-        monkeypatch.setattr("server.operators.take", counted)
+        monkeypatch.setattr("server.watching.operators.take", counted)
         answers = await asyncio.gather(*(it.get("/metrics") for _ in range(20)))
         assert len({id(answer) for answer in answers}) == 1
         assert taken == 1

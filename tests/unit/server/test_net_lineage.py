@@ -19,7 +19,7 @@ from ports.net import Connection
 from raftlog.entries.configuration import Configuration
 from raftlog.links.directories import Directories, Met
 from raftlog.links.hello import Identity, check_lineage
-from server.clock_os import OsClock
+from server.world.clock_os import OsClock
 from tests.unit.server.net_world import Raw, until
 from tests.unit.server.test_net_peers import HELLO, Dials, Events, links_of
 

@@ -21,8 +21,8 @@ from logboom.types import KIB
 from logboom.wire import PREFIX, PROTOCOL_VERSION, Frame, Kind, encode
 from ports.invariant import InvariantViolated, invariant
 from ports.net import Connection, ConnectionLimits
-from server.clock_os import OsClock
-from server.net_os import AsyncioNetwork
+from server.world.clock_os import OsClock
+from server.world.net_os import AsyncioNetwork
 from tests.unit.server.net_world import LIMITS, PATIENCE_S, SHORT_S, Raw, Serving, Session, serving, until
 
 

@@ -24,8 +24,8 @@ from ports.net import Connection, ConnectionLimits
 from raftlog.links.directories import Directories
 from raftlog.links.hello import Identity
 from raftlog.links.links import Links
-from server.clock_os import OsClock
-from server.net_os import AsyncioNetwork, _names
+from server.world.clock_os import OsClock
+from server.world.net_os import AsyncioNetwork, _names
 from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from server.offload_os import ThreadOffload
+from server.world.offload_os import ThreadOffload
 
 
 def no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from logboom import Put, certs
 from logboom.testing import free_ports
-from server.page import PAGE, PAGE_HEADERS
+from server.watching.page import PAGE, PAGE_HEADERS
 from tests.unit.server.watched import fetch, watched
 
 

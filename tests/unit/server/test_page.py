@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.page import PAGE
+from server.watching.page import PAGE
 
 NODE = shutil.which("node")
 BROWSER = """

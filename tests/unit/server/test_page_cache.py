@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from logboom.types import KIB, MIB
-from server.disk_os import OsDisk
-from server.page_cache import FOLIO_BYTES
+from server.world.disk_os import OsDisk
+from server.world.page_cache import FOLIO_BYTES
 
 BLOCK = bytes(MIB)
 

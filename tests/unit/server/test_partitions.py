@@ -23,7 +23,7 @@ from raftlog.entries.entry import Route, pack_control, pack_routes
 from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
-from server.partitions import PartitionRooms, created_in
+from server.directory.partitions import PartitionRooms, created_in
 from tests.unit.partitions.test_storage import flush, make
 from tests.unit.raftlog.test_failed_sync import failing_syncs
 
@@ -189,7 +189,7 @@ def test_a_trial_that_does_not_end_holds_up_no_other(monkeypatch: pytest.MonkeyP
             go_on.wait(60)
         raise RuntimeError("no")
 
-    monkeypatch.setattr("server.partitions.open_machine", opens)
+    monkeypatch.setattr("server.directory.partitions.open_machine", opens)
 
     def tried(name: str) -> None:
         trial = rooms.trial(name)

@@ -15,8 +15,8 @@ from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration
 from raftlog.entries.entry import pack_control
 from raftlog.journal.journal import Journal
-from server.data_dir import MANIFEST
-from server.manifest import Manifest, encode
+from server.directory.data_dir import MANIFEST
+from server.directory.manifest import Manifest, encode
 from server.offline.recover import recover
 from server.offline.world import OfflineWorld
 

@@ -15,7 +15,7 @@ from raftlog.entries.parent_state import ParentState, Tail
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import BEGINNING, Base
 from raftlog.journal.journal_codec import SEGMENT_HEADER, AnotherClusters
-from server.rejoin import REJOIN, Memory, Opened, decode, encode, open_journal, set_aside
+from server.directory.rejoin import REJOIN, Memory, Opened, decode, encode, open_journal, set_aside
 
 DATA = Path("/n")
 JOURNAL = DATA / "journal"

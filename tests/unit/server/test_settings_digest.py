@@ -8,7 +8,7 @@ import pytest
 
 from logboom.settings import ClusterSettings, Member, PartitionSettings
 from logboom.types import Ack
-from server.agreement import settings_digest
+from server.directory.agreement import settings_digest
 
 FIRST_RELEASE = (
     b'{"id":"logboom","members":[],"partitions":8,"state_machine":"kv","mode":"write_ahead","overrides":'

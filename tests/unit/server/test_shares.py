@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logboom.settings import ApplySettings, LogSettings
-from server.shares import ADDRESS_BYTES, UNSAVED_BYTES_MIN, apply_share, later_apply_share, log_share
+from server.directory.shares import ADDRESS_BYTES, UNSAVED_BYTES_MIN, apply_share, later_apply_share, log_share
 
 
 @pytest.mark.parametrize("partitions", [1, 8, 1000])

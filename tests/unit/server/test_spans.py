@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import server.spans
+import server.watching.spans
 from dispatcher.requests.tracing import Span
-from server.offload_os import ThreadOffload
-from server.spans import BATCH, Export, SpanFile, SpanPost, SpanQueue, encode
+from server.watching.spans import BATCH, Export, SpanFile, SpanPost, SpanQueue, encode
+from server.world.offload_os import ThreadOffload
 
 ROOT = Span(
     "submit",
@@ -96,7 +96,7 @@ async def test_a_file_gets_a_line_per_batch_and_makes_way(tmp_path: Path) -> Non
 
 
 async def test_what_is_emitted_arrives_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.spans.FLUSH_S", 0.01)
+    monkeypatch.setattr("server.watching.spans.FLUSH_S", 0.01)
     batches: list[bytes] = []
     async with queue(batches.append) as spans:
         for number in range(2 * BATCH + 3):
@@ -117,7 +117,7 @@ async def test_more_than_may_wait_are_dropped_and_counted() -> None:
 
 
 async def test_who_takes_them_may_fail_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.spans.FLUSH_S", 0.01)
+    monkeypatch.setattr("server.watching.spans.FLUSH_S", 0.01)
     broken = True
 
     def export(_: bytes) -> None:
@@ -134,7 +134,7 @@ async def test_who_takes_them_may_fail_and_come_back(monkeypatch: pytest.MonkeyP
 
 
 async def test_an_export_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.spans.FLUSH_S", 0.01)
+    monkeypatch.setattr("server.watching.spans.FLUSH_S", 0.01)
     hangs = threading.Event()
 
     def export(_: bytes) -> None:
@@ -169,7 +169,7 @@ async def test_a_collector_that_speaks_something_else_is_a_failure_like_any_othe
 async def test_a_collector_that_answers_byte_by_byte_does_not_keep_a_node_from_stopping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.spans.POST_S", 0.3)
+    monkeypatch.setattr("server.watching.spans.POST_S", 0.3)
     hung_up = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -231,7 +231,7 @@ async def test_a_collector_gets_them_by_http() -> None:
 
 
 async def test_a_collector_that_takes_for_ever_does_not_hold_the_end_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.spans, "CLOSE_S", 0.05)
+    monkeypatch.setattr(server.watching.spans, "CLOSE_S", 0.05)
     answered = threading.Event()
     made = SpanQueue(
         resource={}, exports=[lambda _: answered.wait(60)], spans_max=10, offload=ThreadOffload(workers=1, name="spans")

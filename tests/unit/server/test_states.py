@@ -19,7 +19,7 @@ from logboom.state_machine import Entry, Machine, Position, Space
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.machines import kv
 from partitions.machines.kv import KvMachine
-from server.states import States
+from server.directory.states import States
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.snapshots.states_world import Dump, set_meta

@@ -17,10 +17,10 @@ from logboom import Client, Put
 from logboom.config import load
 from logboom.settings import Settings
 from logboom.types import MIB
-from server.disk_os import OsDisk
 from server.node import Node
-from server.offload_os import ThreadOffload
-from server.world import World, real_world
+from server.world.disk_os import OsDisk
+from server.world.offload_os import ThreadOffload
+from server.world.world import World, real_world
 
 
 def lone(directory: Path) -> Settings:

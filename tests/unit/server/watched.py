@@ -16,7 +16,7 @@ from logboom.config import load
 from logboom.testing import free_ports
 from ports.http import HttpRequest, HttpResponse
 from server.node import Node
-from server.operators import Operators
+from server.watching.operators import Operators
 
 PARTITIONS = 3
 

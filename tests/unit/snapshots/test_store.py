@@ -14,7 +14,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import InvariantViolated
-from server.disk_os import OsDisk
+from server.world.disk_os import OsDisk
 from snapshots.meta import SetMeta, encode
 from snapshots.states import StatesWriter, read_section, verify_states
 from snapshots.store import SnapshotStore

@@ -22,7 +22,7 @@ from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
-from server.accepting import CLOSE_S, Port
+from server.world.accepting import CLOSE_S, Port
 
 log = structlog.get_logger(__name__)
 

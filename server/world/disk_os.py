@@ -17,7 +17,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ports.counts import SECONDS, Buckets, Counted
 from ports.disk import Advice, Buffer
-from server.page_cache import PageCache
+from server.world.page_cache import PageCache
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,11 +15,11 @@ from logboom.types import NodeId
 from partitions.apply.apply_counts import ApplyCounts
 from ports.http import HttpLimits
 from ports.net import Listener, Traffic
-from server.certificates import Certificates
 from server.metrics.sample import Watched
-from server.operators import Operators
-from server.spans import Export, SpanFile, SpanPost, SpanQueue
-from server.world import World
+from server.watching.certificates import Certificates
+from server.watching.operators import Operators
+from server.watching.spans import Export, SpanFile, SpanPost, SpanQueue
+from server.world.world import World
 
 log = structlog.get_logger(__name__)
 

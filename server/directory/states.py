@@ -21,7 +21,7 @@ from partitions.log.batch import INDEX_MAX
 from partitions.log.log import PartitionLog
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
-from server.install import find_section, restore_state
+from server.directory.install import find_section, restore_state
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 

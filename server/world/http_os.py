@@ -14,10 +14,10 @@ from logboom.errors import ConfigError
 from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
 from ports.seldom import Seldom
-from server.accepting import Port
-from server.clock_os import OsClock
-from server.http_requests import REASONS, HttpRefused, RequestDecoder
-from server.net_os import split_address
+from server.world.accepting import Port
+from server.world.clock_os import OsClock
+from server.world.http_requests import REASONS, HttpRefused, RequestDecoder
+from server.world.net_os import split_address
 
 log = structlog.get_logger(__name__)
 

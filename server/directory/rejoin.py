@@ -27,7 +27,7 @@ from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE
 from raftlog.journal.membership import Rejoining
-from server.manifest import sealed, unsealed, unsealed_id
+from server.directory.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
 

@@ -20,12 +20,12 @@ from ports.net import Network
 from ports.offload import Offload
 from ports.rng import Rng
 from ports.state_file import StateFile
-from server import logs
-from server.clock_os import OsClock
-from server.disk_os import OsDisk
-from server.http_os import OsHttp
-from server.net_os import AsyncioNetwork
-from server.offload_os import ThreadOffload
+from server.world import logs
+from server.world.clock_os import OsClock
+from server.world.disk_os import OsDisk
+from server.world.http_os import OsHttp
+from server.world.net_os import AsyncioNetwork
+from server.world.offload_os import ThreadOffload
 
 OFFLOAD_THREADS = 4
 SAVE_THREADS = 2

@@ -29,10 +29,10 @@ from raftlog.entries.entry import unpack_control, unpack_routes
 from raftlog.entries.lifecycle import CHANGES, Change, Kind
 from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.journal.journal import Journal
-from server.data_dir import DataDir
-from server.shares import later_apply_share, later_log_share
-from server.states import STATE, States
-from server.world import World
+from server.directory.data_dir import DataDir
+from server.directory.shares import later_apply_share, later_log_share
+from server.directory.states import STATE, States
+from server.world.world import World
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 

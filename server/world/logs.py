@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO, cast
 import structlog
 
 from logboom.settings import NodeSettings
-from server.log_lines import STDERR, Lines
+from server.world.log_lines import STDERR, Lines
 
 _LINES: Final = Lines()
 _USUAL: Final = NodeSettings()

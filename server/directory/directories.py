@@ -17,7 +17,7 @@ from logboom.types import NodeId
 from ports.disk import Disk
 from raftlog.journal.membership import Membership
 from raftlog.links.directories import DIRECTORY_BYTES, Directories, Met, counts
-from server.manifest import sealed, unsealed, unsealed_id
+from server.directory.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
 

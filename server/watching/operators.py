@@ -16,10 +16,10 @@ import msgspec
 from ports.http import HttpRequest, HttpResponse
 from ports.offload import Offload
 from raftlog.entries.configuration import Role
-from server.loop_lag import LoopLag
 from server.metrics.sample import Sample, Watched, take
-from server.page import PAGE, PAGE_HEADERS
-from server.stacks import stacks
+from server.watching.loop_lag import LoopLag
+from server.watching.page import PAGE, PAGE_HEADERS
+from server.watching.stacks import stacks
 
 BEHIND_SHOWN_MAX: Final = 8
 NO_VOTE_YET: Final = ("rejoining", str(Role.JOINING))

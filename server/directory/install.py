@@ -20,7 +20,7 @@ from ports.disk import Disk
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
-from server.manifest import sealed, unsealed
+from server.directory.manifest import sealed, unsealed
 from snapshots.meta import PartitionMeta, SetMeta
 from snapshots.states import read_section
 from snapshots.store import SnapshotStore

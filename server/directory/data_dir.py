@@ -10,7 +10,7 @@ import msgspec
 
 from logboom.errors import ConfigError, IncompatibleVersion, Unavailable, WrongNode
 from ports.disk import Disk, Lock
-from server.manifest import FORMAT_VERSION, Manifest, decode, encode
+from server.directory.manifest import FORMAT_VERSION, Manifest, decode, encode
 
 MANIFEST: Final = "manifest.json"
 BEFORE_MANIFESTS: Final = "identity.json"
