@@ -58,8 +58,8 @@ class Oracle:
         self._producers: dict[tuple[int, int], tuple[str, int]] = {}
         self._batches: dict[tuple[int, int], tuple[int, bytes]] = {}
         """By partition and last index: global index and digest."""
-        self._sets: dict[int, tuple[str, bytes, bytes]] = {}
-        """By global index: the first node that had such a snapshot, the states' digest, the parent's state."""
+        self._sets: dict[tuple[int, int], tuple[str, bytes, bytes]] = {}
+        """By global index and cut: the first node that had such a snapshot, the states' digest, the parent's state."""
         self._partitions: dict[int, tuple[str, bytes]] = {}
         """By Raft index of each change: who was handed it first, and what partitions there were then."""
         self._living: frozenset[int] = frozenset()
@@ -204,7 +204,7 @@ class Oracle:
 
     def barrier_reached(self, waited: Waited) -> None:
         """BarrierSound: whoever was told so finds it true on the nodes that it was said of."""
-        wrong = Waits(self._hosts, self._ends, self._sets).check(waited)
+        wrong = Waits(self._hosts, self._ends, [at for at, _ in self._sets]).check(waited)
         if wrong:
             self._fail("BarrierSound", wrong)
 
@@ -264,7 +264,9 @@ class Oracle:
     def _check_node(self, host: Host, backend: Backend) -> None:
         raft = backend.raft
         for meta in backend.snapshots.store.sets():
-            seen = self._sets.setdefault(meta.global_index, (host.name, meta.states_digest, meta.parent))
+            # A node that misses a cut takes the next one, where nothing but the cuts may lie between.
+            cut = meta.global_index, meta.raft_index
+            seen = self._sets.setdefault(cut, (host.name, meta.states_digest, meta.parent))
             if seen[1:] != (meta.states_digest, meta.parent):
                 self._fail("SnapshotEquivalence", f"{host.name} and {seen[0]} differ at {meta.global_index}")
         for mark in backend.watermarks.all():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -175,10 +175,8 @@ def in_vain(error: BarrierTimeout, targets: Mapping[int, int], needed: int) -> s
 class Waits:
     """Whether a barrier that was reached is true, on the nodes themselves."""
 
-    def __init__(
-        self, hosts: Sequence[Host], ends: Mapping[int, list[tuple[int, int]]], sets: Mapping[int, Any]
-    ) -> None:
-        """``ends``: global and last index of each partition's batches; ``sets``: snapshots that were seen."""
+    def __init__(self, hosts: Sequence[Host], ends: Mapping[int, list[tuple[int, int]]], sets: Collection[int]) -> None:
+        """``ends``: global and last index of each partition's batches; ``sets``: global indices of snapshots."""
         self._hosts = hosts
         self._ends = ends
         self._sets = sets

@@ -110,17 +110,23 @@ def memory(disk: SimDisk, rng: random.Random) -> Memory:
 
 def opened(disk: SimDisk, rng: random.Random) -> Opened:
     return open_journal(
-        lambda: journal_on(disk), memory(disk, rng), disk=disk, directory=JOURNAL, partition=lambda p: DATA / str(p)
+        lambda begun: journal_on(disk, begun=begun),
+        memory(disk, rng),
+        begun=True,
+        disk=disk,
+        directory=JOURNAL,
+        partition=lambda p: DATA / str(p),
     )
 
 
-def journal_on(disk: SimDisk, directory: Path = JOURNAL) -> Journal:
+def journal_on(disk: SimDisk, directory: Path = JOURNAL, *, begun: bool = False) -> Journal:
     return Journal.open(
         disk=disk,
         directory=directory,
         cluster_id="c",
         segment_bytes=SEGMENT_BYTES,
         random_bytes=random.Random(0).randbytes,
+        begun=begun,
     )
 
 

@@ -155,6 +155,6 @@ def test_records_are_removed_as_the_settings_say(
     first: int, lengths: list[int], settings: dict[str, int], *, right: bool
 ) -> None:
     parameters = SimpleNamespace(settings=SimpleNamespace(snapshot=SnapshotSettings(**settings)))
-    run: Any = SimpleNamespace(parameters=parameters)
+    run: Any = SimpleNamespace(parameters=parameters, seen=SimpleNamespace(again=False))
     batches: Any = [SimpleNamespace(header=SimpleNamespace(nbytes=length + 200)) for length in lengths]
     assert (Simulation._kept(run, 3, first, batches) == []) is right

@@ -24,7 +24,8 @@ def stalled(seed: int, *, dice: int, kind: str = "stall_apply") -> Parameters:
     drawn = draw(seed, seconds=12.0)
     settings = msgspec.structs.replace(drawn.settings, lag=LAG)
     fault = Fault(4.0, kind, LEADER, 5.0, dice)
-    return replace(drawn, settings=settings, faults=(fault,), kinds=LAG_KINDS, blackout=None, members_change=False)
+    still = replace(drawn, blackout=None, members_change=False, stories=replace(drawn.stories, restores=False))
+    return replace(still, settings=settings, faults=(fault,), kinds=LAG_KINDS)
 
 
 def played(parameters: Parameters) -> Outcome:

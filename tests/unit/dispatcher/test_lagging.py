@@ -25,7 +25,9 @@ class Story:
     def __init__(self, seed: int) -> None:
         drawn = draw(seed, seconds=END_S)
         settings = msgspec.structs.replace(drawn.settings, lag=LAG)
-        still = replace(drawn, partitions_change=False, begun_go=False, members_change=False, blackout=None)
+        stories = replace(drawn.stories, restores=False)
+        drawn = replace(drawn, stories=stories, blackout=None)
+        still = replace(drawn, partitions_change=False, begun_go=False, members_change=False)
         self.drawn = replace(still, settings=settings, faults=())
         self.simulation = Simulation(self.drawn, timeline=Timeline())
         self.backend: Any = None

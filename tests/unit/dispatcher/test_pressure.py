@@ -257,7 +257,9 @@ class Story:
             drawn.settings.admission, signals=("disk_free",), signal_ms=50, disk_free_bytes_min=1 << 16
         )
         settings = msgspec.structs.replace(drawn.settings, admission=admission)
-        still = replace(drawn, partitions_change=False, begun_go=False, members_change=False, blackout=None)
+        stories = replace(drawn.stories, restores=False)
+        drawn = replace(drawn, stories=stories, blackout=None)
+        still = replace(drawn, partitions_change=False, begun_go=False, members_change=False)
         self.simulation = Simulation(replace(still, settings=settings, faults=()), timeline=Timeline())
         self.seen: list[str | None] = []
 

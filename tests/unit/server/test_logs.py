@@ -103,7 +103,7 @@ def test_what_the_collector_finds_while_a_line_is_written_is_logged_too() -> Non
     """A task whose error nobody has looked at, say."""
     code = (
         "import gc\n"
-        "from server import logs\n"
+        "from server.world import logs\n"
         "class Lost:\n"
         "    def __init__(self): self.me = self\n"
         "    def __del__(self): log.error('lost')\n"
