@@ -13,7 +13,7 @@ from chaos.sim.loop import Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
 from logboom import Client, LogBatch
-from logboom.errors import IndexCompacted, LogboomError, NoSuchPartition, PartitionDestroyed, Voided
+from logboom.errors import IndexCompacted, LogboomError, NoSuchPartition, PartitionDestroyed, Unavailable, Voided
 from logboom.types import PartitionId, Watermark, WatermarkUpdate
 
 FOLLOWER: Final = "follower"
@@ -56,6 +56,7 @@ class Followers:
         self._level = rng.choice(["durable", "applied"])
         self._rng = rng
         self._process: Process | None = None
+        self._known = frozenset[str]()
         self._got: dict[tuple[str, int], int] = {}
         """Who follows, and of which partition: the global index up to which all has come."""
         self._ended: set[str] = set()
@@ -77,10 +78,20 @@ class Followers:
             self._network.process_ended(self._process, silently=False)
 
     async def _follow(self) -> None:
-        client = Client(list(self._seen.addresses), rng=self._rng, timeout=TIMEOUT_S)
-        tails = [self._again(f"tail {p}", self._tail(client, p)) for p in self._tails]
-        scan = self._again("scan", self._scan(client))
-        await asyncio.gather(*tails, scan, self._again("watermarks", self._watch(client)))
+        self._client = self._new_client()
+        tails = [self._again(f"tail {p}", self._tail(p)) for p in self._tails]
+        await asyncio.gather(*tails, self._again("scan", self._scan()), self._again("watermarks", self._watch()))
+
+    def _new_client(self) -> Client:
+        self._known = frozenset(self._seen.addresses)
+        return Client(list(self._seen.addresses), rng=self._rng, timeout=TIMEOUT_S)
+
+    async def _meet(self, error: LogboomError) -> None:
+        """No node that it knows of is there: all may have been replaced since it met one, so it is told of today's."""
+        nobody = isinstance(error, Unavailable) and "addresses" in error.fields
+        if nobody and self._known != frozenset(self._seen.addresses):
+            before, self._client = self._client, self._new_client()
+            await before.close()
 
     async def _again(self, name: str, step: Callable[[], Any]) -> None:
         """Goes on where it was, as a program would that was told of an error."""
@@ -92,11 +103,12 @@ class Followers:
             except LogboomError as error:
                 if any(word in str(error) for word in DIVERGED):
                     self._fail("FollowsAll", f"{name}: {error}")
+                await self._meet(error)
                 await asyncio.sleep(AGAIN_S)
 
     # -- logs
 
-    def _tail(self, client: Client, partition: int) -> Callable[[], Any]:
+    def _tail(self, partition: int) -> Callable[[], Any]:
         name, following = f"tail {partition}", 0
 
         def stepped_over(gap: Voided) -> None:
@@ -106,7 +118,7 @@ class Followers:
         async def step() -> None:
             nonlocal following
             begin = following
-            tail = client.tail(partition, start=begin, follow=True, level=self._level, on_void=stepped_over)
+            tail = self._client.tail(partition, start=begin, follow=True, level=self._level, on_void=stepped_over)
             try:
                 async for batch in tail:
                     if following and batch.first_index != following:
@@ -120,13 +132,13 @@ class Followers:
 
         return step
 
-    def _scan(self, client: Client) -> Callable[[], Any]:
+    def _scan(self) -> Callable[[], Any]:
         name, after, nexts = "scan", 0, dict[int, int]()
 
         async def step() -> None:
             nonlocal after
             partitions = self._scanned
-            scan = client.scan_log(partitions, start_global=after + 1, follow=True, level=self._level)
+            scan = self._client.scan_log(partitions, start_global=after + 1, follow=True, level=self._level)
             try:
                 async for batch in scan:
                     partition = batch.partition_id
@@ -168,9 +180,9 @@ class Followers:
 
     # -- watermarks
 
-    def _watch(self, client: Client) -> Callable[[], Any]:
+    def _watch(self) -> Callable[[], Any]:
         async def step() -> None:
-            async for update in client.watermarks_stream(every=EVERY_S):
+            async for update in self._client.watermarks_stream(every=EVERY_S):
                 self._marks = update
                 self._check(update)
 
