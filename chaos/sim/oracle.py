@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from raftlog.engine import messages
 from raftlog.engine.stock import LEADER
 from raftlog.entries.configuration import Configuration
 from raftlog.entries.entry import Route, unpack_routes
+from snapshots.meta import SetMeta
 
 JOURNAL_LOOK: Final = 200
 """Entries at the end of a journal that a checkpoint looks at."""
@@ -261,14 +262,18 @@ class Oracle:
             if host.node is not None:
                 self._check_node(host, host.node.pipeline)
 
-    def _check_node(self, host: Host, backend: Backend) -> None:
-        raft = backend.raft
-        for meta in backend.snapshots.store.sets():
+    def check_sets(self, node: str, sets: Iterable[SetMeta]) -> None:
+        """Those of one cut are equal, on all nodes that have it."""
+        for meta in sets:
             # A node that misses a cut takes the next one, where nothing but the cuts may lie between.
             cut = meta.global_index, meta.raft_index
-            seen = self._sets.setdefault(cut, (host.name, meta.states_digest, meta.parent))
+            seen = self._sets.setdefault(cut, (node, meta.states_digest, meta.parent))
             if seen[1:] != (meta.states_digest, meta.parent):
-                self._fail("SnapshotEquivalence", f"{host.name} and {seen[0]} differ at {meta.global_index}")
+                self._fail("SnapshotEquivalence", f"{node} and {seen[0]} differ at {meta.global_index}")
+
+    def _check_node(self, host: Host, backend: Backend) -> None:
+        raft = backend.raft
+        self.check_sets(host.name, backend.snapshots.store.sets())
         for mark in backend.watermarks.all():
             if not mark.snapshot_index <= mark.applied_index <= mark.durable_index <= mark.log_index:
                 self._fail("I1", f"{host.name}: {mark}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from chaos.sim.parameters import draw
 from chaos.sim.runner import leftovers_unseen
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
+from dispatcher.pipeline.lagging import Lagging
 from logboom.errors import LogboomError, Unavailable
 from logboom.settings import LagSettings
 
@@ -98,3 +100,19 @@ def test_a_worker_that_stands_still_is_worked_around(seed: int) -> None:
     steps = story.backend.lagging.ladder.steps
     assert steps["withdraw"] == steps["return"]
     assert steps["freeze"] == 1
+
+
+def test_leadership_is_asked_for_again_only_after_a_while() -> None:
+    asked, now = list[str](), [100.0]
+    transfer = SimpleNamespace(begin=lambda to, _: asked.append(to))
+    pipeline: Any = SimpleNamespace(
+        settings=SimpleNamespace(lag=LAG),
+        node_id="n1",
+        clock=SimpleNamespace(monotonic=lambda: now[0]),
+        raft=SimpleNamespace(members=SimpleNamespace(transfer=transfer)),
+    )
+    lagging = Lagging(pipeline)
+    for moment, to in ((100.0, "n2"), (104.9, "n3"), (105.0, "n3"), (105.1, "n2")):
+        now[0] = moment
+        lagging.relieve(to, "its disk is full")  # type: ignore[arg-type]
+    assert asked == ["n2", "n3"]

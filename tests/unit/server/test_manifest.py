@@ -11,7 +11,7 @@ from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings, Member, PartitionSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from raftlog.entries.voids import Void
-from server.directory.manifest import Kind, Manifest, decode, encode, sealed
+from server.directory.manifest import Kind, Manifest, decode, encode, sealed, unsealed, unsealed_id
 
 AHEAD, BEHIND = DurabilityMode.WRITE_AHEAD, DurabilityMode.WRITE_BEHIND
 MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (3, 1, 2))
@@ -134,3 +134,18 @@ class TestPartitions:
     def test_data_of_a_partition_that_it_never_named(self) -> None:
         with pytest.raises(CorruptData):
             manifest(2).check_partitions(manifest(4), {3})
+
+
+class TestSmallSealedFiles:
+    def test_what_is_sealed_is_read(self) -> None:
+        assert unsealed(sealed({"own": "ab"}), path="f", only={"own"}) == {"own": "ab"}
+        assert unsealed_id("ab" * 16, 16, path="f") == b"\xab" * 16
+
+    def test_more_than_a_reader_knows_is_refused(self) -> None:
+        with pytest.raises(CorruptData, match="f says more than it should: else"):
+            unsealed(sealed({"own": "ab", "else": 1}), path="f", only={"own"})
+
+    @pytest.mark.parametrize("said", ["AB" * 16, "ab" * 15, " " + "ab" * 16, "ab " * 16, 7, None])
+    def test_an_id_is_written_in_one_way(self, said: Any) -> None:
+        with pytest.raises(CorruptData, match="f has an id that is none"):
+            unsealed_id(said, 16, path="f")
