@@ -216,6 +216,8 @@ def test_a_traced_request_leaves_its_stages_in_the_file(cluster: LocalCluster) -
 def test_every_line_of_a_log_is_json_with_its_time_and_node(cluster: LocalCluster) -> None:
     with cluster.client() as boom, pytest.raises(LogboomError):
         boom.get(4711, b"k")
+    # A thread of the node's writes its lines.
+    until(lambda: any("4711" in cluster.log(node).read_text() for node in cluster.nodes), "the refusal is in no log")
     rows = {node: [json.loads(line) for line in cluster.log(node).read_text().splitlines()] for node in cluster.nodes}
     for node, lines in rows.items():
         assert lines
