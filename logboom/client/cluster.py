@@ -116,6 +116,8 @@ class Cluster(Home):
     def _open(self, address: str) -> asyncio.Task[NodeConnection]:
         task = self._opening.get(address)
         if task is None:
+            if self.closed:  # ``close`` would cancel it before it begins, and it could not say why it ends
+                raise InvalidRequest(CLOSED)
             task = self._opening[address] = asyncio.get_running_loop().create_task(self._connect(address))
             task.add_done_callback(lambda done: self._opened(address, done))
         return task

@@ -201,6 +201,16 @@ async def test_whoever_waits_for_a_connection_that_close_gives_up_is_told_so() -
             assert isinstance(each, LogboomError), repr(each)
 
 
+async def test_whoever_asks_for_a_connection_while_close_runs_is_told_so_too() -> None:
+    boom = Client(nobody())
+    closing = asyncio.ensure_future(boom.close())
+    asking = asyncio.ensure_future(boom.get(0, b"k"))  # its turn comes in the middle of the other's
+    await closing
+    (found,) = await asyncio.gather(asking, return_exceptions=True)
+    assert isinstance(found, InvalidRequest), repr(found)
+    assert "closed" in str(found)
+
+
 class TestPartitions:
     """Which there are: a client that has changed them knows that a node may lag."""
 
