@@ -15,8 +15,9 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import PartitionId, PartitionLogIndex, Term
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import BEFORE_LIFECYCLES, ParentState
-from raftlog.journal import journal_base
+from raftlog.journal import journal_base, journal_newest
 from raftlog.journal.journal_base import BEGINNING, CRC, Base, BaseRecord, HardState
+from raftlog.journal.journal_codec import SEQUENCE_MAX
 
 PATH: Final = "/data/base"
 
@@ -34,6 +35,21 @@ def base(data: bytes) -> None:
         return
     holds(journal_base.encode(record, cluster=CLUSTER) == raw, "a base does not come back")
     holds(record.base.index >= 1 and record.first_sequence >= 1 and record.hard.floor >= 1, "a base before the first")
+
+
+def newest(data: bytes) -> None:
+    """As ``base``."""
+    raw = data[1:]
+    if data[:1] and data[0] & 1:
+        raw = raw[: -CRC.size]
+        raw += CRC.pack(google_crc32c.value(raw))
+    try:
+        sequence = journal_newest.decode(raw, cluster=CLUSTER, path=PATH)
+    except (CorruptData, IncompatibleVersion) as error:
+        holds(PATH in str(error), "an error that does not say which file")
+        return
+    holds(journal_newest.encode(sequence, cluster=CLUSTER) == raw, "what names the newest file does not come back")
+    holds(1 <= sequence <= SEQUENCE_MAX, "a file that cannot be")
 
 
 def parent_state(data: bytes) -> None:
@@ -59,11 +75,16 @@ def _base_seeds() -> list[bytes]:
     return [flag + journal_base.encode(record, cluster=CLUSTER) for flag in (b"\0", b"\1") for record in records]
 
 
+def _newest_seeds() -> list[bytes]:
+    return [flag + journal_newest.encode(40, cluster=CLUSTER) for flag in (b"\0", b"\1")]
+
+
 def _state_seeds() -> list[bytes]:
     return [_state(), ParentState().encode()]
 
 
 TARGETS = [
     Target("base", base, _base_seeds, "where a journal begins"),
+    Target("newest", newest, _newest_seeds, "which file of a journal is the newest"),
     Target("parent_state", parent_state, _state_seeds, "the parent state in a journal's base"),
 ]

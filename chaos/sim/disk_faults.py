@@ -170,8 +170,10 @@ class DiskFaults:
 
     def _rot_elsewhere(self, victim: Host, files: Sequence[Path], segments: Sequence[Path], rng: random.Random) -> None:
         """Its base, a file's first bytes (but for the version: that is another release's), or a whole file."""
-        where = rng.choice(["base", "header", "gone"])
-        chosen = [p for p in files if p.name == "base"] if where == "base" else [*segments[:-1]]
+        where = rng.choice(["base", "header", "gone", "emptied"])
+        chosen = [p for p in files if p.name == "base"] if where == "base" else list(segments)
+        if where == "header":
+            del chosen[-1:]  # the last one's, damaged in a part, may have been being made
         for path in rng.sample(chosen, min(1, len(chosen))):
             self.forgetful.add(victim.name)
             self._note(f"  {path}: {where}")
@@ -180,6 +182,8 @@ class DiskFaults:
                 victim.disk.remove(path)
                 victim.disk.sync_directory(path.parent)
                 victim.disk.hook = hook
+            elif where == "emptied":
+                victim.disk.cut(path, 0)
             else:
                 size = len(victim.disk.stable(path)) if where == "base" else JOURNAL_HEADER_BYTES
                 victim.disk.flip(path, rng.choice([*range(6), *range(8, size)]), 1 << rng.randrange(8))

@@ -28,7 +28,7 @@ from raftlog.entries.entry import KIND_NOOP
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import BEGINNING, Base
 from raftlog.journal.journal_codec import Kind
-from raftlog.journal.journal_files import JournalFiles, Pending
+from raftlog.journal.journal_files import NEWEST, JournalFiles, Pending
 from raftlog.journal.journal_replay import Entry, Replay
 from raftlog.journal.journal_scrub import scrub_journal
 
@@ -273,6 +273,9 @@ class Journal:
         path, record = damage.fields.get("path"), self._files.record
         if any(str(each.path) == path for each in self._files.sealed):
             return lambda: all(str(each.path) != path for each in self._files.sealed)
+        if path == str(self.directory / NEWEST):
+            newest = self._files.newest
+            return lambda: self._files.newest != newest
         return lambda: self._files.record is not record
 
     @property

@@ -14,13 +14,14 @@ from typing import Final
 
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated
-from raftlog.journal import journal_base
+from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import BEGINNING, Base, BaseRecord, HardState
 from raftlog.journal.journal_codec import Kind
 
 Pending = tuple[Kind, bytes]
 BASE: Final = "base"
+NEWEST: Final = "newest"
 SUFFIX: Final = ".journal"
 
 
@@ -86,6 +87,8 @@ class JournalFiles:
     synced: int = 0
     settled: int = 0
     """REDO records up to this sequence are not needed."""
+    newest: int = 0
+    """First sequence of the newest file, as the disk says it beside the files themselves; 0: it does not."""
 
     def open_tail(self) -> Tail:
         """The file that is written; InvariantViolated once closed."""
@@ -137,11 +140,18 @@ class JournalFiles:
         return following
 
     def new_segment(self, sequence: int) -> Tail:
-        """An empty file on the disk, and its name."""
+        """An empty file on the disk, and its name; from here on it cannot be missing, or without its header."""
         file = self.disk.open(self.directory / name_of(sequence), create=True)
         tail = self.start_segment(file, sequence)
         self.disk.sync_directory(self.directory)
+        self.write_newest(sequence)
         return tail
+
+    def write_newest(self, sequence: int) -> None:
+        """The file that begins there is on the disk, with its header and its name."""
+        if sequence != self.newest:
+            self.disk.replace_file(self.directory / NEWEST, journal_newest.encode(sequence, cluster=self.cluster))
+            self.newest = sequence
 
     def start_segment(self, file: File, sequence: int) -> Tail:
         """Make ``file`` an empty one."""

@@ -10,11 +10,11 @@ from logboom.errors import CorruptData
 from ports.disk import File
 from ports.zeros import only_zeros
 from raftlog.entries.entry import KIND_NOOP
-from raftlog.journal import journal_base
+from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
 from raftlog.journal.journal_codec import Kind
-from raftlog.journal.journal_files import BASE, SUFFIX, JournalFiles, Tail, name_of
+from raftlog.journal.journal_files import BASE, NEWEST, SUFFIX, JournalFiles, Tail, name_of
 
 Entry = tuple[bytes, int, int]
 """Command, Raft index, term: the engine's own shape."""
@@ -37,6 +37,8 @@ class Replay:
     redo_bytes: int = 0
     sequence: int = 1
     """Of the next record."""
+    first: int = 1
+    """Of the first record of the file that was read last."""
 
     def run(self) -> None:
         """Leaves ``files`` ready to be written. Raises CorruptData (damage, no torn tail) or IncompatibleVersion."""
@@ -47,6 +49,7 @@ class Replay:
             self.begun = True
         elif self.begun and not names:
             raise CorruptData(f"{files.directory}: the journal is missing", path=str(files.directory))
+        self._find_newest(names)
         (base, self.sequence, self.hard) = files.record
         self.entries = [(KIND_NOOP, base.index, base.term)]
         for position, name in enumerate(names):
@@ -59,6 +62,7 @@ class Replay:
             # name. It counts as held from here on: make it so.
             self._write_again(files.tail)
             disk.sync_directory(files.directory)
+            files.write_newest(self.first)
 
     def _begin(self, names: list[str]) -> list[str]:
         """Read the base; returns the names of the files behind it."""
@@ -75,6 +79,16 @@ class Replay:
             disk.sync_directory(files.directory)
         return [name for name in names if name not in left_over]
 
+    def _find_newest(self, names: list[str]) -> None:
+        files, path = self.files, self.files.directory / NEWEST
+        if not files.disk.exists(path):
+            return  # of an older release
+        files.newest = journal_newest.decode(files.disk.read_file(path), cluster=files.cluster, path=str(path))
+        newest = name_of(files.newest)
+        # Behind the base, or else an older release has gone on, which knows nothing of it, and has compacted.
+        if files.newest >= files.record.first_sequence and newest not in names:
+            raise CorruptData(f"{files.directory / newest}: the newest journal segment is missing", path=str(path))
+
     def _load(self, path: Path, *, last: bool) -> None:
         file = self.files.disk.open(path)
         try:
@@ -85,8 +99,9 @@ class Replay:
 
     def _read(self, file: File, *, last: bool) -> None:
         files, path, size = self.files, file.path, file.size()
+        self.first = self.sequence
         if last and self._was_being_made(file):
-            if self.begun and self.sequence == files.record.first_sequence:
+            if self.sequence <= files.newest or (self.begun and self.sequence == files.record.first_sequence):
                 raise CorruptData(f"{path}: nothing is left of a journal that was begun", path=str(path), offset=0)
             files.tail = files.start_segment(file, self.sequence)
             return

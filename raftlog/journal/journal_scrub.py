@@ -1,26 +1,29 @@
-"""Scrubbing the parent journal: its base and its sealed files are read again, as the next start would."""
+"""Scrubbing the parent journal: its small files and its sealed ones are read again, as the next start would."""
 
 from __future__ import annotations
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces, twice
-from raftlog.journal import journal_base
+from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
-from raftlog.journal.journal_files import BASE, JournalFiles, Sealed
+from raftlog.journal.journal_files import BASE, NEWEST, JournalFiles, Sealed
 
 
 def scrub_journal(files: JournalFiles) -> Pieces:
     """What is damaged stays: the node goes on with what it has in memory; its next start would have to rejoin.
 
-    Compaction mends it: the base is written anew, and files of entries below it go.
+    Compaction mends it: the base is written anew, and files of entries below it go. What names the newest file is
+    written anew with the next one.
 
     Files may be written anew, or removed, meanwhile.
     """
-    path = files.directory / BASE
-    if files.disk.exists(path):
+    for name, decode in ((BASE, journal_base.decode), (NEWEST, journal_newest.decode)):
+        path = files.directory / name
+        if not files.disk.exists(path):
+            continue
         raw = files.disk.read_file(path)
         try:
-            journal_base.decode(raw, cluster=files.cluster, path=str(path))
+            decode(raw, cluster=files.cluster, path=str(path))
             yield Piece(len(raw))
         except (CorruptData, IncompatibleVersion) as error:
             yield Piece(len(raw), CorruptData(str(error), path=str(path), offset=0))

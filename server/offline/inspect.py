@@ -22,10 +22,10 @@ from partitions.log.segment import (
 )
 from raftlog.entries.entry import unpack_control, unpack_routes
 from raftlog.entries.parent_state import EMPTY, ParentState
-from raftlog.journal import journal_base
+from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_codec import JournalRecord, Kind
-from raftlog.journal.journal_files import BASE
+from raftlog.journal.journal_files import BASE, NEWEST
 from server.directory.manifest import decode as decode_manifest
 from server.offline.backup_dir import decode_contents
 from server.offline.batches import decode as decode_batches
@@ -86,6 +86,9 @@ def batch_row(raw: bytes) -> Row:
 def _journal(path: Path, raw: bytes) -> Inspected:
     if path.name == BASE:
         return _base(path, raw)
+    if path.name == NEWEST:
+        sequence = journal_newest.decode(raw, cluster=raw[journal_newest.CLUSTER], path=str(path))
+        return {"path": str(path), "first_sequence": sequence, "bytes": len(raw)}, []
     header = codec.check_segment_header(raw, cluster=raw[CLUSTER_IN_SEGMENT], path=str(path))
     records, end = codec.scan(memoryview(raw), header)
     rest = raw[end:].rstrip(b"\0")

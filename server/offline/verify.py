@@ -18,6 +18,7 @@ from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
+from raftlog.journal.journal_files import BASE, NEWEST
 from server.directory.data_dir import MANIFEST
 from server.directory.directories import DIRECTORIES
 from server.directory.directories import decode as decode_directories
@@ -157,7 +158,7 @@ class _Node:
             if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:
                 report.damage(directory, "missing", REJOINS if begun else REBUILD)
             return None
-        names = [name for name in self._disk.list(directory) if name.endswith(".journal") or name == "base"]
+        names = [name for name in self._disk.list(directory) if name.endswith(".journal") or name in (BASE, NEWEST)]
         try:
             journal = Journal.open(
                 disk=self._disk,
@@ -179,7 +180,7 @@ class _Node:
         report.count("journal_files", len(names))
         report.count("journal_entries", len(journal.entries) - 1)
         for path in self._disk.replaced:
-            if path.parent == directory:
+            if path.parent == directory and path.suffix == ".broken":
                 report.note(
                     path.with_suffix(".journal"), "ends in a torn write", "nothing: the next start puts it aside"
                 )

@@ -154,6 +154,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "journal_scan": ("raftlog.journal.journal_codec._check_body", lambda _: None),
     "journal_open": ("raftlog.journal.journal_codec._check_body", lambda _: None),
     "base": ("raftlog.journal.journal_base.HardState", lambda *_: BEGINNING.hard),
+    "newest": ("raftlog.journal.journal_newest._is_sequence", lambda _: True),
     "parent_state": ("raftlog.entries.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.directory.data_dir.DataDir._check", lambda *_, **__: None),
     "rejoin": ("chaos.fuzz.state.decode_token", lambda raw, **_: bytes(len(raw))),
