@@ -23,6 +23,7 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
 from server.node import Node
+from server.world.arenas import share_arenas
 from server.world.logs import configure, drain, ending, keep_standard_streams, say
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,7 @@ def run(settings: Settings) -> int:
         drain_s=settings.node.log_drain_ms / 1000,
     )
     _raise_open_files()
+    share_arenas()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
     gc.set_threshold(50_000, 20, 20)
     # Sync threads hand results to the loop: do not let either wait long for the interpreter.
