@@ -8,7 +8,6 @@ wants to leave waits for it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -35,12 +34,14 @@ from raftlog.links.feed import Feeds
 from raftlog.links.links import Links
 from raftlog.links.payloads import Payloads
 from raftlog.members.members import Members
+from raftlog.outbound import Outbound
 from raftlog.proposals import Proposals
 from raftlog.reads import ReadRounds
 from raftlog.repair.mending import Mending
 from raftlog.repair.needs import Needs
 from raftlog.repair.recovery import recover
 from raftlog.repair.repair import Repair
+from raftlog.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +72,11 @@ class RaftLog:
         self.fatal = fatal
         self.links = links_of(self)
         self.group = group(self._on_synced)
+        self.turns = Turns(self._turn, self.group.kick, every_s=settings.heartbeat_ms / 3000)
+        self.poke = self.turns.poke
+        self.outbound = Outbound(
+            links=self.links, group=self.group, journal=journal, stalled_s=settings.fallback_ms / 1000
+        )
         self.feeds = Feeds(
             peers=[],
             journal=journal,
@@ -86,7 +92,7 @@ class RaftLog:
             settings=settings,
             clock=clock,
             rng=rng,
-            send=self._send_raft,
+            send=self.outbound.send,
             apply=self._on_committed,
             sendable=self.feeds.sendable,
             too_far=self._too_far,
@@ -112,17 +118,13 @@ class RaftLog:
             poke=self.poke,
         )
         self.repair = self.mending.repair
+        self.outbound.engine, self.outbound.repair = self.engine, self.repair
         self.members = Members(self.engine, self.feeds, self.links, self.repair, admits=lambda: self.admits)
         self.put_back = 0
         """Batches that a power loss took from their log and the journal gave back."""
         self._leading_term: int | None = None
         self._admitting = False
         self._proposals = Proposals(entry_bytes_max=settings.entry_bytes_max)
-        self._scheduled = self._waited = self._lone = False
-        self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._news: asyncio.TimerHandle | None = None
 
     # -- life
 
@@ -135,49 +137,31 @@ class RaftLog:
 
     async def start(self, peer_address: str) -> str:
         """Listen for peers and begin to tick; returns the bound address."""
-        self._loop = asyncio.get_running_loop()
+        self.turns.begin()
         address = await self.links.start(peer_address)
-        self._tick_later()
+        self.turns.tick_later()
         return address
 
     async def close(self) -> None:
         """Stop; what is not synced is dropped."""
-        self._closed = True
-        for timer in (self._timer, self._news):
-            if timer is not None:
-                timer.cancel()
+        self.turns.close()
         await self.links.close()
         self.reads.fail(Unavailable("the node is shutting down"))
 
-    def _tick_later(self) -> None:
-        if self._loop is not None and not self._closed:
-            self._timer = self._loop.call_later(self.settings.heartbeat_ms / 3000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self.poke()
-        self._tick_later()
-
-    def poke(self) -> None:
-        """Have a turn soon, once."""
-        if not self._scheduled and self._loop is not None and not self._closed:
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
-
     def turn_now(self) -> None:
         """Have the turn that is due at once, and send and sync what it leaves."""
-        if self._scheduled:
+        if self.turns.scheduled:
             # Those who made the last quorum first, then our own sync. Whoever is not needed for the quorum of the
             # one command under way should not be in its way: he gets several a little later, and syncs them once.
-            self._lone = True
+            self.outbound.lone = True
             self._turn()
-            self._lone = False
+            self.outbound.lone = False
             self.links.hold_back(self.engine.spares, self.settings.spare_linger_ms / 1000)
             self.group.kick()
 
     def _turn(self) -> None:
-        if self._closed or not self._scheduled:
+        if not self.turns.take():
             return
-        self._scheduled = False
         try:
             if self._leading_term is None:
                 self.group.kick()  # first of all: a leader waits for it
@@ -186,7 +170,8 @@ class RaftLog:
                 self.reads.start()
             if self.engine.tick():
                 self.poke()
-            self._tell_later()
+            if self._has_news():  # a new commit index travels with the next entries, or alone a little later
+                self.turns.later(self.settings.commit_linger_ms / 1000, still=self._has_news)
             self._notice_role()
             if self.members.follow():
                 self.events.members_changed(self.members.log.current)
@@ -197,29 +182,14 @@ class RaftLog:
             self.mending.turn()
             if self._leading_term is None:
                 self.group.kick()
-            elif self._loop is not None:
-                # After the connections' own flush: what may leave early does so before a sync on the loop.
-                self._loop.call_soon(self._kick)
+            else:
+                self.turns.kick_soon()
         except (InvariantViolated, CorruptData, OSError) as error:
-            self._closed = True
+            self.turns.closed = True
             self.fatal(error)
 
-    def _kick(self) -> None:
-        if self._scheduled and not self._waited:
-            self._waited = True  # what was just proposed belongs in this group, and on the links before it; once
-            return
-        self._waited = False
-        self.group.kick()
-
-    def _tell_later(self) -> None:
-        """A new commit index travels with the next entries, or alone a little later."""
-        if self.engine.news_due is not None and self._news is None and self._loop is not None:
-            self._news = self._loop.call_later(self.settings.commit_linger_ms / 1000, self._tell_now)
-
-    def _tell_now(self) -> None:
-        self._news = None
-        if self.engine.news_due is not None:
-            self.poke()
+    def _has_news(self) -> bool:
+        return self.engine.news_due is not None
 
     def _on_synced(self) -> None:
         self.events.synced()
@@ -327,41 +297,7 @@ class RaftLog:
         if not self.reads.ask(done, lone=lone and not self._proposals):
             self.poke()
 
-    # -- messages
-
-    def _send_raft(self, peer: NodeId, message: messages.Message) -> bool:
-        if not self.links.connected(peer):
-            return False
-        body = messages.encode(message)
-        if message["type"] == "append_entries":
-            # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
-            # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
-            if not self.group.stalled(self.settings.fallback_ms / 1000):
-                sent = self.links.send(peer, Kind.RAFT, {}, [body])
-                if self._lone and peer in self.engine.quickest:
-                    self.links.flush(peer)
-                return sent
-        elif message["type"] == "next_node_idx" and message["success"]:
-            if self.repair.active:
-                # What is missing here does not count as held here, though the journal has its entry.
-                message = dict(message, next_node_idx=min(message["next_node_idx"], self.repair.first_index))
-                body = messages.encode(message)
-            acknowledged, term = message["next_node_idx"] - 1, message["term"]
-            self.group.hold(lambda: self._acknowledge(peer, body, index=acknowledged, term=term))
-            return True
-        self.group.hold(lambda: self._send_now(peer, body))
-        return True
-
-    def _send_now(self, peer: NodeId, body: bytes) -> None:
-        self.links.send(peer, Kind.RAFT, {}, [body])
-
-    def _acknowledge(self, peer: NodeId, body: bytes, *, index: int, term: int) -> None:
-        if term != self.engine.term:
-            return  # a new leader may have cut what this speaks of before it was ever synced
-        invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")
-        self.journal.acknowledged(index)
-        self._send_now(peer, body)
-        self.links.flush(peer)
+    # -- the links' events
 
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""
@@ -384,7 +320,7 @@ class RaftLog:
 
     def link_read(self, peer: NodeId) -> None:
         """See LinkEvents."""
-        if self._scheduled:
+        if self.turns.scheduled:
             self._turn()  # at once: who waits for the answer to these frames waits for nothing else
 
     def link_drained(self, peer: NodeId) -> None:

@@ -143,7 +143,7 @@ class Oracle:
         self.lag.started(host, backend)
         self._receipts.started(host, backend)
         self.retention.started(host, backend)
-        commit, send = backend.committed, raft._send_now  # noqa: SLF001 - an observer
+        commit, send = backend.committed, raft.outbound.send_now
         control = backend.control
         votes = self._votes
 
@@ -170,7 +170,7 @@ class Oracle:
 
         backend.control = controlled  # type: ignore[method-assign]
         backend.committed = committed  # type: ignore[method-assign]
-        raft._send_now = send_now  # type: ignore[method-assign]  # noqa: SLF001 - an observer
+        raft.outbound.send_now = send_now  # type: ignore[method-assign]
 
     def _on_committed(self, host: Host, raft_index: int, term: int, routes: tuple[Route, ...]) -> None:
         first = self.committed.get(raft_index)

@@ -131,7 +131,7 @@ class Witness:
     def _listen(self, host: Host, backend: Backend) -> None:
         """To what it says to others, and answers to readers."""
         raft: Any = backend.raft
-        send, propose, read = raft._send_now, raft.propose, raft.read_index  # noqa: SLF001 - an observer
+        send, propose, read = raft.outbound.send_now, raft.propose, raft.read_index
 
         def send_now(peer: NodeId, body: bytes) -> None:
             self._on_message(host, backend, messages.decode(memoryview(body)), peer)
@@ -153,7 +153,7 @@ class Witness:
 
             read(answered, lone=lone)
 
-        raft._send_now, raft.propose, raft.read_index = send_now, proposed, read_index  # noqa: SLF001 - an observer
+        raft.outbound.send_now, raft.propose, raft.read_index = send_now, proposed, read_index
 
     def _look_inside(self, host: Host, backend: Backend) -> None:
         """At what it counts, receives, and throws away."""

@@ -8,6 +8,7 @@ from chaos.sim.mutants.edit import Edit, Mutant
 
 ENGINE: Final = "raftlog.engine:Engine."
 CORE: Final = "raftlog.core:RaftLog."
+OUTBOUND: Final = "raftlog.outbound:Outbound."
 CHECKED_ACK: Final = 'invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")'
 # The fourth class up is the library's own.
 STOCK: Final = "return Elections.__mro__[3]._SyncObj__onMessageReceived(self, node, message)"
@@ -28,7 +29,7 @@ MUTANTS: Final = (
         ("VoteDurable", "AckDurable"),
         (
             Edit("raftlog.journal.outbox:GroupSync.hold", "self._held.append(send)", "send()"),
-            Edit(CORE + "_acknowledge", CHECKED_ACK, "index = min(index, self.journal.durable_index)"),
+            Edit(OUTBOUND + "_acknowledge", CHECKED_ACK, "index = min(index, self.journal.durable_index)"),
         ),
     ),
     Mutant(
@@ -37,9 +38,9 @@ MUTANTS: Final = (
         ("VoteDurable", "VoteOnce"),
         (
             Edit(
-                CORE + "_send_raft",
-                "self.group.hold(lambda: self._send_now(peer, body))",
-                "self._send_now(peer, body)",
+                OUTBOUND + "send",
+                "self.group.hold(lambda: self.send_now(peer, body))",
+                "self.send_now(peer, body)",
             ),
         ),
     ),

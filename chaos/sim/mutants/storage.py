@@ -6,7 +6,6 @@ from typing import Final
 
 from chaos.sim.mutants.edit import Edit, Mutant
 
-CORE: Final = "raftlog.core:RaftLog."
 JOURNAL: Final = "raftlog.journal.journal:Journal."
 FILES: Final = "raftlog.journal.journal_files:JournalFiles."
 LOG: Final = "partitions.log.log:PartitionLog."

@@ -315,7 +315,7 @@ class Cluster:
     def crash(self, node_id: NodeId, *, power: bool) -> None:
         node = self.nodes.pop(node_id)
         node.offload.dead = True
-        node.raft._closed = True
+        node.raft.turns.closed = True
         for task in [*node.raft.links._tasks, *node.raft.links._dialling.values()]:
             task.cancel()
         self.net.kill(f"{node_id}:1")

@@ -98,9 +98,9 @@ def test_an_acknowledgement_that_changes_nothing_costs_no_turn() -> None:
 
         def acknowledged(next_node_idx: int) -> None:
             message = messages.encode(dict(fields, next_node_idx=next_node_idx))
-            raft._scheduled = False
+            raft.turns.scheduled = False
             raft.link_frame(peer, Frame(Kind.RAFT, 0, {}, memoryview(message)))
-            turns.append(raft._scheduled)
+            turns.append(raft.turns.scheduled)
 
         last = raft.journal.last_index
         acknowledged(last + 1)  # everything is committed

@@ -1,0 +1,64 @@
+"""Raft messages on their way out: each waits until what it depends on is synced (I3); ``append_entries`` does not."""
+
+from __future__ import annotations
+
+from logboom.types import NodeId
+from logboom.wire import Kind
+from ports.invariant import invariant
+from raftlog.engine import Engine, messages
+from raftlog.journal.journal import Journal
+from raftlog.journal.outbox import GroupSync
+from raftlog.links.links import Links
+from raftlog.repair.repair import Repair
+
+
+class Outbound:
+    """Of one node. ``engine`` and ``repair`` are set once they are made: they send through it."""
+
+    engine: Engine
+    repair: Repair
+
+    def __init__(self, *, links: Links, group: GroupSync, journal: Journal, stalled_s: float) -> None:
+        """A disk that has been at a sync for ``stalled_s`` hangs."""
+        self.links = links
+        self.group = group
+        self.journal = journal
+        self.lone = False
+        """This turn is for one command alone: what the quickest followers get leaves at once."""
+        self._stalled_s = stalled_s
+
+    def send(self, peer: NodeId, message: messages.Message) -> bool:
+        """Queue a message; False: not connected."""
+        if not self.links.connected(peer):
+            return False
+        body = messages.encode(message)
+        if message["type"] == "append_entries":
+            # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
+            # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
+            if not self.group.stalled(self._stalled_s):
+                sent = self.links.send(peer, Kind.RAFT, {}, [body])
+                if self.lone and peer in self.engine.quickest:
+                    self.links.flush(peer)
+                return sent
+        elif message["type"] == "next_node_idx" and message["success"]:
+            if self.repair.active:
+                # What is missing here does not count as held here, though the journal has its entry.
+                message = dict(message, next_node_idx=min(message["next_node_idx"], self.repair.first_index))
+                body = messages.encode(message)
+            acknowledged, term = message["next_node_idx"] - 1, message["term"]
+            self.group.hold(lambda: self._acknowledge(peer, body, index=acknowledged, term=term))
+            return True
+        self.group.hold(lambda: self.send_now(peer, body))
+        return True
+
+    def send_now(self, peer: NodeId, body: bytes) -> None:
+        """Queue it on the link, whatever it depends on."""
+        self.links.send(peer, Kind.RAFT, {}, [body])
+
+    def _acknowledge(self, peer: NodeId, body: bytes, *, index: int, term: int) -> None:
+        if term != self.engine.term:
+            return  # a new leader may have cut what this speaks of before it was ever synced
+        invariant(index <= self.journal.durable_index, "I3: acknowledging an entry that is not synced")
+        self.journal.acknowledged(index)
+        self.send_now(peer, body)
+        self.links.flush(peer)
