@@ -27,6 +27,7 @@ from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
+from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.waits import Waits
 from logboom.errors import LogboomError, ProtocolError, QuotaExceeded, from_wire
@@ -51,12 +52,8 @@ DEEP: Final = b"\x91" * 1000 + b"\xc0"
 OTHER: Final = NodeId("n2")
 
 
-class _Session(Session):
-    """Without an event loop: nothing that is asked has to wait here."""
-
-    def __init__(self, service: ClientService) -> None:
-        super().__init__(service)
-        self._waits = Waits(self._backend, self, later=lambda *_: cast("Any", SimpleNamespace(cancel=lambda: None)))
+class _Answering(Answering):
+    """Each at once."""
 
     def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         _at_once(self._guarded(frame, work))
@@ -66,7 +63,16 @@ class _Session(Session):
         try:
             await work(frame)
         except LogboomError as error:
-            self.fail(frame.request_id, error)
+            self._client.fail(frame.request_id, error)
+
+
+class _Session(Session):
+    """Without an event loop: nothing that is asked has to wait here."""
+
+    def __init__(self, service: ClientService) -> None:
+        super().__init__(service)
+        self._waits = Waits(self._backend, self, later=lambda *_: cast("Any", SimpleNamespace(cancel=lambda: None)))
+        self.answering = _Answering(self, service, partitions=self._settled_partitions)
 
 
 class AtOnce:

@@ -123,8 +123,8 @@ async def heard(connection: Unread, backend: Any, **reads: int) -> list[Frame]:
     session = Session(service)
     session.opened(connection)  # type: ignore[arg-type]
     async with asyncio.timeout(10):
-        await session._guarded(Frame(Kind.SCAN, 7, SCAN), session._scan)
-    assert not session._waiting
+        await session.answering._guarded(Frame(Kind.SCAN, 7, SCAN), session.answering._scan)
+    assert not session.answering._waiting
     return connection.frames
 
 

@@ -64,7 +64,7 @@ async def test_two_scans_that_wait_for_room_both_go_on() -> None:
     """Found by reading: the second one took the place of the first, which waited for ever."""
     connection = Congested()
     session = opened(connection)
-    scans = [asyncio.ensure_future(session._uncongested()) for _ in range(2)]
+    scans = [asyncio.ensure_future(session.answering._uncongested()) for _ in range(2)]
     await asyncio.sleep(0)
     assert not any(scan.done() for scan in scans)
     connection.congested = False
@@ -76,12 +76,12 @@ async def test_two_scans_that_wait_for_room_both_go_on() -> None:
 async def test_scans_that_are_given_up_leave_nothing_behind() -> None:
     """Who does not read may ask and cancel as often as it likes."""
     session = opened(Congested())
-    scans = [asyncio.ensure_future(session._uncongested()) for _ in range(3)]
+    scans = [asyncio.ensure_future(session.answering._uncongested()) for _ in range(3)]
     await asyncio.sleep(0)
     for scan in scans:
         scan.cancel()
     await asyncio.gather(*scans, return_exceptions=True)
-    assert not session._waiting
+    assert not session.answering._waiting
 
 
 async def test_tails_that_end_once_there_is_room_do_not_trip_each_other() -> None:
@@ -116,7 +116,7 @@ async def test_pieces_of_a_backup_are_read_one_at_a_time() -> None:
     for request_id in range(1, 9):
         session.frame(Frame(Kind.SNAPSHOT_READ, request_id, {}))
     async with asyncio.timeout(1):
-        await asyncio.gather(*session._tasks.values())
+        await asyncio.gather(*session.answering._tasks.values())
     assert (connection.sent, most) == (8, 1)
 
 
@@ -129,7 +129,7 @@ async def test_what_is_cancelled_in_the_turn_in_which_it_came_gives_its_place_ba
         session.frame(Frame(Kind.STATUS, request_id, {}))
         session.frame(Frame(Kind.CANCEL, request_id, {}))
     async with asyncio.timeout(1):
-        while session._tasks:  # noqa: ASYNC110 - they end in the next turns
+        while session.answering._tasks:  # noqa: ASYNC110 - they end in the next turns
             await asyncio.sleep(0)
     assert connection.sent == 0
 

@@ -261,7 +261,7 @@ async def test_what_is_held_back_keeps_its_deadline() -> None:
     async def get(_: Frame, deadline: float) -> None:
         deadlines.append(deadline)
 
-    session._get = get  # type: ignore[method-assign]
+    session.answering._get = get  # type: ignore[method-assign]
     came = desk.backend.now
     while session._service.turns.is_over() is False:
         desk.backend.now += TURN_S

@@ -1,0 +1,242 @@
+"""What one connection asks for that takes more than a moment: a task each, and its answer, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.freshness import index_at
+from dispatcher.reading import fetching, reads
+from dispatcher.requests.requests import field_of
+from dispatcher.sessions import admin
+from dispatcher.sessions.submits import REQUESTS_MAX
+from logboom.errors import DeadlineExceeded, LogboomError, ProtocolError, QuotaExceeded, Unavailable
+from logboom.settings import Settings
+from logboom.types import PartitionId
+from logboom.wire import FLAG_MORE, Buffer, Frame, Kind
+from ports.net import Connection
+from ports.seldom import Seldom
+
+log = structlog.get_logger(__name__)
+
+
+class Client(Protocol):
+    """Who asks: the session."""
+
+    @property
+    def is_open(self) -> bool:
+        """The connection is not over."""
+        ...
+
+    @property
+    def connection(self) -> Connection:
+        """Only once opened."""
+        ...
+
+    @property
+    def remote(self) -> str:
+        """Who is there, for logs."""
+        ...
+
+    def reply(
+        self, request_id: int, kind: Kind, header: dict[str, Any], body: Sequence[Buffer] = (), *, flags: int = 0
+    ) -> None:
+        """One frame."""
+        ...
+
+    def fail(self, request_id: int, error: LogboomError) -> None:
+        """An ERROR frame."""
+        ...
+
+
+class Service(Protocol):
+    """Of all clients of the node."""
+
+    backend: Backend
+    settings: Settings
+    seldom: Seldom
+
+    async def status(self, *, digests: bool = False) -> dict[str, Any]:
+        """What the node says of itself."""
+        ...
+
+
+class Answering:
+    """One connection's."""
+
+    def __init__(
+        self, client: Client, service: Service, *, partitions: Callable[[dict[str, Any]], Sequence[PartitionId]]
+    ) -> None:
+        """``partitions`` finds those that a header names, all of which may be shown."""
+        self._client = client
+        self._service = service
+        self._backend = service.backend
+        self._settings = service.settings
+        self._partitions = partitions
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._one_piece = asyncio.Lock()
+
+    def answer(self, frame: Frame) -> None:
+        """A request. Raises ProtocolError for what is none, QuotaExceeded."""
+        if frame.kind is Kind.SCAN:
+            self._run(frame, self._scan)
+        elif frame.kind is Kind.VIEW_SCAN:
+            self._run(frame, self._view)
+        elif frame.kind is Kind.DATA_READ:
+            self._run(frame, self._fetch)
+        elif frame.kind is Kind.INDEX_AT:
+            self._run(frame, self._index_at)
+        elif frame.kind is Kind.STATUS:
+            self._run(frame, self._status)
+        elif frame.kind is Kind.ADMIN:
+            self._run(frame, self._admin)
+        elif frame.kind in (Kind.SNAPSHOT_READ, Kind.LOG_READ):
+            self._run(frame, self._piece)
+        else:
+            raise ProtocolError(f"{frame.kind.name} is not a request")
+
+    def get(self, frame: Frame, deadline: float) -> None:
+        """A GET. Raises QuotaExceeded."""
+        self._run(frame, lambda frame: self._get(frame, deadline))
+
+    def cancel(self, request_id: int) -> None:
+        """Nobody waits for it any more."""
+        task = self._tasks.get(request_id)
+        if task is not None:
+            task.cancel()
+
+    def drained(self) -> None:
+        """The connection takes more."""
+        for room in self._waiting:
+            if not room.done():
+                room.set_result(None)
+
+    def close(self) -> None:
+        """The connection is over."""
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    def _run(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
+        request_id, used = frame.request_id, len(self._tasks)
+        if request_id in self._tasks or used >= REQUESTS_MAX:
+            raise QuotaExceeded(f"{used} requests are under way here", limit=REQUESTS_MAX, used=used, retry_after=0.05)
+        task = self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(frame, work))
+        # Not at its end: one that is cancelled in the turn in which it came never begins.
+        task.add_done_callback(lambda _: self._tasks.pop(request_id, None))
+
+    async def _guarded(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
+        request_id = frame.request_id
+        try:
+            await work(frame)  # begun here: whoever is cancelled before leaves no coroutine that nobody awaited
+        except LogboomError as error:
+            self._client.fail(request_id, error)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            about = {"remote": self._client.remote, "request_id": request_id}
+            self._service.seldom.say(log.error, "request_failed", **about, exc_info=error)
+            self._client.fail(request_id, Unavailable(f"the node failed to answer: {type(error).__name__}"))
+
+    def timeout(self, header: dict[str, Any]) -> float:
+        """How long this request may take, in seconds."""
+        return float(min(field_of(header, "timeout_ms", int, 30_000), self._settings.net.request_ms_max) / 1000)
+
+    def _deadline(self, header: dict[str, Any]) -> float:
+        return float(self._backend.clock.monotonic() + self.timeout(header))
+
+    def _patience(self, header: dict[str, Any]) -> float:
+        """How long a stream that holds a state waits for a client that takes nothing of it."""
+        return max(self.timeout(header), self._settings.net.frame_ms / 1000)
+
+    async def _get(self, frame: Frame, deadline: float) -> None:
+        lone = len(self._tasks) == 1
+        header, body = await reads.get(self._backend, frame, deadline, lone=lone)
+        self._client.reply(frame.request_id, Kind.VALUES, header, body)
+        if lone and self._client.is_open:
+            self._client.connection.flush()
+
+    async def _scan(self, frame: Frame) -> None:
+        chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header))
+        await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
+
+    async def _view(self, frame: Frame) -> None:
+        partitions = self._partitions(frame.header)
+        chunks = self._backend.views.scan(partitions, frame.header, self._deadline(frame.header))
+        await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
+
+    async def _fetch(self, frame: Frame) -> None:
+        async with self._one_piece:
+            await self._stream(frame, Kind.DATA, fetching.fetch(self._backend, frame.header))
+
+    async def _stream(
+        self,
+        frame: Frame,
+        kind: Kind,
+        chunks: AsyncGenerator[tuple[dict[str, Any], list[Any]], None],
+        *,
+        patience: float | None = None,
+    ) -> None:
+        previous: tuple[dict[str, Any], list[Any]] | None = None
+        waited = 0.0
+        try:
+            async for chunk in chunks:
+                if previous is not None:
+                    waited = await self._uncongested(patience, waited)
+                    self._client.reply(frame.request_id, kind, *previous, flags=FLAG_MORE)
+                previous = chunk
+        finally:
+            if not getattr(chunks, "ag_running", False):  # else it is not this task that ends, but its loop
+                await chunks.aclose()  # what they hold is let go now
+        if previous is not None:
+            self._client.reply(frame.request_id, kind, *previous)
+
+    async def _uncongested(self, patience: float | None = None, waited: float = 0.0) -> float:
+        """Wait until the connection takes more; for how long, with ``waited`` before.
+
+        Raises DeadlineExceeded once it has taken nothing for so long, or too little in all that it was waited for.
+        """
+        most = self._settings.reads.hold_ms / 1000
+        while self._client.is_open and self._client.connection.congested:
+            loop = asyncio.get_running_loop()
+            room, queued, began = loop.create_future(), self._client.connection.queued, loop.time()
+            self._waiting[room] = None
+            try:
+                async with asyncio.timeout(None if patience is None else min(patience, most - waited)):
+                    await room
+            except TimeoutError:
+                if self._client.connection.queued >= queued:
+                    raise DeadlineExceeded(
+                        f"nothing of it was taken for {loop.time() - began:.3g} s", outcome="not_applied"
+                    ) from None
+            finally:
+                self._waiting.pop(room, None)
+            waited += loop.time() - began
+            if patience is not None and waited >= most:
+                raise DeadlineExceeded(
+                    f"its client has kept it waiting for {waited:.3g} s in all: ask for ranges", outcome="not_applied"
+                )
+        return waited
+
+    async def _index_at(self, frame: Frame) -> None:
+        deadline = self._deadline(frame.header)
+        index = await index_at(self._backend, field_of(frame.header, "timestamp_ms", int), deadline)
+        found = {"global_index": index, "cluster": self._backend.cluster.id}
+        self._client.reply(frame.request_id, Kind.INDEX_IS, found)
+
+    async def _status(self, frame: Frame) -> None:
+        found = await self._service.status(digests=bool(frame.header.get("digests")))
+        self._client.reply(frame.request_id, Kind.STATUS_REPLY, found)
+
+    async def _admin(self, frame: Frame) -> None:
+        answer = await admin.act(self._backend, frame.header, self._deadline(frame.header))
+        self._client.reply(frame.request_id, Kind.ADMIN_REPLY, answer)
+
+    async def _piece(self, frame: Frame) -> None:
+        async with self._one_piece:  # of a megabyte each, however many are asked for at once
+            await self._uncongested()
+            piece = await self._backend.snapshots.serving.read(frame)
+            kind = Kind.SNAPSHOT_PIECE if frame.kind is Kind.SNAPSHOT_READ else Kind.LOG_PIECE
+            self._client.reply(frame.request_id, kind, piece.header, piece.body)
