@@ -21,6 +21,7 @@ from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
 from partitions.apply.apply_counts import Ages, ApplyCounts
+from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
@@ -37,8 +38,6 @@ INLINE_RECORDS_MIN: Final = 16
 INLINE_S_MAX: Final = 0.002
 INLINE_AGAIN_S: Final = 10.0
 """Whose state is slow to read is not applied on the loop for so long."""
-SAVES: Final = 2
-"""Checkpoints after which the first of them is there to stay: a power loss may undo a state file's last transaction."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,16 +49,6 @@ class Stop:
     taken: Callable[[Any], None]
     is_cut: bool = False
     """For a snapshot."""
-
-
-@dataclass(slots=True, eq=False)
-class _Save:
-    """Somebody waits for checkpoints; ``begun``: so many have begun since."""
-
-    saved: Callable[[BaseException | None], None]
-    begun: int = 0
-    index: PartitionLogIndex = PartitionLogIndex(0)
-    """What was applied when the first of them began."""
 
 
 class ApplyWorker:
@@ -86,7 +75,6 @@ class ApplyWorker:
         self._cursor = Cursor(applied=machine.position())
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
-        self._save_offload = save_offload
         self._clock = clock
         self._settings = settings
         self._on_progress = on_progress
@@ -95,22 +83,24 @@ class ApplyWorker:
         """Shared by all workers of a node."""
         self._reclaimable = reclaimable
         self._ages = Ages()
+        self._checkpoints = Checkpoints(
+            machine=machine,
+            partition_id=log.partition_id,
+            applied=lambda: self.applied_index,
+            offload=save_offload,
+            clock=clock,
+            settings=settings,
+            counts=self.counts,
+            ended=self._saved,
+        )
         self._running = False
-        self._saving = False
-        self._since_saved = 0
-        """Bytes of the log applied since the last checkpoint began: a crash repeats them."""
         self._stops: list[Stop] = []
         """The nearest first."""
-        self._wanted_saves: list[_Save] = []
-        self.saved_index = PartitionLogIndex(0)
-        """Up to here a ``save`` has made sure of what is applied."""
-        self._save_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._started = -1e9
-        self._saving_since = 0.0
         self._inline_bytes = settings.inline_bytes if getattr(machine, "applies_in_memory", False) else 0
         self._inline_from = -1e9
         self._aim = PartitionLogIndex(0)
@@ -138,6 +128,11 @@ class ApplyWorker:
     def applied_global_index(self) -> GlobalLogIndex:
         """Of the last batch that was applied."""
         return self._cursor.applied.applied_global_index
+
+    @property
+    def saved_index(self) -> PartitionLogIndex:
+        """Up to here a ``save`` has made sure of what is applied."""
+        return self._checkpoints.saved_index
 
     @property
     def idle(self) -> bool:
@@ -227,9 +222,7 @@ class ApplyWorker:
 
     def hand_over(self, other: ApplyWorker) -> None:
         """``other`` goes on in the place of this one, which is closed, with a state that is as old or older."""
-        saves, self._wanted_saves = self._wanted_saves, []
-        for save in saves:
-            save.saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
+        self._checkpoints.fail(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
         other._stops, self._stops = self._stops, []
         other._cursor.raise_limit(self._cursor.limit)
         if self._held:  # it comes as far as this one was, and no further
@@ -241,16 +234,14 @@ class ApplyWorker:
         if self._closing:
             saved(CorruptData(f"the state of partition {self.log.partition_id} is damaged, or closed"))
             return
-        # The last transaction of a state file may be undone by a power loss, the one before it cannot.
-        self._wanted_saves.append(_Save(saved))
-        self._save()
+        self._checkpoints.save(saved)
 
     def secured(self, last_index: int) -> bool | None:
         """What is applied up to here is saved to stay. None: nobody can say yet: it is being applied, or saved."""
         if self.applied_index < last_index:
             return None if self._running and self._aim >= last_index else False
         if self.saved_index < last_index:
-            if not self._wanted_saves:
+            if not self._checkpoints.wanted:
                 self.save(lambda _: None)
             return None
         return True
@@ -264,22 +255,21 @@ class ApplyWorker:
         self._cursor.state, self._cursor.attempts, self._held = WorkerState.RUNNING, 0, False
         if self._timer is not None:
             self._timer.cancel()
-        self._save_when_due()
+        self._checkpoints.save_when_due()
         self._start()
 
     async def close(self) -> None:
         """Let the group under way finish; start no other. Idempotent, and any number may wait for it."""
         self._cursor.state, self._closing = WorkerState.PAUSED, True
-        for timer in (self._timer, self._linger, self._save_timer):
+        self._checkpoints.close()
+        for timer in (self._timer, self._linger):
             if timer is not None:
                 timer.cancel()
-        if self._running or self._saving:
+        if self._running or self._checkpoints.under_way:
             if self._stopped is None:
                 self._stopped = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._stopped)
-        saves, self._wanted_saves = self._wanted_saves, []
-        for save in saves:
-            save.saved(Unavailable(f"partition {self.log.partition_id} is being closed"))
+        self._checkpoints.fail(Unavailable(f"partition {self.log.partition_id} is being closed"))
 
     def _start(self) -> None:
         cursor = self._cursor
@@ -351,72 +341,34 @@ class ApplyWorker:
         else:
             self.dedupe.commit()
             nbytes = sum(batch.nbytes for batch in batches)
-            self._since_saved += nbytes
+            self._checkpoints.since += nbytes
             took = self._clock.monotonic() - self._started
             self.counts.applied(batches, nbytes, took, reclaimable=self._reclaimable)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             self._on_progress(batches)
-            self._save_when_due()
+            self._checkpoints.save_when_due()
             if self.applied_index < self._aim:
                 self._start()  # the group was full: waiting would gather nothing for the next one
             else:
                 self._start_when_due()
         self._notice_stopped()
 
-    def _save_when_due(self) -> None:
-        unsaved = self.machine.unsaved_bytes
-        if unsaved > self._settings.unsaved_bytes or (unsaved and self._since_saved > self._settings.replay_bytes):
-            self._save()
-        elif unsaved and self._save_timer is None:
-            # What is old and not saved would have to be applied again after a crash, before this node can answer.
-            self._save_timer = asyncio.get_running_loop().call_later(self._settings.unsaved_ms / 1000, self._save)
-
-    def _save(self) -> None:
-        if self._save_timer is not None:
-            self._save_timer.cancel()
-            self._save_timer = None
-        if not self._saving and not self._closing:  # closing the machine saves
-            self._saving, self._since_saved = True, 0
-            self._saving_since = self._clock.monotonic()
-            for save in self._wanted_saves:
-                save.index = save.index if save.begun else self.applied_index
-                save.begun += 1
-            self._save_offload.submit(self.machine.checkpoint, self._saved)
-
-    def _saved(self, _: object, error: BaseException | None) -> None:
-        self._saving = False
-        self.counts.checkpoints += error is None
-        self.counts.checkpoint_failures += error is not None
-        self.counts.checkpoint_seconds.observe(self._clock.monotonic() - self._saving_since)
+    def _saved(self, error: BaseException | None) -> None:
         self._notice_stopped()
-        done = [save for save in self._wanted_saves if error is not None or save.begun == SAVES]
-        self._wanted_saves = [save for save in self._wanted_saves if save not in done]
-        for save in done:
-            if error is None:
-                self.saved_index = max(self.saved_index, save.index)
-            save.saved(error)
-        if error is not None:
-            self.last_error = repr(error)
-            log.error("checkpoint_failed", partition=self.log.partition_id, error=self.last_error)
-            if isinstance(error, OSError):
-                self._fatal(error)  # a later one may seem to succeed, on top of pages that the disk never got
-                return
-            if isinstance(error, CorruptData):
-                self._cursor.state = WorkerState.DAMAGED
-                self._on_progress([])
-                return
-            if not self._closing:
-                self._save_timer = asyncio.get_running_loop().call_later(self._settings.retry_max_ms / 1000, self._save)
+        if error is None:
+            self._start_when_due()
             return
-        if self._wanted_saves:
-            self._save()
-        else:
-            self._save_when_due()  # what a group added meanwhile
-        self._start_when_due()
+        self.last_error = repr(error)
+        if isinstance(error, OSError):
+            self._fatal(error)  # a later one may seem to succeed, on top of pages that the disk never got
+        elif isinstance(error, CorruptData):
+            self._cursor.state = WorkerState.DAMAGED
+            self._on_progress([])
 
     def _notice_stopped(self) -> None:
-        if not self._running and not self._saving and self._stopped is not None and not self._stopped.done():
+        under_way = self._running or self._checkpoints.under_way
+        if not under_way and self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
 
     def _failed(self, error: BaseException | None) -> None:

@@ -395,8 +395,8 @@ def test_a_checkpoint_that_meets_a_failing_disk_stops_the_node() -> None:
         error = OSError(5, "injected")
 
         async def story() -> None:
-            w.worker._saving = True
-            w.worker._saved(None, error)
+            w.worker._checkpoints.under_way = True
+            w.worker._checkpoints._saved(None, error)
             await asyncio.sleep(0)
 
         w.run(story)
