@@ -72,7 +72,7 @@ class RaftLog:
         self.fatal = fatal
         self.links = links_of(self)
         self.group = group(self._on_synced)
-        self.turns = Turns(self._turn, self.group.kick, every_s=settings.heartbeat_ms / 3000)
+        self.turns = Turns(self._turn, self.group, every_s=settings.heartbeat_ms / 3000)
         self.poke = self.turns.poke
         self.outbound = Outbound(
             links=self.links, group=self.group, journal=journal, stalled_s=settings.fallback_ms / 1000
@@ -146,6 +146,7 @@ class RaftLog:
         """Stop; what is not synced is dropped."""
         self.turns.close()
         await self.links.close()
+        self.group.end()
         self.reads.fail(Unavailable("the node is shutting down"))
 
     def turn_now(self) -> None:

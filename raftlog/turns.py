@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from raftlog.journal.outbox import GroupSync
+
 
 class Turns:
     """Of one parent log, on the running loop; none before ``start`` and none once it is ``closed``."""
 
-    def __init__(self, turn: Callable[[], None], kick: Callable[[], None], *, every_s: float) -> None:
-        """``turn`` is due if ``take`` says so; ``kick`` starts a group sync."""
+    def __init__(self, turn: Callable[[], None], group: GroupSync, *, every_s: float) -> None:
+        """``turn`` is due if ``take`` says so."""
         self._turn = turn
-        self._group_kick = kick
+        self._group = group
         self._every_s = every_s
         self.scheduled = False
         """One is due."""
@@ -39,6 +41,7 @@ class Turns:
                 timer.cancel()
 
     def _on_timer(self) -> None:
+        self._group.rest()
         self.poke()
         self.tick_later()
 
@@ -75,4 +78,4 @@ class Turns:
             self._waited = True  # what was just proposed belongs in this group, and on the links before it; once
             return
         self._waited = False
-        self._group_kick()
+        self._group.kick()

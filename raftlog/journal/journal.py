@@ -102,6 +102,8 @@ class Journal:
     _redo: dict[bytes, tuple[int, memoryview]] = field(default_factory=dict)
     """Found at start, by digest, with their sequence."""
     _in_flight: JournalJob | None = None
+    _proof: int = 0
+    """The record of ``prove`` that was queued last."""
 
     def __post_init__(self) -> None:
         self._files = JournalFiles(self.disk, self.directory, self.cluster, self.segment_bytes, self.random_bytes)
@@ -259,6 +261,17 @@ class Journal:
         """Batches held up to ``sequence`` are synced in their logs: they are needed here no more."""
         self._files.settled = max(self._files.settled, sequence)
         self._pending.append((Kind.SETTLED, codec.INDEX.pack(sequence)))
+
+    def prove(self) -> bool:
+        """Queue a record, unless it was the last: damage to what was synced before is then not taken for a torn write.
+
+        False: there is nothing to prove, or something else to write, which proves it, too.
+        """
+        due = not self.dirty and self._files.synced != self._proof
+        if due:
+            self._proof = self._next_sequence
+            self.settled(self._files.settled)
+        return due
 
     def strip(self, through: int) -> None:
         """Write sealed files up to a settled sequence anew, without their batches. Off the loop; one at a time."""

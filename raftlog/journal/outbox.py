@@ -30,6 +30,8 @@ from raftlog.journal.journal_base import Base
 
 Send = Callable[[], None]
 INLINE_FILES_MAX = 2
+PROVE_AFTER_S = 1.0
+"""Of quiet: see ``rest``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class GroupSync:
         """The group's second half: the journal, and what it carries."""
         self._running = 0
         self._started: float | None = None
+        self._ended: float = clock.monotonic()
+        """The last group."""
         self._broken = False
         self._behind: dict[int, SyncTarget] = {}
         """Logs with batches that only the journal has synced."""
@@ -197,6 +201,21 @@ class GroupSync:
             job.run()
             job.done()
 
+    def rest(self) -> None:
+        """To be called now and then. After a while of quiet the journal says that its last group was synced.
+
+        Else damage to that group, found by the next start, would look like a torn write: what it holds would be
+        forgotten, and nobody told.
+        """
+        quiet = self.idle and not self._held and self._clock.monotonic() - self._ended >= PROVE_AFTER_S
+        if quiet and not self._broken and self._journal.prove():
+            self.kick()
+
+    def end(self) -> None:
+        """The same, at once and blocking, for the last time: nothing else is written any more."""
+        if self.idle and not self._broken and self._journal.prove():
+            self._journal.flush()
+
     # -- settling what the journal carries
 
     def _settle_next(self) -> None:
@@ -287,7 +306,8 @@ class GroupSync:
         for job in self._jobs:
             job.done()
         if self._started is not None:
-            self.seconds.observe(self._clock.monotonic() - self._started)
+            self._ended = self._clock.monotonic()
+            self.seconds.observe(self._ended - self._started)
         released, self._jobs, self._releasing, self._started = self._releasing, [], [], None
         _release(released)
         self._settled()
