@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from chaos.sim import trees
+from chaos.sim.handles import Life, SimFile, SimLock
 from chaos.sim.inode import (
     KEPT,
     LOST,
-    Change,
     DeadHandle,
     DroppedPages,
     Image,
@@ -30,133 +30,11 @@ from chaos.sim.inode import (
     os_error,
 )
 from chaos.sim.trees import Directory
-from ports.disk import Buffer
 
 __all__ = (
     "KEPT", "LOST", "DeadHandle", "DroppedPages", "Image", "Op", "ShortWrite", "SimDisk", "SimFile", "SimLock",
     "WriteFate", "misdirect",
 )  # fmt: skip
-
-
-class _Life:
-    """One process."""
-
-    __slots__ = ("locks", "over")
-
-    def __init__(self) -> None:
-        self.over = False
-        self.locks: set[str] = set()
-
-
-class SimLock:
-    """Held until released or until the process dies."""
-
-    def __init__(self, life: _Life, path: str) -> None:
-        self._life, self._path = life, path
-
-    def release(self) -> None:
-        """Idempotent."""
-        self._life.locks.discard(self._path)
-
-
-class SimFile:
-    """See ports.disk.File."""
-
-    __slots__ = ("_closed", "_disk", "_inode", "_life", "_readonly", "path")
-
-    def __init__(self, disk: SimDisk, life: _Life, inode: Inode, path: Path, *, readonly: bool) -> None:
-        self.path = path
-        self._disk, self._life, self._inode, self._readonly = disk, life, inode, readonly
-        self._closed = False
-
-    def _usable(self, *, writing: bool = False) -> Inode:
-        if self._life.over:
-            raise DeadHandle(f"{self.path}: the process that opened it has died")
-        if self._closed or (writing and self._readonly):
-            raise os_error(errno.EBADF, self.path)
-        return self._inode
-
-    def read(self, *, offset: int, length: int) -> bytes:
-        inode = self._usable()
-        if self._disk.hook is not None:
-            self._disk.hook("read", self.path, length)
-        length = max(min(length, inode.size - offset), 0)
-        raw = bytes(memoryview(inode.content)[offset : offset + length])
-        return raw if len(raw) == length else raw.ljust(length, b"\0")
-
-    def read_anew(self, *, offset: int, length: int) -> bytes:
-        return self.read(offset=offset, length=length)
-
-    def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
-        inode, disk = self._usable(writing=True), self._disk
-        raw = b"".join(buffers)
-        if disk.hook is not None:
-            try:
-                disk.hook("write", self.path, len(raw))
-            except ShortWrite as short:
-                self._write(inode, raw[: short.kept], offset)
-                raise os_error(errno.EIO, self.path) from None
-        self._write(inode, raw, offset)
-        return len(raw)
-
-    def _write(self, inode: Inode, raw: bytes, offset: int) -> None:
-        if not raw:
-            return
-        disk, end = self._disk, offset + len(raw)
-        if end > inode.size:
-            disk.take_space(inode, end, self.path)
-        fate = KEPT
-        if disk.write_fault is not None:
-            fate = disk.write_fault(self.path, offset, len(raw)) or KEPT
-            inode.faulty |= fate is not KEPT
-        inode.own()
-        content = inode.content
-        inode.pending.append(Change(offset, raw, bytes(content[offset:end]), inode.size, fate))
-        if offset > len(content):
-            content.extend(bytes(offset - len(content)))
-        content[offset:end] = raw
-        inode.size = max(inode.size, end)
-        if disk.trace is not None:
-            disk.trace.append(Op("write", str(self.path), inode.number, offset, raw))
-
-    def sync(self) -> None:
-        inode, disk = self._usable(), self._disk
-        if disk.hook is not None:
-            try:
-                disk.hook("sync", self.path, 0)
-            except DroppedPages:
-                inode.drop()
-                disk.record(Op("drop", str(self.path), inode.number))
-                raise os_error(errno.EIO, self.path) from None
-        if inode.faulty or inode.below is not None:
-            inode.settle()
-        else:
-            inode.pending.clear()
-        disk.record(Op("sync", str(self.path), inode.number))
-
-    def size(self) -> int:
-        return self._usable().size
-
-    def truncate(self, size: int) -> None:
-        self._resize("truncate", size)
-
-    def allocate(self, size: int) -> None:
-        self._resize("allocate", size)
-
-    def _resize(self, operation: str, size: int) -> None:
-        inode, disk = self._usable(writing=True), self._disk
-        if disk.hook is not None:
-            disk.hook(operation, self.path, size)
-        if size == inode.size or (operation == "allocate" and size < inode.size):
-            return
-        disk.take_space(inode, size, self.path)
-        inode.pending.append(Change(size, None, bytes(inode.content[size:]), inode.size, KEPT))
-        inode.resize(size)
-        disk.record(Op("resize", str(self.path), inode.number, size))
-
-    def close(self) -> None:
-        """Idempotent, for the dead too."""
-        self._closed = True
 
 
 class SimDisk:
@@ -177,7 +55,7 @@ class SimDisk:
         self._directories = {"/": Directory()}
         self._removed: list[tuple[str, str, Directory]] = []
         """Directories: parent, path, and what comes back with a power loss before the parent is synced."""
-        self._life = _Life()
+        self._life = Life()
         self._used = 0
         self._numbers = 0
 
@@ -207,7 +85,7 @@ class SimDisk:
     def kill(self) -> None:
         """The process died: what it wrote stays, its handles and locks do not."""
         self._life.over = True
-        self._life = _Life()
+        self._life = Life()
 
     def power_loss(self) -> None:
         """``kill``, and chance decides over each thing that was not synced."""
