@@ -11,24 +11,12 @@ from typing import Final
 
 import msgspec
 
+from chaos.sim import drawn_settings
+from chaos.sim.drawn_settings import member_of
 from chaos.sim.network import NetworkProfile
 from chaos.sim.stories import Stories, told
-from logboom.settings import (
-    AdmissionSettings,
-    ApplySettings,
-    ClusterSettings,
-    LagSettings,
-    LogSettings,
-    Member,
-    NodeSettings,
-    PartitionSettings,
-    RaftSettings,
-    ReadSettings,
-    ScrubSettings,
-    Settings,
-    SnapshotSettings,
-)
-from logboom.types import KIB, DurabilityMode
+from logboom.settings import NodeSettings, Settings
+from logboom.types import DurabilityMode
 
 LEADER: Final = -1
 FOLLOWER: Final = -2
@@ -195,7 +183,7 @@ class Parameters:
 
     def of_joining(self, number: int) -> Settings:
         """Those of one that is added later."""
-        member = _member(number)
+        member = member_of(number)
         cluster = msgspec.structs.replace(self.settings.cluster, members=(*self.settings.cluster.members, member))
         node = NodeSettings(id=member.id, data_dir=f"/{member.id}", join=True)
         return msgspec.structs.replace(self.settings, cluster=cluster, node=node)
@@ -205,7 +193,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     """Everything that the seed decides."""
     rng = random.Random(seed)
     nodes = 3 if rng.random() < 0.8 else 5
-    cluster = _cluster(rng, nodes)
+    cluster = drawn_settings.cluster(rng, nodes)
     behind = any(cluster.partition(p).mode is DurabilityMode.WRITE_BEHIND for p in range(cluster.partitions))
     victims = frozenset(rng.sample(range(nodes), (nodes - 1) // 2))
     kinds = tuple(sorted(kind for kind in KINDS if rng.random() < 0.6)) or ("kill",)
@@ -215,7 +203,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         seed=seed,
         nodes=nodes,
         seconds=seconds,
-        settings=_settings(rng, cluster),
+        settings=drawn_settings.settings(rng, cluster),
         network=NetworkProfile(
             delay_max_s=rng.choice([0.0005, 0.002, 0.01]),
             loss=rng.choice([0.0, 0.0, 0.005]),
@@ -231,7 +219,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         stories=told(seed),
     )
     drawn = _contested(drawn) if rng.random() < 0.4 else drawn
-    drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=_snapshots(rng)))
+    drawn = replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=drawn_settings.snapshots(rng)))
     drawn = _scrubbed(drawn, rng)
     drawn = replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
     drawn = replace(drawn, begun_go=drawn.partitions_change and rng.random() < BEGUN_GO)
@@ -293,19 +281,9 @@ def _moving(drawn: Parameters, rng: random.Random) -> Parameters:
     )
 
 
-def _member(number: int) -> Member:
-    return Member(id=f"n{number}", peer_address=f"n{number}:7000", client_address=f"n{number}:7001")
-
-
 def _read(drawn: Parameters, rng: random.Random) -> Parameters:
     """Drawn late, so that all else is as it was."""
-    reads = ReadSettings(
-        memory_bytes=rng.choice([1 * KIB, 64 * KIB, 16384 * KIB]),
-        segments_max=rng.choice([1, 4, 512]),
-        window_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),
-        window_segments_max=rng.choice([1, 256]),
-    )
-    settings = msgspec.structs.replace(drawn.settings, reads=reads)
+    settings = msgspec.structs.replace(drawn.settings, reads=drawn_settings.reads(rng))
     return replace(drawn, settings=settings, reads_log=rng.random() < READS_LOG)
 
 
@@ -313,16 +291,7 @@ def _lagging(drawn: Parameters, rng: random.Random) -> Parameters:
     """In some, workers are slow in the place of many another fault. Drawn last, so that all else is as it was."""
     if rng.random() >= LAGS:
         return drawn
-    slow_ms = rng.choice([0, 150, 500])
-    lag = LagSettings(
-        look_ms=rng.choice([50, 200]),
-        slow_ms=slow_ms,
-        throttle_percent=rng.choice([1, 25, 100]),
-        stalled_ms=rng.choice([300, 1_000]) if not slow_ms else rng.choice([0, 300, 1_000]),
-        chronic_ms=rng.choice([0, 400, 1_500]),
-        node_percent=rng.choice([1, 50, 100]),
-        move_again_ms=rng.choice([500, 5_000]),
-    )
+    lag = drawn_settings.lag(rng)
     faults = tuple(replace(f, kind=rng.choice(LAG_KINDS)) if rng.random() < LAG_SHARE else f for f in drawn.faults)
     settings = msgspec.structs.replace(drawn.settings, lag=lag)
     return replace(drawn, settings=settings, faults=faults, kinds=tuple(sorted({*drawn.kinds, *LAG_KINDS})))
@@ -330,8 +299,7 @@ def _lagging(drawn: Parameters, rng: random.Random) -> Parameters:
 
 def _scrubbed(drawn: Parameters, rng: random.Random) -> Parameters:
     """Half of them read again what is at rest; drawn last, so that all else is as it was."""
-    pause_ms = rng.choice([0, 0, 1_000, 4_000])
-    scrub = ScrubSettings(pause_ms=pause_ms, bytes_per_s=rng.choice([64 * KIB, 16384 * KIB]))
+    scrub = drawn_settings.scrub(rng)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, scrub=scrub))
 
 
@@ -339,24 +307,7 @@ def _admitted(drawn: Parameters, rng: random.Random) -> Parameters:
     """Half of them have hardly any budget, and clients that wait for it; drawn last, too."""
     if rng.random() < 0.5:
         return drawn
-    most = drawn.batch_max * 2
-    admission = msgspec.structs.replace(
-        drawn.settings.admission,
-        node_ops=rng.choice([most, 3 * most, 4_000_000]),
-        partition_ops=min(drawn.settings.admission.partition_ops, rng.choice([most, 2 * most, 1_000_000])),
-        partition_batches=rng.choice([1, 3, 100_000]),
-        partition_age_ms=rng.choice([0, 0, 300]),
-        node_age_ms=rng.choice([0, 0, 0, 1_000]),
-        fair_share_percent=rng.choice([50, 80, 100]),
-        retry_after_ms=rng.choice([5, 50]),
-        queue_requests=rng.choice([2, 8, 4_096]),
-        queue_bypass_ms=rng.choice([1, 100, 1_000]),
-        refusals_max=rng.choice([0, 2, 64]),
-        signals=rng.choice([(), ("disk_free", "apply_lag")]),
-        signal_ms=rng.choice([50, 250]),
-        disk_free_bytes_min=rng.choice([0, 64 * KIB]),
-        apply_lag_records_max=rng.choice([20, 200]),
-    )
+    admission = drawn_settings.scarce(rng, drawn.settings.admission, most=drawn.batch_max * 2)
     settings = msgspec.structs.replace(drawn.settings, admission=admission)
     return replace(drawn, settings=settings, admission_wait_s=rng.choice([0.0, 0.2, 2.0]))
 
@@ -366,73 +317,6 @@ def _contested(drawn: Parameters) -> Parameters:
     raft = drawn.settings.raft
     raft = msgspec.structs.replace(raft, election_max_ms=raft.election_min_ms * 5 // 4)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, raft=raft))
-
-
-def _cluster(rng: random.Random, nodes: int) -> ClusterSettings:
-    partitions = rng.choice([1, 2, 3, 4, 6])
-    members = tuple(map(_member, range(1, nodes + 1)))
-    mode = DurabilityMode.WRITE_AHEAD if rng.random() < 0.75 else DurabilityMode.WRITE_BEHIND
-    overrides = {
-        str(p): PartitionSettings(state_machine="log", mode=mode) for p in range(1, partitions) if rng.random() < 0.4
-    }
-    return ClusterSettings(id="sim", members=members, partitions=partitions, mode=mode, overrides=overrides)
-
-
-def _settings(rng: random.Random, cluster: ClusterSettings) -> Settings:
-    heartbeat = rng.choice([30, 100, 100, 150])
-    election = heartbeat * rng.randint(4, 8)
-    apply = ApplySettings(
-        batch_bytes=rng.choice([1, 2 * KIB, 4096 * KIB]),
-        batches_max=rng.choice([1, 3, 1024]),
-        linger_ms=rng.choice([1, 20, 100]),
-        inline_bytes=rng.choice([0, 1 * KIB, 16 * KIB]),
-        unsaved_bytes=rng.choice([1 * KIB, 64 * KIB, 16384 * KIB]),
-        unsaved_ms=rng.choice([100, 1_000, 5_000]),
-        replay_bytes=rng.choice([1 * KIB, 32 * KIB, 32768 * KIB]),
-        producer_receipts=rng.choice([2, 16]),
-    )
-    return Settings(
-        cluster=cluster,
-        raft=RaftSettings(
-            heartbeat_ms=heartbeat,
-            election_min_ms=election,
-            election_max_ms=2 * election,
-            election_patience_ms=4 * election,
-            fallback_ms=3 * election,
-            commit_linger_ms=rng.choice([1, 2, 100]),
-            spare_linger_ms=rng.choice([0, 5, 50]),
-            entry_bytes_max=rng.choice([256, 64 * KIB]),
-            message_bytes_max=rng.choice([1 * KIB, 1024 * KIB]),
-            journal_segment_bytes=rng.choice([16 * KIB, 64 * KIB, 1024 * KIB]),
-            redo_bytes_max=rng.choice([0, 512, 32 * KIB]),
-            redo_unsettled_bytes=rng.choice([2 * KIB, 64 * KIB, 8192 * KIB]),
-            inline_sync_bytes_max=rng.choice([0, 256, 16 * KIB]),
-        ),
-        log=LogSettings(
-            segment_bytes=rng.choice([80 * KIB, 256 * KIB, 1024 * KIB]),
-            segment_records=rng.choice([50, 16 * 1024 * 1024]),
-            linger_ms=rng.choice([5, 20, 200]),
-            batch_bytes_max=8 * KIB,
-            open_files_max=rng.choice([1, 64]),
-            recent_bytes=rng.choice([0, 2 * KIB, 4096 * KIB]),
-        ),
-        apply=apply,
-        admission=AdmissionSettings(partition_ops=rng.choice([50, 1_000_000]), signals=()),
-    )
-
-
-def _snapshots(rng: random.Random) -> SnapshotSettings:
-    """Drawn last: who adds to it leaves the rest of a seed as it was."""
-    if rng.random() < 0.3:
-        return SnapshotSettings()
-    return SnapshotSettings(
-        entries=rng.choice([10, 40, 200]),
-        log_bytes=rng.choice([0, 16 * KIB]),
-        age_ms=rng.choice([0, 3_000]),
-        keep=rng.choice([2, 2, 3]),
-        retain_bytes=rng.choice([0, 4 * KIB]),
-        retain_log_bytes=rng.choice([0, 0, 8 * KIB]),
-    )
 
 
 def _schedule(rng: random.Random, kinds: tuple[str, ...], nodes: int, seconds: float) -> tuple[Fault, ...]:
