@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from logboom.certs import renewed_client
@@ -16,11 +16,11 @@ from logboom.client.cursors import Cursors
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
 from logboom.client.parts import Part, check_partition, checked, checked_producer
-from logboom.client.reads import AtLeast, Reader, ViewEntry
-from logboom.client.streams import close
+from logboom.client.reads import Reader
+from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
-from logboom.commands import COMMANDS, Command, Value, to_record
+from logboom.commands import COMMANDS, Command, to_record
 from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
 from logboom.routing import partition_of
@@ -42,7 +42,7 @@ WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, 
 PATIENCE_S_MAX: Final = 3600
 
 
-class Client(Operations, LogReading, Cursors, Waits):
+class Client(Operations, StateReading, LogReading, Cursors, Waits):
     """A connection to a logboom cluster: finds the leader, retries, applies nothing twice.
 
     ::
@@ -307,139 +307,3 @@ class Client(Operations, LogReading, Cursors, Waits):
         if seconds(patience, "admission_wait") > PATIENCE_S_MAX:
             raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
         return level, self._deadline(timeout), patience
-
-    # -- reading
-
-    async def get(
-        self,
-        partition_id: int,
-        key: bytes,
-        *,
-        at_least: AtLeast = None,
-        stale: bool = False,
-        max_staleness: float | None = None,
-        node: str | None = None,
-        timeout: float | None = None,
-    ) -> Value | None:
-        """The value of a key: linearizable; from any replica that has applied ``at_least``; or ``stale``.
-
-        ``at_least="session"``: whatever this client was told of before. ``max_staleness`` (seconds): any replica that
-        knows what was committed so long ago, and has applied it; 0 is linearizable, at any replica.
-        """
-        found = await self.get_many(
-            partition_id, [key], at_least=at_least, stale=stale, max_staleness=max_staleness, node=node, timeout=timeout
-        )
-        return found[0]
-
-    async def get_many(
-        self,
-        partition_id: int,
-        keys: Sequence[bytes],
-        *,
-        at_least: AtLeast = None,
-        stale: bool = False,
-        max_staleness: float | None = None,
-        node: str | None = None,
-        timeout: float | None = None,
-    ) -> list[Value | None]:
-        """Several keys, 10,000 at most, from one consistent view: hence always one request.
-
-        Raises RecordTooLarge, at once, for more keys, or values, than fit into one frame (`net.client_frame_bytes`;
-        and, at a node of an earlier release, keys of more than 256 KiB).
-        """
-        return await self._reader.get_many(
-            partition_id,
-            keys,
-            at_least=at_least,
-            stale=stale,
-            max_staleness=max_staleness,
-            node=node,
-            deadline=self._deadline(timeout),
-        )
-
-    def scan(
-        self,
-        partition_id: int,
-        *,
-        prefix: bytes | None = None,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        limit: int = 0,
-        at_least: AtLeast = None,
-        stale: bool = False,
-        max_staleness: float | None = None,
-        node: str | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[tuple[bytes, Value]]:
-        """Keys (ascending) and values of a range, from one view, which ends if nothing is taken for ``timeout``."""
-        return self._reader.scan(
-            partition_id,
-            prefix=prefix,
-            start=start,
-            end=end,
-            limit=limit,
-            at_least=at_least,
-            stale=stale,
-            max_staleness=max_staleness,
-            node=node,
-            deadline=self._deadline(timeout),
-        )
-
-    async def scan_view(
-        self,
-        partitions: Sequence[int] | None = None,
-        *,
-        prefix: bytes | None = None,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        at_least: AtLeast = None,
-        node: str | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[ViewEntry]:
-        """Keys and values of a range in several partitions (None: all that have keys), all as of one global index.
-
-        A request over several partitions is in there as a whole or not at all. One partition after the other.
-        """
-        if partitions is None:
-            await self.refresh_partitions(at_least=at_least, node=node, timeout=timeout)
-            partitions = [p for p, machine in (await self.state_machines()).items() if machine != "log"]
-        entries = self._reader.scan_view(
-            partitions,
-            prefix=prefix,
-            start=start,
-            end=end,
-            at_least=at_least,
-            node=node,
-            deadline=self._deadline(timeout),
-        )
-        try:
-            async for entry in entries:
-                yield entry
-        finally:
-            await close(entries)
-
-    def scan_blocks(
-        self,
-        partition_id: int,
-        *,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        at_least: AtLeast = None,
-        stale: bool = False,
-        max_staleness: float | None = None,
-        node: str | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
-        """A whole partition, or a range, in columns: the global index of the view, and keys with encoded values."""
-        return self._reader.scan_blocks(
-            partition_id,
-            prefix=None,
-            start=start,
-            end=end,
-            limit=0,
-            at_least=at_least,
-            stale=stale,
-            max_staleness=max_staleness,
-            node=node,
-            deadline=self._deadline(timeout),
-        )
