@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
+from logboom.background import Background
 from logboom.client import Client
 from logboom.spark.options import Target
-from logboom.sync_client import Background
 
 T = TypeVar("T")
 SESSIONS_MAX: Final = 8

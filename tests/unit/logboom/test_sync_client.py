@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from logboom import Client, Put, SyncClient, sync_client
+from logboom import Client, Put, SyncClient, background
 from logboom.client.log_batches import Descriptor
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded
 from logboom.wire import Kind
@@ -250,7 +250,7 @@ def test_ctrl_c_before_anybody_waits_for_the_next_item_ends_it_too(
         def interrupted(_: Any) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(sync_client, "_wait", interrupted)
+        monkeypatch.setattr(background, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(rows)
         until(lambda: node.of(Kind.CANCEL))

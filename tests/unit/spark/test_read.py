@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from logboom.background import Background
 from logboom.client.reads import LogBatch
 from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable, Voided
 from logboom.records import RecordBlock
@@ -14,7 +15,6 @@ from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.shares import Merged, Share, _last_held
-from logboom.sync_client import Background
 
 E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
 
