@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-import msgspec
 import structlog
 
 from dispatcher.admission.admission import Admission
@@ -16,7 +14,6 @@ from dispatcher.admission.signals import make as make_signals
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.backend import Backend
-from dispatcher.pipeline.partitioning import wrong_begin
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.sessions.members import hand_over
 from dispatcher.sessions.service import ClientService
@@ -28,34 +25,23 @@ from dispatcher.upkeep.serving import SnapshotServing
 from dispatcher.upkeep.snapshots import Snapshots
 from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom import certs
-from logboom.errors import IndexCompacted, LogboomError
+from logboom.errors import LogboomError
 from logboom.settings import Settings
-from logboom.types import GlobalLogIndex, NodeId
+from logboom.types import NodeId
 from ports.net import ConnectionLimits, Listener
 from ports.timers import wait
 from raftlog.core import RaftLog
-from raftlog.entries.configuration import NOBODY, Configuration
-from raftlog.entries.lifecycle import kind_of
-from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Voids
-from raftlog.journal.journal import Journal
-from raftlog.journal.membership import Membership, Rejoining
 from raftlog.journal.outbox import GroupLimits, GroupSync
 from raftlog.links.hello import Identity
 from raftlog.links.links import Links
 from server.directory.agreement import member_of, settings_digest
-from server.directory.data_dir import DataDir
-from server.directory.directories import DIRECTORIES, open_directories
+from server.directory.directories import open_directories
 from server.directory.faults import drop_hook
-from server.directory.install import Intent, install_logs
-from server.directory.manifest import Manifest
-from server.directory.partitions import PartitionRooms, changes_in, created_in, ordered_in
-from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
-from server.directory.shares import apply_share, log_share
+from server.directory.install import Intent
+from server.opening import Opened
 from server.watching.watching import Watching, not_renewed
 from server.world.world import World, real_world
-from snapshots.meta import SetMeta
-from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
@@ -87,34 +73,9 @@ class Node:
         tls = settings.tls.directory
         self.tls = certs.renewed_node(tls, self.node_id, not_renewed) if tls else None
         self.watching = Watching(settings, self.node_id, self.world, self.tls[0] if self.tls else None)
-        manifest = Manifest.of(self.node_id, settings.cluster, joins=settings.node.join)
-        self.data_dir = DataDir(
-            Path(settings.node.data_dir).absolute(),
-            disk=self.disk,
-            manifest=manifest,
-        )
-        self._memory = Memory(self.disk, self.data_dir.path, self.rng.randbytes)
-        self.journal, self._token = open_journal(
-            self._open_journal,
-            self._memory,
-            begun=self.disk.exists(self.data_dir.path / DIRECTORIES),
-            disk=self.disk,
-            directory=self.data_dir.journal,
-            partition=self.data_dir.partition,
-        )
-        self.sets = SnapshotStore(self.disk, self.data_dir.snapshots)
-        intent = Intent(self.disk, self.data_dir.path)
-        installing = self._install_logs(intent.read())
-        self.parent = ParentState.decode(self.journal.base.state)
-        self.membership = self._membership(manifest)
-        begun = self.data_dir.manifest
-        manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids, lineage=begun.lineage)
-        self._check_begin()
-        if self.data_dir.manifest != manifest:
-            self.data_dir.manifest.check_partitions(manifest, self._used())
-            self.data_dir.adopt(manifest)
-        self._open_partitions(installing)
-        intent.done()
+        opened = Opened(settings, self.node_id, self.world, fatal=fatal)
+        self.data_dir, self.journal, self.sets = opened.data_dir, opened.journal, opened.sets
+        self.parent, self.membership, self.rooms = opened.parent, opened.membership, opened.rooms
         self.logs, self.machines = self.rooms.logs, self.rooms.machines
         self.watermarks = Watermarks(list(self.logs))
         self.barriers = Barriers(settings.barrier, self.watermarks)
@@ -207,85 +168,6 @@ class Node:
         self.slow_offload.submit(write, written)
 
     # -- parts
-
-    def _open_journal(self, begun: bool) -> Journal:  # noqa: FBT001 - as open_journal has it
-        return Journal.open(
-            disk=self.disk,
-            directory=self.data_dir.journal,
-            cluster_id=self.settings.cluster.id,
-            segment_bytes=self.settings.raft.journal_segment_bytes,
-            random_bytes=self.rng.randbytes,
-            begun=begun,
-        )
-
-    def _forget(self, foreign: bool) -> Rejoining:  # noqa: FBT001 - as Membership has it
-        if foreign:
-            self.data_dir.take_lineage(None, fatal=self.fatal)
-        return self._memory.forget(offload=self.apply_offload, fatal=self.fatal)
-
-    def _membership(self, wanted: Manifest) -> Membership:
-        """What the log says counts; the settings only where it has said nothing yet."""
-        begun = self.data_dir.manifest
-        begins = self.parent.members
-        if begins is None:
-            begins = Configuration.of_settings(self.settings.cluster.members) if begun.members else NOBODY
-        found = Membership(node_id=self.node_id, journal=self.journal, begins=begins, forget=self._forget)
-        if self._token is not None:
-            found.rejoining = self._memory.rejoining(self._token, offload=self.apply_offload, fatal=self.fatal)
-        if found.rejoining is not None and self.node_id in found.current.voters and len(found.current.voters) <= 2:
-            log.error("rejoin_needs_a_leader", advice=NO_MAJORITY, voters=list(found.current.voters))
-        if found.current.index <= 1:
-            begun.check_members(wanted, str(self.data_dir.path))
-        elif set(found.current.ids) != {m.id for m in self.settings.cluster.members}:
-            log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
-        return found
-
-    def _check_begin(self) -> None:
-        """The log and the settings agree on the partitions that the cluster began with."""
-        partitions = self.settings.cluster.partitions
-        said = [self.parent.lifecycle.begins_with(partitions), *(c.begun for c in changes_in(self.journal))]
-        for begun in said:
-            if begun != partitions:
-                raise wrong_begin(begun, partitions)
-
-    def _used(self) -> set[int]:
-        """Partitions of the settings that something was ordered for, committed or not."""
-        if self._token is not None:  # the journal cannot tell
-            return set(range(sum(kind.count for kind in self.data_dir.manifest.partitions)))
-        created = {*self.parent.lifecycle.created, *(c.partition_id for c in changes_in(self.journal) if c.kind)}
-        return {int(p) for p in {*self.parent.tails, *ordered_in(self.journal)} - created}
-
-    def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
-        if global_index is None:
-            return None
-        try:
-            meta = self.sets.get(global_index)
-        except IndexCompacted as error:  # damaged since; whatever it was to fill asks for another
-            log.error("installing_given_up", global_index=global_index, error=str(error))
-            return None
-        install_logs(meta, disk=self.disk, journal=self.journal, directory_of=self.data_dir.partition)
-        return meta
-
-    def _open_partitions(self, installing: SetMeta | None) -> None:
-        """Those that live where the journal begins, and those created since of which something is here."""
-        cluster, lifecycle = self.settings.cluster, self.parent.lifecycle
-        self.rooms = PartitionRooms(
-            settings=self.settings, world=self.world, data_dir=self.data_dir, sets=self.sets, fatal=self.fatal
-        )
-        kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
-        kinds |= created_in(self.journal, untouched=self.rooms.untouched)
-        self.rooms.remove_gone(self.parent)
-        self.rooms.open_all(
-            self.parent,
-            kinds,
-            installing=installing,
-            apply=apply_share(self.settings.apply, [kind.state_machine for kind in kinds.values()]),
-            logs=log_share(self.settings.log, len(kinds)),
-        )
-        created = {int(change.partition_id) for change in changes_in(self.journal)}
-        strangers = self.data_dir.strangers(self.disk, {*map(int, kinds), *created})
-        if strangers:
-            log.warning("unknown_partition_directories_left_alone", names=strangers)
 
     def _snapshots(self, pipeline: Pipeline) -> Snapshots:
         settings, raft, cluster = self.settings.snapshot, pipeline.raft, self.settings.cluster

@@ -122,9 +122,10 @@ def test_cores_take_time_and_chance_from_ports() -> None:
     assert not found
 
 
-def test_a_node_takes_the_outside_from_its_world() -> None:
-    """``server/node.py`` knows no clock, file or socket, and none of the ports' real implementations."""
-    tree = dict(modules("server"))["server/node.py"]
+@pytest.mark.parametrize("module", ["node", "opening"])
+def test_a_node_takes_the_outside_from_its_world(module: str) -> None:
+    """It knows no clock, file or socket, and none of the ports' real implementations."""
+    tree = dict(modules("server"))[f"server/{module}.py"]
     taken = [module for node in ast.walk(tree) for module in imported(node)]
     outside = {"os", "fcntl", "threading", "concurrent", *CORES_DO_WITHOUT}
     found = [m for m in taken if m.split(".")[0] in outside or m.endswith("_os") or m == "partitions.machines.kv_file"]

@@ -1,0 +1,152 @@
+"""What a start finds in the data directory, and opens: the journal, an install that was intended, the partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from dispatcher.pipeline.partitioning import wrong_begin
+from logboom.errors import IndexCompacted
+from logboom.settings import Settings
+from logboom.types import GlobalLogIndex, NodeId
+from raftlog.entries.configuration import NOBODY, Configuration
+from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal import Journal
+from raftlog.journal.membership import Membership, Rejoining
+from server.directory.data_dir import DataDir
+from server.directory.directories import DIRECTORIES
+from server.directory.install import Intent, install_logs
+from server.directory.manifest import Manifest
+from server.directory.partitions import PartitionRooms, changes_in, created_in, ordered_in
+from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
+from server.directory.shares import apply_share, log_share
+from server.world.world import World
+from snapshots.meta import SetMeta
+from snapshots.store import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+
+class Opened:
+    """All that a node has on its disk, open, and as old as its journal's base."""
+
+    def __init__(
+        self, settings: Settings, node_id: NodeId, world: World, *, fatal: Callable[[BaseException], None]
+    ) -> None:
+        """Opens it, in order (blocking). Raises typed errors; the process has to end then."""
+        self._settings = settings
+        self._node_id = node_id
+        self._world = world
+        self._fatal = fatal
+        disk = world.disk
+        manifest = Manifest.of(self._node_id, settings.cluster, joins=settings.node.join)
+        self.data_dir = DataDir(
+            Path(settings.node.data_dir).absolute(),
+            disk=disk,
+            manifest=manifest,
+        )
+        self._memory = Memory(disk, self.data_dir.path, self._world.rng.randbytes)
+        self.journal, self._token = open_journal(
+            self._open_journal,
+            self._memory,
+            begun=disk.exists(self.data_dir.path / DIRECTORIES),
+            disk=disk,
+            directory=self.data_dir.journal,
+            partition=self.data_dir.partition,
+        )
+        self.sets = SnapshotStore(disk, self.data_dir.snapshots)
+        intent = Intent(disk, self.data_dir.path)
+        installing = self._install_logs(intent.read())
+        self.parent = ParentState.decode(self.journal.base.state)
+        self.membership = self._membership(manifest)
+        begun = self.data_dir.manifest
+        manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids, lineage=begun.lineage)
+        self._check_begin()
+        if self.data_dir.manifest != manifest:
+            self.data_dir.manifest.check_partitions(manifest, self._used())
+            self.data_dir.adopt(manifest)
+        self._open_partitions(installing)
+        intent.done()
+
+    def _open_journal(self, begun: bool) -> Journal:  # noqa: FBT001 - as open_journal has it
+        return Journal.open(
+            disk=self._world.disk,
+            directory=self.data_dir.journal,
+            cluster_id=self._settings.cluster.id,
+            segment_bytes=self._settings.raft.journal_segment_bytes,
+            random_bytes=self._world.rng.randbytes,
+            begun=begun,
+        )
+
+    def _forget(self, foreign: bool) -> Rejoining:  # noqa: FBT001 - as Membership has it
+        if foreign:
+            self.data_dir.take_lineage(None, fatal=self._fatal)
+        return self._memory.forget(offload=self._world.apply_offload, fatal=self._fatal)
+
+    def _membership(self, wanted: Manifest) -> Membership:
+        """What the log says counts; the settings only where it has said nothing yet."""
+        begun = self.data_dir.manifest
+        begins = self.parent.members
+        if begins is None:
+            begins = Configuration.of_settings(self._settings.cluster.members) if begun.members else NOBODY
+        found = Membership(node_id=self._node_id, journal=self.journal, begins=begins, forget=self._forget)
+        if self._token is not None:
+            found.rejoining = self._memory.rejoining(self._token, offload=self._world.apply_offload, fatal=self._fatal)
+        if found.rejoining is not None and self._node_id in found.current.voters and len(found.current.voters) <= 2:
+            log.error("rejoin_needs_a_leader", advice=NO_MAJORITY, voters=list(found.current.voters))
+        if found.current.index <= 1:
+            begun.check_members(wanted, str(self.data_dir.path))
+        elif set(found.current.ids) != {m.id for m in self._settings.cluster.members}:
+            log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
+        return found
+
+    def _check_begin(self) -> None:
+        """The log and the settings agree on the partitions that the cluster began with."""
+        partitions = self._settings.cluster.partitions
+        said = [self.parent.lifecycle.begins_with(partitions), *(c.begun for c in changes_in(self.journal))]
+        for begun in said:
+            if begun != partitions:
+                raise wrong_begin(begun, partitions)
+
+    def _used(self) -> set[int]:
+        """Partitions of the settings that something was ordered for, committed or not."""
+        if self._token is not None:  # the journal cannot tell
+            return set(range(sum(kind.count for kind in self.data_dir.manifest.partitions)))
+        created = {*self.parent.lifecycle.created, *(c.partition_id for c in changes_in(self.journal) if c.kind)}
+        return {int(p) for p in {*self.parent.tails, *ordered_in(self.journal)} - created}
+
+    def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
+        if global_index is None:
+            return None
+        try:
+            meta = self.sets.get(global_index)
+        except IndexCompacted as error:  # damaged since; whatever it was to fill asks for another
+            log.error("installing_given_up", global_index=global_index, error=str(error))
+            return None
+        install_logs(meta, disk=self._world.disk, journal=self.journal, directory_of=self.data_dir.partition)
+        return meta
+
+    def _open_partitions(self, installing: SetMeta | None) -> None:
+        """Those that live where the journal begins, and those created since of which something is here."""
+        cluster, lifecycle = self._settings.cluster, self.parent.lifecycle
+        self.rooms = PartitionRooms(
+            settings=self._settings, world=self._world, data_dir=self.data_dir, sets=self.sets, fatal=self._fatal
+        )
+        kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
+        kinds |= created_in(self.journal, untouched=self.rooms.untouched)
+        self.rooms.remove_gone(self.parent)
+        self.rooms.open_all(
+            self.parent,
+            kinds,
+            installing=installing,
+            apply=apply_share(self._settings.apply, [kind.state_machine for kind in kinds.values()]),
+            logs=log_share(self._settings.log, len(kinds)),
+        )
+        created = {int(change.partition_id) for change in changes_in(self.journal)}
+        strangers = self.data_dir.strangers(self._world.disk, {*map(int, kinds), *created})
+        if strangers:
+            log.warning("unknown_partition_directories_left_alone", names=strangers)
