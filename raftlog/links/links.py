@@ -8,7 +8,6 @@ A link that stays silent is cut and made anew.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from ports.rng import Rng
 from ports.seldom import Seldom
 from ports.timers import wait
 from raftlog.entries.configuration import Configuration
+from raftlog.links.dialling import Dialling
 from raftlog.links.directories import Directories
 from raftlog.links.hello import Claim, Identity, check_lineage
 from raftlog.links.refusals import Refusals
@@ -35,11 +35,6 @@ log = structlog.get_logger(__name__)
 
 PING_S = 1.0
 SILENT_S = 4.0
-REDIAL_MIN_S = 0.05
-REDIAL_MAX_S = 0.2
-"""Short: a node that comes back waits for whoever has to dial it."""
-CALL_BACK_S = 2.0
-"""Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
 
 
 class LinkEvents(Protocol):
@@ -120,7 +115,17 @@ class Links:
         requests anew."""
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._dialling: dict[NodeId, asyncio.Task[None]] = {}
+        self.dialling = Dialling(
+            node_id=identity.node_id,
+            links=self.links,
+            link_to=lambda peer: _Link(self, peer),
+            refusals=self.refusals,
+            network=network,
+            clock=clock,
+            rng=rng,
+            limits=limits,
+            tls=tls[1] if tls else None,
+        )
         self._started = False
 
     async def start(self, address: str) -> str:
@@ -128,7 +133,7 @@ class Links:
         server = self.tls[0] if self.tls else None
         self._listener = await self.network.listen(address, lambda: _Link(self, None), limits=self.limits, tls=server)
         self._started = True
-        self._dial_all()
+        self.dialling.begin(self.addresses)
         self._tasks.append(asyncio.get_running_loop().create_task(self._keep_alive()))
         return self._listener.address
 
@@ -143,24 +148,18 @@ class Links:
         if self.directories is not None:
             self.directories.follow(current, settled=settled, rejoining=self.rejoining)
         self.voters, self.removed = current.voters, current.removed if settled else ()
-        for peer in [peer for peer in self._dialling if addresses.get(peer) != self.addresses.get(peer)]:
-            self._dialling.pop(peer).cancel()
+        self.dialling.drop([peer for peer, known in self.addresses.items() if addresses.get(peer) != known])
         self.addresses = dict(addresses)
         self.refusals.keep(set(addresses))
         for peer in [peer for peer in self.links if peer not in addresses and peer not in guests]:
             self.links[peer].connection.close()
         if self._started:
-            self._dial_all()
-
-    def _dial_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        for peer in sorted(self.addresses.keys() - self._dialling.keys()):
-            self._dialling[peer] = loop.create_task(self._keep_dialling(peer, self.addresses[peer]))
+            self.dialling.begin(self.addresses)
 
     async def close(self) -> None:
         """Stop dialling and listening, cut all links."""
         self._started = False
-        tasks = [*self._tasks, *self._dialling.values()]
+        tasks = [*self._tasks, *self.dialling.tasks()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -292,47 +291,6 @@ class Links:
         """A node that is no member here may know better: a newer configuration that has both."""
         newer = theirs is not None and theirs[:2] > self.claim[:2]
         return peer in self.addresses or (newer and {peer, self.identity.node_id} <= set(theirs.ids if theirs else ()))
-
-    async def _keep_dialling(self, peer: NodeId, address: str) -> None:
-        pause, refused = REDIAL_MIN_S, ""
-        mine = self.identity.node_id < peer
-        while True:
-            if peer in self.links:
-                since = self.clock.monotonic()
-                await self.links[peer].gone.wait()
-                if self.clock.monotonic() - since >= REDIAL_MAX_S:
-                    pause = REDIAL_MIN_S
-                elif mine:  # it hung up at once, and will again: to it we may be nobody
-                    await wait(pause * (0.5 + self.rng.random()))
-                    pause = min(pause * 2, REDIAL_MAX_S)
-                continue
-            if not mine:
-                await wait(CALL_BACK_S)
-                if peer in self.links:
-                    continue
-            link = _Link(self, peer)
-            try:
-                client = self.tls[1] if self.tls else None
-                await self.network.dial(address, link, limits=self.limits, tls=client)
-                async with asyncio.timeout(self.limits.handshake_s):
-                    await link.settled.wait()
-                if link.peer is None:
-                    raise ConnectionResetError("closed before it had introduced itself")
-                if peer in self.links:
-                    continue
-            except (OSError, TimeoutError, LogboomError) as error:
-                if isinstance(error, ssl.SSLError) and str(error) != refused:
-                    refused = str(error)  # once: it is tried again and again
-                    log.warning("peer_not_trusted", peer=peer, address=address, error=refused)
-                log.debug("dial_failed", peer=peer, error=str(error))
-                link.abort()
-            except asyncio.CancelledError:
-                if link.peer is None:
-                    link.abort()
-                raise
-            if mine or peer in self.refusals:
-                await wait(self.refusals.pause(peer, pause) * (0.5 + self.rng.random()))
-            pause = min(pause * 2, self.refusals.most(peer, REDIAL_MAX_S))
 
     async def _keep_alive(self) -> None:
         while True:

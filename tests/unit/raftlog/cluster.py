@@ -316,7 +316,7 @@ class Cluster:
         node = self.nodes.pop(node_id)
         node.offload.dead = True
         node.raft.turns.closed = True
-        for task in [*node.raft.links._tasks, *node.raft.links._dialling.values()]:
+        for task in [*node.raft.links._tasks, *node.raft.links.dialling.tasks()]:
             task.cancel()
         self.net.kill(f"{node_id}:1")
         self.crashes += 1

@@ -125,8 +125,8 @@ async def test_a_node_of_another_history_is_seldom_dialled() -> None:
 
 async def test_one_with_a_former_disk_is_dialled_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at once: an empty one has heard then that its disk was lost, and comes to say so."""
-    monkeypatch.setattr("raftlog.links.links.REDIAL_MIN_S", 0.005)
-    monkeypatch.setattr("raftlog.links.links.REDIAL_MAX_S", 0.02)
+    monkeypatch.setattr("raftlog.links.dialling.REDIAL_MIN_S", 0.005)
+    monkeypatch.setattr("raftlog.links.dialling.REDIAL_MAX_S", 0.02)
     port, events, dials = Port(THIS), Events(), ByAddress()
     former, away = await port.links.start("127.0.0.1:0"), "127.0.0.1:1"
     links = links_of("n1", events, lineage=THIS, network=dials)

@@ -1,0 +1,123 @@
+"""Calling the members that this node has no link with, again and again, until each has one or is no member any more."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Container, Mapping
+from typing import Protocol
+
+import structlog
+
+from logboom.certs import Tls
+from logboom.errors import LogboomError
+from logboom.types import NodeId
+from ports.clock import Clock
+from ports.net import ConnectionHandler, ConnectionLimits, Network
+from ports.rng import Rng
+from ports.timers import wait
+from raftlog.links.refusals import Refusals
+
+log = structlog.get_logger(__name__)
+
+REDIAL_MIN_S = 0.05
+REDIAL_MAX_S = 0.2
+"""Short: a node that comes back waits for whoever has to dial it."""
+CALL_BACK_S = 2.0
+"""Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
+
+
+class Link(ConnectionHandler, Protocol):
+    """One connection to another node, as far as whoever dials needs it."""
+
+    peer: NodeId | None
+    settled: asyncio.Event
+    gone: asyncio.Event
+
+    def abort(self) -> None:
+        """Give up, whatever state it is in."""
+        ...
+
+
+class Dialling:
+    """Of one node: a task per member. The node with the smaller id dials; the other only if that goes on for long."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        links: Mapping[NodeId, Link],
+        link_to: Callable[[NodeId], Link],
+        refusals: Refusals,
+        network: Network,
+        clock: Clock,
+        rng: Rng,
+        limits: ConnectionLimits,
+        tls: Tls | None,
+    ) -> None:
+        """``links`` are those that there are now; ``link_to`` makes one to be connected."""
+        self._node_id = node_id
+        self._links = links
+        self._link_to = link_to
+        self._refusals = refusals
+        self._network = network
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._tls = tls
+        self._tasks: dict[NodeId, asyncio.Task[None]] = {}
+
+    def begin(self, addresses: Mapping[NodeId, str]) -> None:
+        """Call whoever is not called yet."""
+        loop = asyncio.get_running_loop()
+        for peer in sorted(addresses.keys() - self._tasks.keys()):
+            self._tasks[peer] = loop.create_task(self._keep_dialling(peer, addresses[peer]))
+
+    def drop(self, peers: Container[NodeId]) -> None:
+        """Call these no more."""
+        for peer in [peer for peer in self._tasks if peer in peers]:
+            self._tasks.pop(peer).cancel()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """All calls."""
+        return list(self._tasks.values())
+
+    async def _keep_dialling(self, peer: NodeId, address: str) -> None:
+        pause, refused = REDIAL_MIN_S, ""
+        mine = self._node_id < peer
+        while True:
+            if peer in self._links:
+                since = self._clock.monotonic()
+                await self._links[peer].gone.wait()
+                if self._clock.monotonic() - since >= REDIAL_MAX_S:
+                    pause = REDIAL_MIN_S
+                elif mine:  # it hung up at once, and will again: to it we may be nobody
+                    await wait(pause * (0.5 + self._rng.random()))
+                    pause = min(pause * 2, REDIAL_MAX_S)
+                continue
+            if not mine:
+                await wait(CALL_BACK_S)
+                if peer in self._links:
+                    continue
+            link = self._link_to(peer)
+            try:
+                await self._network.dial(address, link, limits=self._limits, tls=self._tls)
+                async with asyncio.timeout(self._limits.handshake_s):
+                    await link.settled.wait()
+                if link.peer is None:
+                    raise ConnectionResetError("closed before it had introduced itself")
+                if peer in self._links:
+                    continue
+            except (OSError, TimeoutError, LogboomError) as error:
+                if isinstance(error, ssl.SSLError) and str(error) != refused:
+                    refused = str(error)  # once: it is tried again and again
+                    log.warning("peer_not_trusted", peer=peer, address=address, error=refused)
+                log.debug("dial_failed", peer=peer, error=str(error))
+                link.abort()
+            except asyncio.CancelledError:
+                if link.peer is None:
+                    link.abort()
+                raise
+            if mine or peer in self._refusals:
+                await wait(self._refusals.pause(peer, pause) * (0.5 + self._rng.random()))
+            pause = min(pause * 2, self._refusals.most(peer, REDIAL_MAX_S))
