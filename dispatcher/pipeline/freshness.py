@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.barriers.exchange import FEATURE
 from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable, from_wire
 from logboom.types import GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
+from ports.clock import Clock
 from ports.timers import wait
-
-if TYPE_CHECKING:
-    from dispatcher.pipeline.backend import Backend
+from raftlog.core import RaftLog
 
 ROUND_S: Final = 0.5
 """Then another is begun: the leader may have changed, or an answer found the link full."""
@@ -26,10 +25,30 @@ INDEX_MAX: Final = 1 << 62
 INDICES: Final = frozenset((Kind.INDEX_ASK, Kind.INDEX_TOLD))
 
 
+class Leads(Protocol):
+    """The node, as far as it leads, or knows who does."""
+
+    node_id: NodeId
+    clock: Clock
+    raft: RaftLog
+
+    def leader_address(self) -> str | None:
+        """Where clients reach the leader, if there is one."""
+        ...
+
+    def global_commit_index(self) -> GlobalLogIndex:
+        """Highest ``global_log_index`` that this node knows to be committed."""
+        ...
+
+    async def read_index(self, deadline: float) -> GlobalLogIndex:
+        """A global index that covers everything committed before this call (a quorum has said so)."""
+        ...
+
+
 class Freshness:
     """One round at a time, for all who wait for one."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Leads) -> None:
         self._backend = backend
         self._next = itertools.count(1)
         self._open: dict[int, tuple[NodeId, asyncio.Future[GlobalLogIndex]]] = {}
@@ -136,7 +155,7 @@ def _fail(answer: asyncio.Future[GlobalLogIndex], error: LogboomError) -> None:
         answer.set_exception(error)
 
 
-async def index_at(backend: Backend, timestamp_ms: int, deadline: float) -> GlobalLogIndex:
+async def index_at(backend: Leads, timestamp_ms: int, deadline: float) -> GlobalLogIndex:
     """Everything that was committed before this leader's clock showed ``timestamp_ms`` is at or below it.
 
     Raises NotLeader, Unavailable, and BarrierFuture for a time that comes after the deadline.

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from dispatcher.admission.budgets import Verdict
 from dispatcher.admission.ladder import Do, Ladder, Rung, Seen, Step, standing_of
+from dispatcher.pipeline.surroundings import Surroundings
 from logboom.errors import LogboomError, Unavailable
 from logboom.types import NodeId, PartitionId
 from logboom.wire import Kind
-
-if TYPE_CHECKING:
-    from dispatcher.pipeline.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +29,7 @@ RELIEVE_AGAIN_S: Final = 5.0
 class Lagging:
     """One node's."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline
         self._settings = pipeline.settings.lag
         self.ladder = Ladder(self._settings, pipeline.node_id)

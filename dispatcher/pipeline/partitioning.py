@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from dispatcher.pipeline.rooms import Opened, Rooms
+from dispatcher.pipeline.surroundings import Surroundings
 from logboom.errors import (
     ConfigError,
     InvalidRequest,
@@ -39,9 +40,6 @@ from ports.timers import wait
 from raftlog.entries.entry import unpack_control
 from raftlog.entries.lifecycle import CREATE, Change, Kind, Lifecycle, kind_of
 
-if TYPE_CHECKING:
-    from dispatcher.pipeline.pipeline import Pipeline
-
 log = structlog.get_logger(__name__)
 
 WAITERS_MAX: Final = 1024
@@ -53,7 +51,7 @@ Done = Callable[[PartitionId | LogboomError], None]
 class Partitioning:
     """One node's."""
 
-    def __init__(self, pipeline: Pipeline, rooms: Rooms) -> None:
+    def __init__(self, pipeline: Surroundings, rooms: Rooms) -> None:
         self._pipeline = pipeline
         self._rooms = rooms
         self._begun = pipeline.cluster.partitions

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dispatcher.admission.admission import Admission, Ticket
 from dispatcher.admission.budgets import Refusal
 from dispatcher.admission.waiting import Waiting, WaitingRoom
 from dispatcher.pipeline.pending import Done
+from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied
 from dispatcher.requests.retries import already_applied, making_room
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PartitionFrozen, Unavailable, UnknownOutcome
@@ -23,10 +24,6 @@ from ports.invariant import InvariantViolated, invariant
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import EMPTY, Tail
 
-if TYPE_CHECKING:
-    from dispatcher.pipeline.pipeline import Pipeline
-
-
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
 
@@ -34,7 +31,7 @@ RESERVED: Final = 0.25
 class Submitting:
     """One node's."""
 
-    def __init__(self, pipeline: Pipeline, admission: Admission) -> None:
+    def __init__(self, pipeline: Surroundings, admission: Admission) -> None:
         self._pipeline = pipeline
         self._admission = admission
         settings = pipeline.settings

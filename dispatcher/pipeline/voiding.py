@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from dispatcher.barriers.goals import Want
+from dispatcher.pipeline.surroundings import Surroundings
 from logboom.errors import (
     BarrierBlocked,
     InvalidRequest,
@@ -32,9 +33,6 @@ from raftlog.entries.entry import Route
 from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
 
-if TYPE_CHECKING:
-    from dispatcher.pipeline.pipeline import Pipeline
-
 log = structlog.get_logger(__name__)
 
 POLL_S: Final = 0.01
@@ -45,7 +43,7 @@ WAITERS_MAX: Final = 256
 class Voiding:
     """One node's."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
         """Who had a batch declared void, by its digest."""

@@ -1,0 +1,92 @@
+"""What the parts of a pipeline find around them: the pipeline, as far as they need it, and one another."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dispatcher.admission.admission import Admission
+from dispatcher.pipeline.forwarding import Forwarding
+from dispatcher.pipeline.payloads import PartitionPayloads
+from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.recovered import Recovered
+from dispatcher.upkeep.rebuilding import Rebuilding
+from dispatcher.upkeep.snapshots import Snapshots
+from logboom.settings import ClusterSettings, Settings
+from logboom.types import NodeId, PartitionId
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.core import RaftLog
+from raftlog.entries.configuration import Configuration
+from raftlog.entries.parent_state import ParentState, Tail
+
+
+class Queue(Protocol):
+    """Requests that wait for admission; see Submitting."""
+
+    def eased(self) -> None:
+        """Signals withhold less than before."""
+        ...
+
+    def proposed_end(self, partition_id: PartitionId) -> None:
+        """It is about to be destroyed."""
+        ...
+
+
+class Surroundings(Protocol):
+    """See the module."""
+
+    settings: Settings
+    cluster: ClusterSettings
+    node_id: NodeId
+    clock: Clock
+    offload: Offload
+    raft: RaftLog
+    parent: ParentState
+    logs: dict[PartitionId, PartitionLog]
+    workers: dict[PartitionId, ApplyWorker]
+    tails: dict[PartitionId, Tail]
+    admission: Admission
+    forwarding: Forwarding
+    payloads: PartitionPayloads
+    pending: Pending
+    rebuilding: Rebuilding
+    recovery: Recovered
+    snapshots: Snapshots
+    repeated: int
+    """Requests that had been applied before."""
+
+    @property
+    def submitting(self) -> Queue:
+        """Who waits."""
+        ...
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration that counts here."""
+        ...
+
+    def address_of(self, node: NodeId) -> str | None:
+        """Where clients reach a member."""
+        ...
+
+    def check_writable(self, partition_id: PartitionId) -> None:
+        """Leader only. Raises what keeps writes out of a partition that is there, or that it is not."""
+        ...
+
+    def appended(self, store: PartitionLog) -> None:
+        """To be synced."""
+        ...
+
+    def opened(self, partition_id: PartitionId) -> None:
+        """A partition that was created is open in its room: from now on it is served."""
+        ...
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
+        ...
+
+    def look_again(self, partition_id: PartitionId) -> None:
+        """Something about its worker has changed."""
+        ...
