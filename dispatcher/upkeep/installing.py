@@ -10,14 +10,13 @@ node, which fetches on, or the intent, which is carried out.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import structlog
 
-from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
+from dispatcher.upkeep.sources import Sources, batches_in, number
+from logboom.errors import CorruptData, LogboomError, ProtocolError
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import DIGEST_BYTES, MIB, NO_DIGEST, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
@@ -40,21 +39,9 @@ from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
-ANSWER_S: Final = 2.0
-"""Whoever has not answered by then is passed over."""
-ROUNDS_MAX: Final = 30
-"""Times that all nodes are asked for the same piece before the set is given up."""
-PAUSE_S: Final = 0.2
 SYNC_BYTES: Final = 8 * MIB
 META_BYTES_MAX: Final = 64 * MIB
 DURABLE_POLL_S: Final = 0.005
-
-
-class SetGone(LogboomError):
-    """Nobody has this set any more; a newer one will be offered."""
-
-    code = "set_gone"
-    retryable = True
 
 
 class InstallDue(LogboomError):
@@ -108,11 +95,10 @@ class Installing:
         self._settings = settings
         self._cluster = cluster
         self._lineage = lineage
-        self._peers = peers
+        self._sources = Sources(peers, links)
         self._store = store
         self._log_of = log_of
         self._payloads = payloads
-        self._links = links
         self._clock = clock
         self._seldom = Seldom(clock.monotonic)
         self._offload = offload
@@ -131,10 +117,6 @@ class Installing:
         self.least = GlobalLogIndex(0)
         """What is wanted has to reach this far."""
         self._task: asyncio.Task[None] | None = None
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
-        self._from: NodeId | None = None
-        """Whom to ask next."""
         self._filled: list[PartitionLog] = []
         """Logs that batches are fetched for."""
         self.begun = 0
@@ -151,15 +133,11 @@ class Installing:
                 peer, GlobalLogIndex(number(frame.header, "global_index")), number(frame.header, "raft_index")
             )
             return
-        asked, answer = self._answers.get(frame.request_id, (None, None))
-        if asked == peer and answer is not None and not answer.done():
-            answer.set_result(frame)
+        self._sources.on_frame(peer, frame)
 
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answers."""
-        for asked, answer in self._answers.values():
-            if asked == peer and not answer.done():
-                answer.set_exception(Unavailable(f"the link to {peer} broke"))
+        self._sources.peer_down(peer)
 
     def want(self, why: str, behind: GlobalLogIndex = GlobalLogIndex(0)) -> None:
         """This node cannot go on with what it has: ask for a set, and for one behind this index."""
@@ -169,8 +147,7 @@ class Installing:
             if why != self._why:
                 log.warning("snapshot_wanted", reason=why)  # which may go on for long
             self._why = why
-            for peer in list(self._peers()):
-                self._links.send(peer, Kind.SNAPSHOT_WANTED, {})
+            self._sources.tell(Kind.SNAPSHOT_WANTED)
 
     async def close(self) -> None:
         """Stop; what was fetched stays for the next time."""
@@ -184,12 +161,12 @@ class Installing:
         least = self._base_index() if self._wanted else self._raft_index() + 1
         if self._task is not None or raft_index < least or (self._wanted and global_index < self.least):
             return
-        self._from = peer
+        self._sources.first = peer
         self._task = asyncio.get_running_loop().create_task(self._run(global_index))
 
     async def _run(self, global_index: GlobalLogIndex) -> None:
         self.begun += 1
-        self._seldom.say(log.info, "snapshot_fetch_begins", global_index=global_index, source=self._from)
+        self._seldom.say(log.info, "snapshot_fetch_begins", global_index=global_index, source=self._sources.first)
         try:
             meta = await self._fetch_set(global_index)
             jobs: list[Callable[[], None]] = []
@@ -225,14 +202,14 @@ class Installing:
                 return meta  # ours, or fetched before
         raw = bytearray()
         while True:
-            frame = await self._piece(global_index, "meta", len(raw))
+            frame = await self._sources.piece(global_index, "meta", len(raw))
             raw += frame.body
             total = number(frame.header, "total")
             if total > META_BYTES_MAX or not frame.body:
                 raise ProtocolError(f"{len(frame.body)} bytes of a snapshot's description of {total}")
             if len(raw) >= total:
                 break
-        meta = decode(bytes(raw), path=f"snapshot {global_index} of {self._from}")
+        meta = decode(bytes(raw), path=f"snapshot {global_index} of {self._sources.first}")
         theirs, ours = (meta.cluster, meta.lineage), (self._cluster.id, self._lineage())
         if theirs != ours or meta.global_index != global_index:
             raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
@@ -253,7 +230,7 @@ class Installing:
             await self._offload.run(lambda: self._store.check_room(self._spare_bytes, meta.states_bytes - offset))
             while offset < meta.states_bytes:
                 began = self._clock.monotonic()
-                body = (await self._piece(global_index, "states", offset)).body
+                body = (await self._sources.piece(global_index, "states", offset)).body
                 if not body or offset + len(body) > meta.states_bytes:
                     raise ProtocolError(f"{len(body)} bytes of a snapshot at {offset} of {meta.states_bytes}")
                 at = offset
@@ -287,8 +264,8 @@ class Installing:
                 continue
             began = self._clock.monotonic()
             ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}
-            frame = await self._ask_for_log(ask)
-            pieces = _batches(frame)
+            frame = await self._sources.ask_for_log(ask)
+            pieces = batches_in(frame)
             if not pieces:
                 since = _void(frame, partition_id)
                 if since is not None and since.first_index == after + 1 and since.last_index <= tail.last_index:
@@ -327,58 +304,6 @@ class Installing:
         nowhere = {(void.last_index, void.digest) for void in voids.values()}
         return [store.save_fetched(rows, through_index=tail.last_index, voids=nowhere)]
 
-    async def _ask_for_log(self, ask: dict[str, Any]) -> Frame:
-        """Of whoever has what comes next; if none of those that answer does, of whose log goes on the soonest."""
-        found = await self._ask(Kind.LOG_FETCH, ask)
-        for peer in [] if _batches(found) else [peer for peer in self._peers() if peer != self._from]:
-            with suppress(LogboomError):
-                other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
-                if _batches(other) or number(other.header, "first") < number(found.header, "first"):
-                    found, self._from = other, peer
-                    if _batches(other):
-                        break
-        return found
-
-    async def _piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
-        return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
-
-    async def _ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
-        """Of whoever answers. Raises SetGone when nobody has it."""
-        for _ in range(ROUNDS_MAX):
-            gone = 0
-            order = [*([self._from] if self._from is not None else []), *(p for p in self._peers() if p != self._from)]
-            for peer in order:
-                try:
-                    frame = await self._ask_one(peer, kind, header)
-                except LogboomError as error:
-                    gone += isinstance(error, SetGone)
-                    continue
-                self._from = peer
-                return frame
-            if gone == len(order):
-                break
-            await wait(PAUSE_S)
-        raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
-
-    async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
-        request_id = next(self._numbers)
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._answers[request_id] = peer, answer
-        try:
-            if not self._links.send(peer, kind, header, request_id=request_id):
-                raise Unavailable(f"there is no link to {peer}")
-            async with asyncio.timeout(ANSWER_S):
-                frame = await answer
-        except TimeoutError:
-            raise Unavailable(f"{peer} does not answer") from None
-        finally:
-            del self._answers[request_id]
-        error = frame.header.get("error")
-        if isinstance(error, dict):
-            known = from_wire(error)
-            raise SetGone(known.message) if isinstance(known, IndexCompacted) else known
-        return frame
-
     async def _keep_pace(self, nbytes: int, began: float) -> None:
         due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
         if due > 0:
@@ -389,23 +314,6 @@ def _write(file: Any, body: memoryview, offset: int, *, sync: bool) -> None:
     file.write([body], offset=offset)
     if sync:
         file.sync()
-
-
-def _batches(frame: Frame) -> list[tuple[memoryview, int]]:
-    """Raw batches and their global indices. Raises ProtocolError."""
-    rows = frame.header.get("rows")
-    if not isinstance(rows, list):
-        raise ProtocolError("LOG_CHUNK without rows")
-    found, at = [], 0
-    for row in rows:
-        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and 0 <= v < INDEX_MAX for v in row)):
-            raise ProtocolError("LOG_CHUNK: bad row")
-        global_index, length = row
-        if at + length > len(frame.body):
-            raise ProtocolError("LOG_CHUNK: shorter than its rows say")
-        found.append((frame.body[at : at + length], global_index))
-        at += length
-    return found
 
 
 def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
@@ -420,11 +328,3 @@ def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
     void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
     void.check()
     return void
-
-
-def number(header: Mapping[str, Any], name: str) -> int:
-    """A field of a frame between nodes. Raises ProtocolError."""
-    value = header.get(name)
-    if type(value) is not int or not 0 <= value < INDEX_MAX:
-        raise ProtocolError(f"bad field {name}")
-    return value

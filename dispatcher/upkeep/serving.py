@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from dispatcher.upkeep.installing import number
+from dispatcher.upkeep.sources import number
 from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable, Voided
 from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Buffer, Frame, Kind

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chaos.sim.disk import SimDisk
-from dispatcher.upkeep import installing
+from dispatcher.upkeep import installing, sources
 from dispatcher.upkeep.installing import InstallDue, Installing
 from dispatcher.upkeep.serving import LEASE_S, OFFER_AGAIN_S, SnapshotServing
 from logboom.errors import CorruptData
@@ -184,8 +184,8 @@ class Target:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installing, "ANSWER_S", 0.05)
-    monkeypatch.setattr(installing, "PAUSE_S", 0.001)
+    monkeypatch.setattr(sources, "ANSWER_S", 0.05)
+    monkeypatch.setattr(sources, "PAUSE_S", 0.001)
     monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
 
 
@@ -393,7 +393,7 @@ async def test_a_set_that_nobody_has_any_more_is_given_up() -> None:
     await target.ended()
     assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
     assert len(wire.asked(Kind.SNAPSHOT_FETCH)) == 2  # and each node was asked once
-    assert target.installing._answers == {}
+    assert target.installing._sources._answers == {}
 
 
 async def test_what_the_disk_has_no_room_for_is_not_begun() -> None:

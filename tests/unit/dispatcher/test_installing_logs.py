@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.upkeep import installing, serving
+from dispatcher.upkeep import installing, serving, sources
 from dispatcher.upkeep.installing import InstallDue
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
@@ -20,8 +20,8 @@ BEHIND = chain(COUNT + 10)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installing, "ANSWER_S", 0.05)
-    monkeypatch.setattr(installing, "PAUSE_S", 0.001)
+    monkeypatch.setattr(sources, "ANSWER_S", 0.05)
+    monkeypatch.setattr(sources, "PAUSE_S", 0.001)
     monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
 
 

@@ -1,0 +1,136 @@
+"""Whom a node asks that is being given a snapshot: whoever has what comes next, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from logboom.errors import IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
+from logboom.types import GlobalLogIndex, NodeId
+from logboom.wire import Frame, Kind
+from ports.timers import wait
+from raftlog.engine.messages import INDEX_MAX
+from raftlog.links.links import Links
+
+ANSWER_S: Final = 2.0
+"""Whoever has not answered by then is passed over."""
+ROUNDS_MAX: Final = 30
+"""Times that all nodes are asked for the same piece before the set is given up."""
+PAUSE_S: Final = 0.2
+
+
+class SetGone(LogboomError):
+    """Nobody has this set any more; a newer one will be offered."""
+
+    code = "set_gone"
+    retryable = True
+
+
+class Sources:
+    """Of one fetch after the other."""
+
+    def __init__(self, peers: Callable[[], Iterable[NodeId]], links: Links) -> None:
+        self._peers = peers
+        self._links = links
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
+        self.first: NodeId | None = None
+        """Whom to ask next."""
+
+    def on_frame(self, peer: NodeId, frame: Frame) -> None:
+        """An answer, perhaps too late."""
+        asked, answer = self._answers.get(frame.request_id, (None, None))
+        if asked == peer and answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def peer_down(self, peer: NodeId) -> None:
+        """Do not wait for its answers."""
+        for asked, answer in self._answers.values():
+            if asked == peer and not answer.done():
+                answer.set_exception(Unavailable(f"the link to {peer} broke"))
+
+    def tell(self, kind: Kind) -> None:
+        """All of them."""
+        for peer in list(self._peers()):
+            self._links.send(peer, kind, {})
+
+    async def ask_for_log(self, ask: dict[str, Any]) -> Frame:
+        """Of whoever has what comes next; if none of those that answer does, of whose log goes on the soonest."""
+        found = await self._ask(Kind.LOG_FETCH, ask)
+        for peer in [] if batches_in(found) else [peer for peer in self._peers() if peer != self.first]:
+            with suppress(LogboomError):
+                other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
+                if batches_in(other) or number(other.header, "first") < number(found.header, "first"):
+                    found, self.first = other, peer
+                    if batches_in(other):
+                        break
+        return found
+
+    async def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
+        """Of a file of the set, from ``offset`` on."""
+        return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
+
+    async def _ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
+        """Of whoever answers. Raises SetGone when nobody has it."""
+        for _ in range(ROUNDS_MAX):
+            gone = 0
+            order = [*([self.first] if self.first is not None else []), *(p for p in self._peers() if p != self.first)]
+            for peer in order:
+                try:
+                    frame = await self._ask_one(peer, kind, header)
+                except LogboomError as error:
+                    gone += isinstance(error, SetGone)
+                    continue
+                self.first = peer
+                return frame
+            if gone == len(order):
+                break
+            await wait(PAUSE_S)
+        raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
+
+    async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
+        request_id = next(self._numbers)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = peer, answer
+        try:
+            if not self._links.send(peer, kind, header, request_id=request_id):
+                raise Unavailable(f"there is no link to {peer}")
+            async with asyncio.timeout(ANSWER_S):
+                frame = await answer
+        except TimeoutError:
+            raise Unavailable(f"{peer} does not answer") from None
+        finally:
+            del self._answers[request_id]
+        error = frame.header.get("error")
+        if isinstance(error, dict):
+            known = from_wire(error)
+            raise SetGone(known.message) if isinstance(known, IndexCompacted) else known
+        return frame
+
+
+def batches_in(frame: Frame) -> list[tuple[memoryview, int]]:
+    """Raw batches and their global indices. Raises ProtocolError."""
+    rows = frame.header.get("rows")
+    if not isinstance(rows, list):
+        raise ProtocolError("LOG_CHUNK without rows")
+    found, at = [], 0
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and 0 <= v < INDEX_MAX for v in row)):
+            raise ProtocolError("LOG_CHUNK: bad row")
+        global_index, length = row
+        if at + length > len(frame.body):
+            raise ProtocolError("LOG_CHUNK: shorter than its rows say")
+        found.append((frame.body[at : at + length], global_index))
+        at += length
+    return found
+
+
+def number(header: Mapping[str, Any], name: str) -> int:
+    """A field of a frame between nodes. Raises ProtocolError."""
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < INDEX_MAX:
+        raise ProtocolError(f"bad field {name}")
+    return value
