@@ -15,6 +15,7 @@ from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.pipeline.viewing import view
 from dispatcher.sessions.members import hand_over
 from dispatcher.sessions.service import ClientService
 from dispatcher.upkeep.compaction import Compaction
@@ -258,7 +259,7 @@ class Node:
             ),
             settings,
             admission=self.admission,
-            view=backend.view,
+            view=partial(view, backend),
             partitions=backend.partition_ids,
             offload=self.apply_offload,
             eased=backend.submitting.eased,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.admission.pressure import Pressure
 from dispatcher.admission.signals import Signals
@@ -23,16 +23,12 @@ from dispatcher.reading.scans import Scans
 from dispatcher.reading.views import Views
 from dispatcher.upkeep.scrubbing import Scrubbing
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
-from logboom.signals import NodeView, PartitionView
 from logboom.state_machine import Machine
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from ports.offload import Offload
 from raftlog.entries.configuration import Configuration, Role
-
-LOST_SHOWN_MAX: Final = 16
-VOIDS_SHOWN_MAX: Final = 16
 
 
 class Backend(Pipeline):
@@ -310,35 +306,6 @@ class Backend(Pipeline):
         """Admit writes again."""
         return self._steer(partition_id, lambda: self.admission.thaw(partition_id))
 
-    def view(self, partitions: Sequence[PartitionId]) -> NodeView:
-        """What admission signals are shown."""
-        now, node = self.clock.monotonic(), self.admission.gate()
-        return NodeView(
-            node=self.node_id,
-            data_dir=self.settings.node.data_dir,
-            leads=self.raft.admits,
-            operations=node.operations,
-            nbytes=node.nbytes,
-            batches=node.batches,
-            age_s=node.age(now),
-            waiting=len(self.submitting.waiting),
-            partitions={p: self._partition_view(p, now) for p in partitions},
-        )
-
-    def _partition_view(self, partition_id: PartitionId, now: float) -> PartitionView:
-        gate, worker, store = self.admission.gate(partition_id), self.workers[partition_id], self.logs[partition_id]
-        lag_records = max(0, store.committed_index - worker.applied_index)
-        return PartitionView(
-            partition_id=partition_id,
-            state=worker.state,
-            operations=gate.operations,
-            nbytes=gate.nbytes,
-            batches=gate.batches,
-            age_s=gate.age(now),
-            lag_records=lag_records,
-            lag_global=max(0, self.parent.global_index - worker.applied_global_index) if lag_records else 0,
-        )
-
     def _steer(self, partition_id: PartitionId, act: Callable[[], object]) -> str:
         act()
         self._publish(partition_id)
@@ -406,34 +373,3 @@ class Backend(Pipeline):
         if engine.is_leader or engine.is_candidate:
             return "leader" if engine.is_leader else "candidate"
         return "follower" if standing == Role.VOTER else str(standing)
-
-    def status(self) -> dict[str, Any]:
-        """Header fields of a STATUS_REPLY that this module knows."""
-        engine = self.raft.engine
-        leader = engine.leader
-        return {
-            "node": self.node_id,
-            "cluster": self.cluster.id,
-            "lineage": self.lineage,
-            "role": self.role(),
-            "term": engine.term,
-            "leader": leader,
-            "leader_address": self.leader_address(),
-            "admits": self.raft.admits,
-            "commit_index": self.parent.global_index,
-            "raft_index": engine.commit_index,
-            "recovered": self.recovery.over,
-            "scrub": self.scrubbing.status(),
-            "lag": self.lagging.status(),
-            "lost": self.voiding.rows(LOST_SHOWN_MAX),
-            "voids": [self.parent.voids.count, [list(each) for each in self.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
-            "members": [
-                [
-                    seat.node,
-                    seat.client_address,
-                    seat.node == self.node_id or self.raft.links.connected(seat.node),
-                    str(seat.role),
-                ]
-                for seat in self.members.seats
-            ],
-        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dispatcher.admission.admission import Admission
+from dispatcher.admission.waiting import WaitingRoom
 from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.pending import Pending
@@ -24,6 +25,8 @@ from raftlog.entries.parent_state import ParentState, Tail
 
 class Queue(Protocol):
     """Requests that wait for admission; see Submitting."""
+
+    waiting: WaitingRoom
 
     def eased(self) -> None:
         """Signals withhold less than before."""

@@ -10,6 +10,8 @@ from dispatcher.pipeline.backend import Backend
 from dispatcher.reading import reads
 
 WITHHELD_SHOWN_MAX: Final = 16
+LOST_SHOWN_MAX: Final = 16
+VOIDS_SHOWN_MAX: Final = 16
 
 
 async def status(backend: Backend, *, digests: bool) -> dict[str, Any]:
@@ -20,13 +22,44 @@ async def status(backend: Backend, *, digests: bool) -> dict[str, Any]:
     # What has not recovered may have shown more before; what stands still must be seen all the same.
     marks = [m for m in backend.watermarks.all() if m.state != "running" or backend.recovered([m.partition_id])]
     return {
-        **backend.status(),
+        **_node(backend),
         "partitions": [to_row(mark) for mark in marks],
         "backlog": [[p, *admission.used(p)] for p in backend.partition_ids()],
         "node_backlog": list(admission.used()),
         "admission": _admission(backend),
         "waiters": len(backend.barriers),
         "digests": rows,
+    }
+
+
+def _node(backend: Backend) -> dict[str, Any]:
+    engine = backend.raft.engine
+    leader = engine.leader
+    return {
+        "node": backend.node_id,
+        "cluster": backend.cluster.id,
+        "lineage": backend.lineage,
+        "role": backend.role(),
+        "term": engine.term,
+        "leader": leader,
+        "leader_address": backend.leader_address(),
+        "admits": backend.raft.admits,
+        "commit_index": backend.parent.global_index,
+        "raft_index": engine.commit_index,
+        "recovered": backend.recovery.over,
+        "scrub": backend.scrubbing.status(),
+        "lag": backend.lagging.status(),
+        "lost": backend.voiding.rows(LOST_SHOWN_MAX),
+        "voids": [backend.parent.voids.count, [list(each) for each in backend.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
+        "members": [
+            [
+                seat.node,
+                seat.client_address,
+                seat.node == backend.node_id or backend.raft.links.connected(seat.node),
+                str(seat.role),
+            ]
+            for seat in backend.members.seats
+        ],
     }
 
 
