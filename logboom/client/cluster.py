@@ -7,12 +7,13 @@ import itertools
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
 from logboom.client.home import Home
+from logboom.client.known import Known
 from logboom.errors import (
     InvalidRequest,
     LineageMismatch,
@@ -51,7 +52,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     return found
 
 
-class Cluster(Home):
+class Cluster(Known, Home):
     """Shared by everything that a client does."""
 
     def __init__(
@@ -62,23 +63,8 @@ class Cluster(Home):
         token: str | None,
         rng: random.Random | None = None,
     ) -> None:
+        super().__init__()
         self.endpoints = parse_endpoints(endpoints)
-        self.id: str | None = None
-        self.lineage: str | None = None
-        """Which history of the cluster; None: no node has said it."""
-        self.settled = False
-        """It is that one for good: a node that has a leader has said so, or something was seen of it."""
-        self.superseded = False
-        """A node that has a leader has said another one since."""
-        self.members: dict[str, str] = {}
-        self._members_at = [0, 0]
-        """Term and Raft index of the entry that says so."""
-        self.partitions: list[list[Any]] = []
-        """Id, state machine and mode of each; empty: not known."""
-        self.key_partitions = 0
-        self._changed = False
-        """Of the partitions we know that they are others now: only the leader can say which."""
-        self.frame_bytes = 1024 * 1024
         self._tls = tls
         self._token = token
         self._connections: dict[str, NodeConnection] = {}
@@ -86,7 +72,6 @@ class Cluster(Home):
         self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._made: weakref.WeakValueDictionary[int, NodeConnection] = weakref.WeakValueDictionary()
         self._serial = itertools.count()
-        self._leader: str | None = None
         self._rng = rng if rng is not None else random.Random()
         self._next = self._rng.randrange(len(self.endpoints))
         self.closed = False
@@ -158,55 +143,6 @@ class Cluster(Home):
             raise
         return opened
 
-    def _learn(self, welcome: dict[str, Any]) -> None:
-        self._learn_lineage(welcome)
-        self.id = welcome.get("cluster", self.id)
-        self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
-        if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
-            self._learn_partitions(welcome)
-        self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
-        if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
-            self._leader = welcome.get("leader")
-
-    def _learn_lineage(self, welcome: dict[str, Any]) -> None:
-        """Raises LineageMismatch for a node of another history: what was seen of one says nothing about the other.
-
-        A node that follows nobody may be one from before a restore: what it says holds until one that does speaks.
-        """
-        lineage = welcome.get("lineage", "")  # an older release knows of none: it is in the first
-        if lineage is None:
-            return
-        followed = welcome.get("leader") is not None
-        if self.lineage not in (None, lineage):
-            if self.settled or not followed:
-                self.superseded |= followed
-                raise LineageMismatch(
-                    f"{welcome.get('node')} is of another history of the cluster ({lineage_shown(lineage)}) than what "
-                    f"this client has seen ({lineage_shown(self.lineage)}): it was restored. Make a new client; stop "
-                    "nodes from before the restore",
-                    cluster=self.lineage,
-                    expected=lineage,
-                )
-            for each in self._live():
-                each.close()
-            self.members, self._members_at, self.partitions, self._leader = {}, [0, 0], [], None
-        self.lineage = lineage
-        self.settled |= followed
-
-    def _learn_members(self, members: dict[str, str], at: list[int] | None) -> None:
-        if at is None:
-            self.members.update(members)
-        elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
-            self._members_at, self.members = at, dict(members)
-
-    def _learn_partitions(self, said: dict[str, Any]) -> None:
-        self.partitions = said.get("partitions", self.partitions)
-        self.key_partitions = said.get("key_partitions", len(self.partitions))
-
-    def forget_partitions(self) -> None:
-        """They have changed: to be asked for anew."""
-        self.partitions, self._changed = [], True
-
     async def refresh_partitions(self, at: NodeConnection, *, linearizable: bool = False) -> None:
         """Ask a node which partitions there are; a leader, if that must be so now. Raises what a request may raise."""
         frame = await at.request(Kind.ADMIN, {"action": "partitions", "linearizable": linearizable})
@@ -228,6 +164,10 @@ class Cluster(Home):
 
     def _live(self) -> list[NodeConnection]:
         return [each for each in self._connections.values() if not each.closed]
+
+    def _leave(self) -> None:
+        for each in self._live():
+            each.close()
 
     async def any(self) -> NodeConnection:
         """A connection to some node, in turn; never waits for a dead one while another is there.

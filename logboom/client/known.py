@@ -1,0 +1,84 @@
+"""What nodes have said of their cluster: which history it is in, who its members are, what partitions there are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from logboom.errors import LineageMismatch
+from logboom.types import lineage_shown
+
+
+class Known:
+    """Of one client. What comes later may be older: a node that lags says what was so."""
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.lineage: str | None = None
+        """Which history of the cluster; None: no node has said it."""
+        self.settled = False
+        """It is that one for good: a node that has a leader has said so, or something was seen of it."""
+        self.superseded = False
+        """A node that has a leader has said another one since."""
+        self.members: dict[str, str] = {}
+        self._members_at = [0, 0]
+        """Term and Raft index of the entry that says so."""
+        self.partitions: list[list[Any]] = []
+        """Id, state machine and mode of each; empty: not known."""
+        self.key_partitions = 0
+        self._changed = False
+        """Of the partitions we know that they are others now: only the leader can say which."""
+        self.frame_bytes = 1024 * 1024
+        self._leader: str | None = None
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Whoever is connected is of another history."""
+
+    def _learn(self, welcome: dict[str, Any]) -> None:
+        self._learn_lineage(welcome)
+        self.id = welcome.get("cluster", self.id)
+        self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
+        if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
+            self._learn_partitions(welcome)
+        self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
+        if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
+            self._leader = welcome.get("leader")
+
+    def _learn_lineage(self, welcome: dict[str, Any]) -> None:
+        """Raises LineageMismatch for a node of another history: what was seen of one says nothing about the other.
+
+        A node that follows nobody may be one from before a restore: what it says holds until one that does speaks.
+        """
+        lineage = welcome.get("lineage", "")  # an older release knows of none: it is in the first
+        if lineage is None:
+            return
+        followed = welcome.get("leader") is not None
+        if self.lineage not in (None, lineage):
+            if self.settled or not followed:
+                self.superseded |= followed
+                raise LineageMismatch(
+                    f"{welcome.get('node')} is of another history of the cluster ({lineage_shown(lineage)}) than what "
+                    f"this client has seen ({lineage_shown(self.lineage)}): it was restored. Make a new client; stop "
+                    "nodes from before the restore",
+                    cluster=self.lineage,
+                    expected=lineage,
+                )
+            self._leave()
+            self.members, self._members_at, self.partitions, self._leader = {}, [0, 0], [], None
+        self.lineage = lineage
+        self.settled |= followed
+
+    def _learn_members(self, members: dict[str, str], at: list[int] | None) -> None:
+        if at is None:
+            self.members.update(members)
+        elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
+            self._members_at, self.members = at, dict(members)
+
+    def _learn_partitions(self, said: dict[str, Any]) -> None:
+        self.partitions = said.get("partitions", self.partitions)
+        self.key_partitions = said.get("key_partitions", len(self.partitions))
+
+    def forget_partitions(self) -> None:
+        """They have changed: to be asked for anew."""
+        self.partitions, self._changed = [], True
