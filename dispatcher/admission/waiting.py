@@ -10,121 +10,27 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from dispatcher.admission.admission import Admission, Parts, Ticket
 from dispatcher.admission.budgets import Refusal, Use
+from dispatcher.admission.lanes import STALE_KEPT, Lane, LaneKey, LaneQueue, Waiting
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
 from ports.invariant import invariant
 
 PRINCIPALS_LOOKED_AT: Final = 16
-"""At a time;"""
-REQUESTS_LOOKED_AT: Final = 4
-"""of each of them: what is passed, however many wait, is found cheaply."""
+"""At a time."""
 LANES_LOOKED_AT: Final = 16
 """At a time, of partitions that have their share of the node: nothing of their own need be given back."""
-STALE_KEPT: Final = 64
 FINISHED_KEPT: Final = 1024
 REQUEST_COST: Final = 4096
 """In bytes: what a request costs beside its own."""
 
 LATE: Final = 1.5
 """Times what those before it have been on their way: with less time left a request would be answered too late."""
-
-LaneKey = PartitionId | None
-
-
-class Waiting:
-    """One request. ``admitted`` or ``failed`` is called once."""
-
-    __slots__ = (
-        "admitted",
-        "deadline",
-        "failed",
-        "lane",
-        "nbytes",
-        "number",
-        "over",
-        "owner",
-        "parts",
-        "principal",
-        "refusal",
-        "seat",
-        "since",
-        "until",
-    )
-
-    def __init__(
-        self,
-        *,
-        parts: Parts,
-        nbytes: int,
-        principal: str,
-        owner: Hashable,
-        until: float,
-        deadline: float,
-        since: float,
-        refusal: Refusal,
-        admitted: Callable[[Ticket], None],
-        failed: Callable[[LogboomError], None],
-    ) -> None:
-        """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect."""
-        self.parts, self.nbytes = parts, nbytes
-        self.principal, self.owner = principal, owner
-        self.until, self.deadline, self.since = min(until, deadline), deadline, since
-        self.refusal = refusal
-        self.admitted, self.failed = admitted, failed
-        self.lane: LaneKey = None
-        self.number = 0
-        """In the order in which they came."""
-        self.seat = 0
-        """Changes with its place: whatever still names an older one is stale."""
-        self.over = False
-
-
-class _Queue:
-    """One principal's requests in one lane: by when they have to be in, and by when they came."""
-
-    def __init__(self) -> None:
-        self.live = 0
-        self._due: list[tuple[float, int, Waiting]] = []
-        self._came: deque[tuple[int, Waiting]] = deque()
-
-    def put(self, waiting: Waiting) -> None:
-        self.live += 1
-        heapq.heappush(self._due, (waiting.until, waiting.seat, waiting))
-        self._came.append((waiting.seat, waiting))
-        if len(self._due) > 2 * self.live + STALE_KEPT:
-            self._due = [each for each in self._due if each[2].seat == each[1]]
-            heapq.heapify(self._due)
-        if len(self._came) > 2 * self.live + STALE_KEPT:
-            self._came = deque(each for each in self._came if each[1].seat == each[0])
-
-    def candidates(self, overdue: float) -> list[Waiting]:
-        """Whoever has waited since ``overdue`` or before, alone; else some of those that have to be in first."""
-        while self._came and self._came[0][1].seat != self._came[0][0]:
-            self._came.popleft()
-        if self._came and self._came[0][1].since <= overdue:
-            return [self._came[0][1]]
-        some: list[tuple[float, int, Waiting]] = []
-        while self._due and len(some) < REQUESTS_LOOKED_AT:
-            found = heapq.heappop(self._due)
-            if found[2].seat == found[1]:
-                some.append(found)
-        for each in some:
-            heapq.heappush(self._due, each)
-        return [waiting for _, _, waiting in some]
-
-
-class _Lane:
-    def __init__(self) -> None:
-        self.queues: dict[str, _Queue] = {}
-        self.holds: dict[str | None, Waiting] = {}
-        """What nothing passes any more; by the principal that it holds up, None: everybody."""
 
 
 class WaitingRoom:
@@ -151,7 +57,7 @@ class WaitingRoom:
         self._bypass_s = settings.queue_bypass_ms / 1000
         share = settings.fair_share_percent / 100
         self._factor = share / (1 - share) if share < 1 else 0.0
-        self._lanes: dict[LaneKey, _Lane] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
         self._all: dict[Waiting, None] = {}
         self._ends: list[tuple[float, int, Waiting]] = []
         self._of: dict[str, Use] = {}
@@ -218,8 +124,8 @@ class WaitingRoom:
 
     def _sit(self, waiting: Waiting, key: LaneKey) -> None:
         waiting.lane, waiting.seat = key, next(self._seats)
-        lane = self._lanes.setdefault(key, _Lane())
-        lane.queues.setdefault(waiting.principal, _Queue()).put(waiting)
+        lane = self._lanes.setdefault(key, Lane())
+        lane.queues.setdefault(waiting.principal, LaneQueue()).put(waiting)
         self._note_share(waiting)
 
     def _note_share(self, waiting: Waiting) -> None:
@@ -323,7 +229,7 @@ class WaitingRoom:
         if not self._all:
             self._dirty.clear()
 
-    def _serve(self, key: LaneKey, lane: _Lane, now: float) -> None:
+    def _serve(self, key: LaneKey, lane: Lane, now: float) -> None:
         lane.holds.clear()
         self._shares.pop(key, None)  # those that still wait for it come last
         turns = [(self._start(principal), k, principal) for k, principal in enumerate(lane.queues)]
@@ -341,7 +247,7 @@ class WaitingRoom:
                 heapq.heappush(turns, (self._start(principal), k, principal))
             passed += not found
 
-    def _next_of(self, principal: str, key: LaneKey, lane: _Lane, now: float) -> bool | None:
+    def _next_of(self, principal: str, key: LaneKey, lane: Lane, now: float) -> bool | None:
         """Admit one; or False, if none of the first fits. None: nobody may pass the one that does not."""
         queue = lane.queues.get(principal)
         for waiting in queue.candidates(now - self._bypass_s) if queue is not None else ():

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from dispatcher.admission.admission import Admission
-from dispatcher.admission.waiting import Waiting
+from dispatcher.admission.lanes import Waiting
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.stability import Stability, parse_progress
 from dispatcher.barriers.watermarks import Watermarks

@@ -11,7 +11,8 @@ from typing import Final
 
 from dispatcher.admission.admission import Admission, Ticket
 from dispatcher.admission.budgets import Refusal
-from dispatcher.admission.waiting import Waiting, WaitingRoom
+from dispatcher.admission.lanes import Waiting
+from dispatcher.admission.waiting import WaitingRoom
 from dispatcher.pipeline.pending import Done
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied

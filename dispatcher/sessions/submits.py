@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.admission.waiting import Waiting
+from dispatcher.admission.lanes import Waiting
 from dispatcher.requests.requests import SubmitReply, encode_reply, parse_submit
 from dispatcher.requests.tracing import begin
 from logboom.errors import LogboomError, Overloaded, QuotaExceeded

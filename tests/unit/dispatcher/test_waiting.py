@@ -10,7 +10,8 @@ import pytest
 
 from dispatcher.admission.admission import Admission, Parts, Ticket
 from dispatcher.admission.budgets import Verdict
-from dispatcher.admission.waiting import FINISHED_KEPT, Waiting, WaitingRoom
+from dispatcher.admission.lanes import Waiting
+from dispatcher.admission.waiting import FINISHED_KEPT, WaitingRoom
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, Overloaded, PartitionFrozen, Unavailable
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId

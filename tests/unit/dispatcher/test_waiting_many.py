@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dispatcher.admission.waiting import STALE_KEPT
+from dispatcher.admission.lanes import STALE_KEPT
 from tests.unit.dispatcher.test_waiting import A, Desk
 
 MANY = 4 * STALE_KEPT

@@ -1,0 +1,111 @@
+"""Who stands in one lane for admission, and in which order: requests, and the queue of each principal. Sans-io."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from dispatcher.admission.admission import Parts, Ticket
+from dispatcher.admission.budgets import Refusal
+from logboom.errors import LogboomError
+from logboom.types import PartitionId
+
+REQUESTS_LOOKED_AT: Final = 4
+"""Of one principal, at a time: what is passed, however many wait, is found cheaply."""
+STALE_KEPT: Final = 64
+
+LaneKey = PartitionId | None
+
+
+class Waiting:
+    """One request. ``admitted`` or ``failed`` is called once."""
+
+    __slots__ = (
+        "admitted",
+        "deadline",
+        "failed",
+        "lane",
+        "nbytes",
+        "number",
+        "over",
+        "owner",
+        "parts",
+        "principal",
+        "refusal",
+        "seat",
+        "since",
+        "until",
+    )
+
+    def __init__(
+        self,
+        *,
+        parts: Parts,
+        nbytes: int,
+        principal: str,
+        owner: Hashable,
+        until: float,
+        deadline: float,
+        since: float,
+        refusal: Refusal,
+        admitted: Callable[[Ticket], None],
+        failed: Callable[[LogboomError], None],
+    ) -> None:
+        """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect."""
+        self.parts, self.nbytes = parts, nbytes
+        self.principal, self.owner = principal, owner
+        self.until, self.deadline, self.since = min(until, deadline), deadline, since
+        self.refusal = refusal
+        self.admitted, self.failed = admitted, failed
+        self.lane: LaneKey = None
+        self.number = 0
+        """In the order in which they came."""
+        self.seat = 0
+        """Changes with its place: whatever still names an older one is stale."""
+        self.over = False
+
+
+class LaneQueue:
+    """One principal's requests in one lane: by when they have to be in, and by when they came."""
+
+    def __init__(self) -> None:
+        self.live = 0
+        self._due: list[tuple[float, int, Waiting]] = []
+        self._came: deque[tuple[int, Waiting]] = deque()
+
+    def put(self, waiting: Waiting) -> None:
+        """One more."""
+        self.live += 1
+        heapq.heappush(self._due, (waiting.until, waiting.seat, waiting))
+        self._came.append((waiting.seat, waiting))
+        if len(self._due) > 2 * self.live + STALE_KEPT:
+            self._due = [each for each in self._due if each[2].seat == each[1]]
+            heapq.heapify(self._due)
+        if len(self._came) > 2 * self.live + STALE_KEPT:
+            self._came = deque(each for each in self._came if each[1].seat == each[0])
+
+    def candidates(self, overdue: float) -> list[Waiting]:
+        """Whoever has waited since ``overdue`` or before, alone; else some of those that have to be in first."""
+        while self._came and self._came[0][1].seat != self._came[0][0]:
+            self._came.popleft()
+        if self._came and self._came[0][1].since <= overdue:
+            return [self._came[0][1]]
+        some: list[tuple[float, int, Waiting]] = []
+        while self._due and len(some) < REQUESTS_LOOKED_AT:
+            found = heapq.heappop(self._due)
+            if found[2].seat == found[1]:
+                some.append(found)
+        for each in some:
+            heapq.heappush(self._due, each)
+        return [waiting for _, _, waiting in some]
+
+
+class Lane:
+    """Those that lack the same gate."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, LaneQueue] = {}
+        self.holds: dict[str | None, Waiting] = {}
+        """What nothing passes any more; by the principal that it holds up, None: everybody."""
