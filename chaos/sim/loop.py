@@ -132,6 +132,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         backlog, process._backlog = process._backlog, []  # noqa: SLF001 - its own module
         self._ready.extendleft(reversed(backlog))  # before whatever came a moment ago
 
+    def forget(self) -> None:
+        """Nothing that is scheduled is ever run."""
+        self._ready.clear()
+        self._timers.clear()
+
     # -- running
 
     def run_until_complete(self, future: Any) -> Any:

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from chaos.sim.leftovers import leftovers_unseen
 from chaos.sim.parameters import Fault, Parameters, draw
 from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.timeline import Timeline
@@ -49,19 +48,6 @@ def commit() -> str:
         check=False,
     )
     return found.stdout.strip() or "unknown"
-
-
-@contextmanager
-def leftovers_unseen() -> Iterator[None]:
-    """Coroutines of killed processes are thrown away at the end; Python would say so of each."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-            gc.collect()
-    finally:
-        sys.unraisablehook = hook
 
 
 def run(parameters: Parameters, *, timeline: Timeline | None = None, until: float | None = None) -> Ran:

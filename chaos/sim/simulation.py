@@ -18,6 +18,7 @@ from chaos.sim.followers import Followers
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
 from chaos.sim.histories import SecondHistory
 from chaos.sim.host import Host
+from chaos.sim.leftovers import throw_away
 from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
 from chaos.sim.members import Operator
 from chaos.sim.nemesis import Nemesis
@@ -270,7 +271,9 @@ class Simulation(SecondHistory):
         if self._operator is not None:
             outcome.changes = self._operator.done
         outcome.trace_hash = f"{self.loop.trace & (1 << 64) - 1:016x}"
-        return outcome
+        shown = replace(outcome)
+        throw_away(self.loop)  # what that says, and whom it tells, is of no run
+        return shown
 
     def _instant(self) -> None:
         self.oracle.instant()
