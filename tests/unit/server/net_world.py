@@ -13,7 +13,7 @@ from typing import Any
 
 from logboom.types import KIB
 from logboom.wire import Buffer, Frame, FrameDecoder, Kind, encode
-from ports.net import Connection, ConnectionLimits
+from ports.net import Connection, ConnectionLimits, Traffic
 from server.world.clock_os import OsClock
 from server.world.net_os import AsyncioNetwork
 
@@ -125,6 +125,7 @@ class Serving:
         self.sessions: list[Session] = []
         self.fatal: list[BaseException] = []
         self.unhandled: list[dict[str, Any]] = []
+        self.traffic = Traffic()
         self.network = AsyncioNetwork(clock=OsClock(), on_fatal=self.fatal.append)
         self._clients: list[Raw] = []
 
@@ -175,7 +176,7 @@ async def serving(
     before = sockets()
     it = Serving(make)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: it.unhandled.append(context))
-    limits = ConnectionLimits(**{**LIMITS, **changes})
+    limits = ConnectionLimits(**{**LIMITS, "traffic": it.traffic, **changes})
     listener = await it.network.listen("127.0.0.1:0", it.accept, limits=limits, tls=tls)
     it.address = listener.address
     try:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import itertools
+import os
 import resource
-import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from logboom import certs
 from ports.net import ConnectionLimits
-from server.world.accepting import SPARE_MIN
-from tests.unit.server.net_world import LIMITS, Session, serving
+from server.world.accepting import SPARE_MIN, SPARE_SHARE
+from tests.unit.server.net_world import LIMITS, Serving, Session, serving, until
 
 STRANGERS = 12
 
@@ -20,40 +24,51 @@ STRANGERS = 12
 class Stranger:
     """Connects, and says nothing."""
 
-    async def connect(self, address: str) -> bool:
+    async def connect(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self.reader, self.writer = await asyncio.open_connection(host, int(port))
-        return True
 
-    async def is_cut(self) -> bool:
-        try:
-            async with asyncio.timeout(0.5):
-                return await self.reader.read(1) == b""
-        except TimeoutError:
-            return False
-        except ConnectionResetError:
-            return True
+    @property
+    def is_cut(self) -> bool:
+        return self.reader.at_eof() or self.reader.exception() is not None
 
 
-async def strangers(address: str) -> list[Stranger]:
-    """So many, connected."""
+async def strangers(it: Serving) -> list[Stranger]:
+    """So many, connected; the node has taken them, or turned them away."""
     found = [Stranger() for _ in range(STRANGERS)]
     for stranger in found:
-        await stranger.connect(address)
+        await stranger.connect(it.address)
+    await until(lambda: len(it.sessions) + it.traffic.refused == STRANGERS)
     return found
 
 
-async def left(found: list[Stranger]) -> int:
-    """How many of them are still there."""
-    return STRANGERS - sum(await asyncio.gather(*(each.is_cut() for each in found)))
+async def left(it: Serving, found: list[Stranger]) -> int:
+    """How many of them are still there, once those that were turned away have heard of it."""
+    await until(lambda: sum(each.is_cut for each in found) == it.traffic.refused)
+    return len(it.sessions)
+
+
+@contextlib.contextmanager
+def no_numbers_between() -> Iterator[int]:
+    """All descriptors below the yielded one are taken, none from it on: what other tests have open leaves holes."""
+    gc.collect()  # what is thrown away does not become a number in the middle of it
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 - names of descriptors
+    filled = list[int]()
+    try:
+        while not filled or filled[-1] <= highest:
+            filled.append(os.open(os.devnull, os.O_RDONLY))
+        yield filled[-1] + 1
+    finally:
+        for each in filled:
+            os.close(each)
 
 
 async def test_who_has_not_agreed_upon_tls_counts_as_a_connection(tmp_path: Path) -> None:
     certs.make_test_authority(tmp_path, ["n1", "n2"])
     server, client = certs.peer_contexts(tmp_path, "n1")[0], certs.peer_contexts(tmp_path, "n2")[1]
     async with serving(tls=server, connections_max=3) as it:
-        found = await strangers(it.address)
-        assert await left(found) == 3
+        found = await strangers(it)
+        assert await left(it, found) == 3
         for each in found:
             each.writer.close()
 
@@ -73,12 +88,16 @@ async def test_who_has_not_agreed_upon_tls_counts_as_a_connection(tmp_path: Path
 @pytest.mark.parametrize("tls", [False, True])
 async def test_descriptors_are_left_for_files(tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certs.make_test_authority(tmp_path, ["n1"])
-    async with serving(tls=certs.peer_contexts(tmp_path, "n1")[0] if tls else None) as it:
-        with socket.socket() as next_one:
-            used = next_one.fileno()
-        limit = used + 8 + SPARE_MIN  # a connection takes two here, where both its ends are
-        monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-        found = await strangers(it.address)
-        assert 3 <= await left(found) <= 5
-        for each in found:
-            each.writer.close()
+    tls_of = certs.peer_contexts(tmp_path, "n1")[0] if tls else None
+    async with serving(tls=tls_of) as it:
+        with no_numbers_between() as used:
+            limit = next(n for n in itertools.count(used) if n - max(SPARE_MIN, n // SPARE_SHARE) == used + 8)
+            # A connection takes two here, where both its ends are.
+            monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+            found = await strangers(it)
+            assert 3 <= await left(it, found) <= 5
+            for each in found:
+                each.writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await each.writer.wait_closed()
+            monkeypatch.undo()
