@@ -180,7 +180,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _unhandled(context: dict[str, Any], fatal: Callable[[BaseException], None]) -> None:
-    """Nothing may go wrong unseen: a broken promise, or an error nobody expected, stops the node."""
+    """Nothing may go wrong unseen; a broken promise stops the node."""
     error = context.get("exception")
     log.error("unhandled", message=context.get("message"), exc_info=error)
     if isinstance(error, InvariantViolated):

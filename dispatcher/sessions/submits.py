@@ -12,15 +12,20 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from dispatcher.admission.lanes import Waiting
 from dispatcher.requests.requests import SubmitReply, encode_reply, parse_submit
 from dispatcher.requests.tracing import begin
 from logboom.errors import LogboomError, Overloaded, QuotaExceeded
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
+from ports.invariant import InvariantViolated
 
 if TYPE_CHECKING:
     from dispatcher.sessions.service import ClientService, Session
+
+log = structlog.get_logger(__name__)
 
 REQUESTS_MAX: Final = 4096
 """Requests under way per connection."""
@@ -111,6 +116,13 @@ class Submits:
                     self._session.begin(frame, came)
             except LogboomError as error:
                 self._session.fail(frame.request_id, error)
+            except InvariantViolated:
+                raise
+            except Exception as error:  # noqa: BLE001 - it is logged, and costs nobody else's connection his turn
+                about = {"remote": self._session.remote, "request_id": frame.request_id}
+                self._service.seldom.say(log.error, "request_failed", **about, exc_info=error)
+                self._held.clear()
+                self._session.connection.abort()
         if not self._held:
             self.read(HELD, on=True)
         return bool(self._held)

@@ -27,6 +27,7 @@ class Connection:
         self.sent = 0
         self.reading = True
         self.paused = 0
+        self.aborted = False
         self.resumed = asyncio.Event()
 
     def send(self, buffers: Any) -> None:
@@ -42,6 +43,9 @@ class Connection:
     def resume_reading(self) -> None:
         self.reading = True
         self.resumed.set()
+
+    def abort(self) -> None:
+        self.aborted = True
 
 
 class Backend:
@@ -224,6 +228,29 @@ async def test_what_is_held_back_counts_from_when_it_came_and_can_be_cancelled()
     assert len(desk.backend.asked) == 3
     assert all(request.deadline <= came + 1.0 for request, _, _ in desk.backend.asked)
     assert sessions[0][0].reading
+
+
+async def test_what_fails_unexpectedly_when_its_turn_comes_costs_its_own_connection_alone() -> None:
+    """All that were held back with it were never looked at again, nor read."""
+    desk, sessions = busy(3)
+    submit, failing = desk.backend.submit, sessions[1][1]
+
+    def fails(request: SubmitRequest, done: Any, owner: Any) -> Any:
+        if owner is failing:
+            raise ValueError("nobody thought of that")
+        return submit(request, done, owner)
+
+    for request_id in (1, 2, 3):
+        for _, session in (sessions[0], sessions[2]):
+            desk.submit(request_id, session)
+    desk.submit(4, failing)
+    desk.submit(5, failing)
+    desk.backend.submit = fails  # type: ignore[method-assign]
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert [connection.aborted for connection, _ in sessions] == [False, True, False]
+    assert len(desk.backend.asked) == 6
+    assert all(connection.reading for connection, _ in (sessions[0], sessions[2]))
 
 
 async def test_a_crowd_of_barriers_leaves_the_loop_its_turn_and_loses_none() -> None:
