@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,3 +169,9 @@ def test_locks_are_exact_and_hashed() -> None:
 def test_the_tree_stands_alone() -> None:
     outside = "../" + "shared"
     assert not [name for name, text in texts() if outside in text]
+
+
+def test_no_example_has_a_deadline() -> None:
+    """On a busy machine one in thousands takes longer than any; of the same seed the next run does not."""
+    assert hypothesis.settings().deadline is None
+    assert hypothesis.HealthCheck.too_slow in hypothesis.settings().suppress_health_check

@@ -1,0 +1,9 @@
+"""For all tests."""
+
+from __future__ import annotations
+
+import hypothesis
+
+# How long an example takes, or is looked for, says how busy the machine is; tests that hang have pytest's own time-out.
+hypothesis.settings.register_profile("logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("logboom")
