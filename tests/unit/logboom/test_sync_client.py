@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,33 @@ from tests.unit.logboom.test_connection import entries, records
 ROOT = Path(__file__).resolve().parents[3]
 
 
+PATIENCE_S = 20.0
+
+
 def until(condition) -> None:
+    end = time.monotonic() + PATIENCE_S
     while not condition():
+        assert time.monotonic() < end
         time.sleep(0.001)
+
+
+@contextmanager
+def command(*words: str, stdout: int) -> Iterator[subprocess.Popen[str]]:
+    """It ends with the test, whatever becomes of that: leaving the block of a process waits for it.
+
+    And it hears Ctrl-C: what a shell starts with ``&`` does not, nor what is started there.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        whole = [sys.executable, "-m", "logboom", *words]
+        process = subprocess.Popen(whole, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_it_has_every_method_of_the_client() -> None:
@@ -228,11 +253,10 @@ boom.close()
 
 def test_ctrl_c_ends_a_following_tail_cleanly(node: FakeNode) -> None:
     node.answers[Kind.TAIL] = lambda session, frame: records(session, frame, 1, 1, [b"1"])
-    command = [sys.executable, "-m", "logboom", "tail", "-p", "0", "-f", "--endpoints", node.address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as tail:
+    with command("tail", "-p", "0", "-f", "--endpoints", node.address, stdout=subprocess.PIPE) as tail:
         until(lambda: node.of(Kind.CREDIT))
         tail.send_signal(signal.SIGINT)
-        out, err = tail.communicate(timeout=20)
+        out, err = tail.communicate(timeout=PATIENCE_S)
     assert tail.returncode == 130
     assert out.startswith("0\t1\t1")
     assert "Traceback" not in err
@@ -261,8 +285,7 @@ def test_a_reader_that_goes_away_is_no_error(node: FakeNode) -> None:
         session, frame, [b"%05d" % k for k in range(50_000)], more=False
     )
     read, write = os.pipe()
-    command = [sys.executable, "-m", "logboom", "scan", "-p", "0", "--endpoints", node.address]
-    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT) as scan:
+    with command("scan", "-p", "0", "--endpoints", node.address, stdout=write) as scan:
         os.close(write)
         os.read(read, 10)
         os.close(read)

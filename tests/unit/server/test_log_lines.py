@@ -87,8 +87,11 @@ def test_nothing_is_lost_and_nothing_torn_in_a_pipe_that_does_not_block() -> Non
     code = "logs.configure(level='info', form='json', queue_bytes=10_000_000, drain_s=30)\n" + MANY
     with subprocess.Popen([sys.executable, "-c", HEAD + code], stderr=write) as running, os.fdopen(read) as pipe:
         os.close(write)
-        assert [row["number"] for row in said(pipe)] == list(range(5_000))
-        assert running.wait(30) == 0
+        try:
+            assert [row["number"] for row in said(pipe)] == list(range(5_000))
+            assert running.wait(30) == 0
+        finally:
+            running.kill()
 
 
 def test_a_line_that_is_larger_than_the_queue_is_written() -> None:
