@@ -60,13 +60,13 @@ def inputs(name: str, *, seed: int, mutations: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_takes_whatever_comes(name: str) -> None:
     for number, data in enumerate(inputs(name, seed=SEED, mutations=MUTATIONS)):
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             TARGETS[name].one_input(data)
         except BaseException:
             print(f"target {name}, FUZZ_SEED={SEED}, input {number}: {data!r}")
             raise
-        took = time.monotonic() - begun
+        took = time.thread_time() - begun
         assert took < INPUT_SECONDS_MAX, f"{name}, FUZZ_SEED={SEED}, input {number} took {took:.1f} s: {data!r}"
 
 

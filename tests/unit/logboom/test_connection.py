@@ -295,7 +295,9 @@ async def test_status_of_all_keeps_the_error_of_who_is_away() -> None:
             taken.bind((host, int(port)))
             answers = await boom.status_all()
         assert answers["n1"] == {"node": "n1"}
-        assert isinstance(answers["n2"], Unavailable)
+        # The last that was tried, or that there was no time for another.
+        assert isinstance(answers["n2"], Unavailable | DeadlineExceeded)
+        assert gone.address in str(answers["n2"])
 
 
 # -- reads

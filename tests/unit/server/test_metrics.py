@@ -245,11 +245,11 @@ async def test_who_breaks_the_protocol_is_counted_as_cut(tmp_path: Path) -> None
 
 
 async def test_what_admission_refuses_is_counted_by_its_gate(tmp_path: Path) -> None:
-    async with watched(tmp_path, admission__partition_ops=2) as it:
+    async with watched(tmp_path, admission__partition_ops=2, admission__retry_after_ms=3_600_000) as it:
         it.node.pipeline.pause(0)
         await it.boom.submit(0, [Put(b"a", b""), Put(b"b", b"")], wait="committed")
         with pytest.raises(Overloaded):
-            await it.boom.submit(0, [Put(b"c", b"")], wait="committed", timeout=0.3)
+            await it.boom.submit(0, [Put(b"c", b"")], wait="committed")  # which is told to come back in an hour
         found = await scrape(it)
         assert one(found, "admission_refused_total", gate="partition_ops") >= 1
         assert one(found, "admission_refused_total", gate="node_ops") == 0
