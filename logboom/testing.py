@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,18 +31,45 @@ from logboom.sync_client import SyncClient
 
 START_S = 30.0
 GROWN = "grown.json"
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LASTING_MIN = 10_240
+LASTING_COUNT_MIN = 4_096
+"""Fewer are left to others: clusters that are started at the same time choose among them."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports of 127.0.0.1 that were free a moment ago.
+
+    None of those that the system gives to outgoing connections, where it says which: a node that is started again
+    would find its port taken by any of them.
+    """
+    lasting = _lasting_ports()
+    candidates = random.SystemRandom().sample(lasting, len(lasting))
+    sockets: list[socket.socket] = []
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        while len(sockets) < count:
+            sockets.append(socket.socket())
+            while True:
+                port = candidates.pop() if candidates else 0
+                try:
+                    sockets[-1].bind(("127.0.0.1", port))
+                    break
+                except OSError:  # somebody has it
+                    if not port:
+                        raise
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
+
+
+def _lasting_ports() -> range:
+    """Those below the system's range; none, if that is not known or leaves few."""
+    try:
+        lowest = int(PORT_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # not Linux
+        lowest = 0
+    return range(LASTING_MIN, lowest) if lowest >= LASTING_MIN + LASTING_COUNT_MIN else range(0)
 
 
 def _leash(pid: int, stdin: int) -> None:
