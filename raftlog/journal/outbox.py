@@ -87,6 +87,8 @@ class GroupSync:
         self._behind: dict[int, SyncTarget] = {}
         """Logs with batches that only the journal has synced."""
         self._settling: _Settling | None = None
+        self._settle_soon = False
+        """However little it is: the journal begins later now, and what it carries would keep all files since then."""
         self._chores: deque[_Chore] = deque()
         """Of the journal, one at a time, side by side with groups; the first is under way."""
         self.groups = 0
@@ -219,8 +221,9 @@ class GroupSync:
     # -- settling what the journal carries
 
     def _settle_next(self) -> None:
-        due = bool(self._behind) and self._journal.redo_bytes > self._limits.unsettled
+        due = bool(self._behind) and (self._settle_soon or self._journal.redo_bytes > self._limits.unsettled)
         if due and self._settling is None and not self._chores:
+            self._settle_soon = False
             self._settling = _Settling(self._journal.taken_sequence, list(self._behind.values()))
             self._behind = {}
             self._journal.redo_bytes = 0
@@ -248,6 +251,7 @@ class GroupSync:
 
         def finished() -> None:
             job.done()
+            self._settle_soon = True
             done()
 
         self._do(_Chore(job.run, finished))

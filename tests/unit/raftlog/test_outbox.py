@@ -213,6 +213,27 @@ def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
     assert done[3:] == ["strip 3"]
 
 
+def test_little_that_the_journal_carries_is_settled_once_it_is_compacted() -> None:
+    """One small batch would keep all files behind it, however few follow."""
+    offload, journal, log = _Offload(), _Journal(), _Log()
+    journal.compaction = lambda base: SimpleNamespace(run=lambda: None, done=lambda: None)  # type: ignore[attr-defined]
+    group = _group(offload, journal, [])
+    journal.logs = [log]
+    log.queued += 1
+    group.dirty(log)
+    group.kick()
+    while offload.jobs:
+        offload.finish_one()
+    assert journal.settled_when == []
+    group.compact(Base(5, 1, b""), lambda: None)
+    while offload.jobs:
+        offload.finish_one()
+    group.kick()
+    while offload.jobs:
+        offload.finish_one()
+    assert journal.settled_when == [(7, [1])]
+
+
 def test_a_compaction_that_fails_is_final() -> None:
     offload, journal = _Offload(), _Journal()
     failures: list[BaseException] = []
