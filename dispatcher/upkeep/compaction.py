@@ -151,6 +151,7 @@ class Compaction:
             if partition_id in self._workers:
                 await self._remove(parent, partition_id, tail.last_index)
         await self._forget(parent.lifecycle)
+        self._placed = {p: placed for p, placed in self._placed.items() if p in parent.tails}
 
     async def _secure(self, partition_id: PartitionId, through_index: int) -> None:
         """State and places up to here are on the disk, to stay."""

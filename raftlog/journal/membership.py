@@ -45,6 +45,7 @@ class Membership:
         self.forget = forget
         self.rejoining = rejoining
         """While it is set this node gives no vote, and nothing that it says counts for a quorum."""
+        self._journal = journal
         self._known = [begins]
         for command, index, term in journal.entries[1:]:
             found = parse(command, index, term)
@@ -57,8 +58,10 @@ class Membership:
         return self._known[-1]
 
     def take(self, configuration: Configuration) -> None:
-        """It is in the journal."""
+        """It is in the journal. What it cannot be cut back to any more is forgotten, as a start would."""
         self._known.append(configuration)
+        while len(self._known) > 1 and self._known[1].index <= self._journal.base_index:
+            del self._known[0]
 
     def truncated(self, index: int) -> bool:
         """The journal ends before a Raft index; True if another configuration counts now."""

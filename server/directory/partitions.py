@@ -60,7 +60,7 @@ class PartitionRooms:
             disk=world.disk, sets=sets, directory_of=data_dir.partition, open_machine=self._open_machine
         )
         self._kinds: dict[PartitionId, Kind] = {}
-        """Of all that were ever open here."""
+        """Of all that were open here, until they are removed."""
         self._kinds_tried: set[str] = set()
         """State machines of users that could be opened here."""
         self._trying: dict[str, threading.Lock] = {}
@@ -241,7 +241,8 @@ class PartitionRooms:
     def remove(self, partition_id: PartitionId) -> None:
         """See Rooms."""
         directory = self._data_dir.partition(partition_id)
-        self._apply.pop(partition_id, None)
+        for known in (self._kinds, self._apply):
+            known.pop(partition_id, None)
         if self._disk.exists(directory):
             self._disk.remove_directory(directory)
             self._disk.sync_directory(directory.parent)

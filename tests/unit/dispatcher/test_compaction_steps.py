@@ -158,3 +158,11 @@ async def test_a_set_that_is_complete_meanwhile_is_compacted_to_in_turn_and_once
     node.start()
     await node.ended()
     assert node.runs == 2
+
+
+async def test_what_was_saved_of_partitions_that_are_gone_is_forgotten() -> None:
+    node = Node()
+    node._placed[PartitionId(9)] = (THROUGH, 0)
+    node.start()
+    await node.ended()
+    assert set(node._placed) == {A, B}

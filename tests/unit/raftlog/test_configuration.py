@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ports.invariant import InvariantViolated
 from raftlog.entries.configuration import NOBODY, REMOVED_MAX, SEATS_MAX, Configuration, Role, Seat
 from raftlog.entries.entry import CONTROL_BYTES_MAX, pack_control
 from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal_base import Base
 from raftlog.journal.membership import Membership, parse
 from tests.unit.raftlog.test_livelocks import journal_of
 
@@ -211,6 +213,18 @@ class TestMembership:
         assert membership.removed_at(5)
         assert {each.node for each in membership.seats(4)} == {N1, N2, N3}
         assert {each.node for each in membership.seats(5)} == {N2, N3}
+
+    def test_what_was_before_the_journal_begins_is_forgotten(self) -> None:
+        journal = journal_of(20)
+        membership = Membership(node_id=N1, journal=journal, begins=three())
+        for index in range(5, 20):
+            membership.take(replace(three(), index=index))
+        assert membership.truncated(19), "any of them may count again"
+        journal.compacted(Base(15, 1, b""))
+        membership.take(replace(three(), index=20))
+        assert [each.index for each in membership._known] == [15, 16, 17, 18, 20]
+        assert membership.truncated(16)
+        assert membership.current.index == 15
 
     def test_a_learner_never_campaigns(self) -> None:
         membership = Membership(node_id=N4, journal=journal_of(3), begins=three().adding(seat(N4)))

@@ -206,3 +206,13 @@ def test_a_trial_that_does_not_end_holds_up_no_other(monkeypatch: pytest.MonkeyP
             go_on.set()
         hangs.result(60)
     assert len({path.parent for path in opened}) == 2, "each in a directory of its own"
+
+
+def test_of_what_is_removed_nothing_is_remembered() -> None:
+    disk = SimDisk(random.Random(0))
+    disk.make_directory(ROOT)
+    rooms = made(disk)
+    for number in range(10, 15):
+        rooms.open(PartitionId(number), Kind("log", DurabilityMode.WRITE_AHEAD))
+        rooms.remove(PartitionId(number))
+    assert (rooms._kinds, rooms._apply) == ({}, {})
