@@ -135,6 +135,11 @@ class Lane:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued or on its way."""
+        return not (self._queue or self._in_flight or self._scheduled)
+
     def close(self) -> None:
         """What was never sent has not happened; of what was sent nobody knows."""
         _fail(self._queue, Unavailable("the client was closed"))

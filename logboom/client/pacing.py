@@ -21,6 +21,8 @@ PATIENCE: Final = 0.5
 LATE: Final = 0.3
 """An answer that took so much of the time that was left when its request was sent came late. Early enough to know it:
 when answers take most of their time, those behind them are on their way already, and half of them take all of it."""
+KEPT_MAX: Final = 1024
+"""Partitions of which something is remembered though nothing is on its way to them."""
 
 
 class Window:
@@ -67,6 +69,7 @@ class Pace:
         """``most`` bytes are on their way at any time, whatever a node says."""
         self._most = most
         self._windows: dict[int | None, Window] = {}
+        self._look_at = KEPT_MAX
 
     async def enter(self, partitions: Iterable[int], size: int, *, until: float) -> list[Window]:
         """Wait for room at all of them; what is given back goes to ``leave``. Raises Overloaded, ``not_applied``."""
@@ -75,6 +78,8 @@ class Pace:
             for key in (None, *sorted(partitions)):  # in this order, so that no two wait for each other
                 window = self._windows.get(key)
                 if window is None:
+                    if len(self._windows) >= self._look_at:
+                        self._forget_idle()
                     window = self._windows[key] = Window(self._most)
                 if not window.budget.try_take(size):
                     await window.budget.take(size, deadline=until)
@@ -83,6 +88,11 @@ class Pace:
             self.leave(taken, size)
             raise
         return taken
+
+    def _forget_idle(self) -> None:
+        """Partitions come and go; what was refused at one of so many is found out again."""
+        self._windows = {key: each for key, each in self._windows.items() if key is None or not each.budget.idle}
+        self._look_at = max(KEPT_MAX, 2 * len(self._windows))
 
     def leave(self, windows: Iterable[Window], size: int) -> None:
         """Give back what was not answered."""

@@ -30,8 +30,8 @@ PARTITION_ID_MAX: Final = (1 << 32) - 1
 class Sequences:
     """Numbers of one producer for one partition, and which of them are still open."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, begin: int = 0) -> None:
+        self._next = begin
         self._open: list[int] = []
         self._settled: set[int] = set()
 
@@ -47,6 +47,11 @@ class Sequences:
         self._settled.add(first)
         while self._open and self._open[0] in self._settled:
             self._settled.discard(heapq.heappop(self._open))
+
+    @property
+    def idle(self) -> bool:
+        """None is open."""
+        return not self._open
 
     @property
     def floor(self) -> int:
@@ -103,6 +108,11 @@ class Budget:
         """Nothing was given back in time."""
         story = f"{self.limit} bytes are in flight and none were answered in time (max_in_flight_bytes)"
         return DeadlineExceeded(story, outcome="not_applied")
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is taken, and nobody waits."""
+        return not self.used and not self._waiting
 
     def give(self, size: int) -> None:
         """Give back."""

@@ -17,7 +17,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.connection import Answered, NodeConnection
 from logboom.client.dense import Lines, Turn
 from logboom.client.lanes import Lane, Single
-from logboom.client.pacing import PATIENCE, Pace, Room
+from logboom.client.pacing import KEPT_MAX, PATIENCE, Pace, Room
 from logboom.client.parts import Budget, Part, Sequences, check_partition, receipts_of, record_bytes
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, QuotaExceeded, RecordTooLarge
 from logboom.records import RecordBlock
@@ -36,6 +36,9 @@ class Submitter:
         self._cluster = cluster
         self._producer_id = producer_id
         self._sequences: dict[int, Sequences] = {}
+        self._begin = 0
+        """First number for a partition of which nothing is remembered."""
+        self._look_at = KEPT_MAX
         self._lanes: dict[tuple[int, Level | None], Lane] = {}
         self.budget = Budget(in_flight_bytes_max)
         self._pace = Pace(in_flight_bytes_max)
@@ -153,8 +156,20 @@ class Submitter:
         """Numbers for one partition."""
         found = self._sequences.get(partition_id)
         if found is None:
-            found = self._sequences[partition_id] = Sequences()
+            if len(self._sequences) >= self._look_at:
+                self._forget_idle()
+            found = self._sequences[partition_id] = Sequences(self._begin)
         return found
+
+    def _forget_idle(self) -> None:
+        """Partitions come and go. One that is written to again goes on above all numbers that were ever given."""
+        busy = {partition for (partition, _), lane in self._lanes.items() if not lane.idle}
+        gone = {p for p, numbers in self._sequences.items() if numbers.idle and p not in busy}
+        for partition in gone:
+            self._begin = max(self._begin, self._sequences.pop(partition).floor)
+        for key in [key for key in self._lanes if key[0] in gone]:
+            self._lanes.pop(key).close()
+        self._look_at = max(KEPT_MAX, 2 * len(self._sequences))
 
     async def _check_size(self, size: int, deadline: float) -> None:
         """Raises RecordTooLarge for what this cluster does not take; that is asked for if nobody has said it yet."""
