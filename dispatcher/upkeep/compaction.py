@@ -193,9 +193,12 @@ class Compaction:
         """Records up to here have been kept for long enough."""
         if not self._settings.retain_log_ms:
             return 0
-        before_ms = self._clock.wall_ms() - self._settings.retain_log_ms
+        now_ms = self._clock.wall_ms()
+        before_ms = now_ms - self._settings.retain_log_ms
         try:
-            return await self._offload.run(lambda: store.last_before(before_ms, through_index=through_index))
+            return await self._offload.run(
+                lambda: store.last_before(before_ms, through_index=through_index, now_ms=now_ms)
+            )
         except CorruptData as error:
             log.warning("age_unknown", partition=store.partition_id, error=error.message)  # until it is repaired
             return 0

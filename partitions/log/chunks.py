@@ -66,6 +66,8 @@ class ChunkReader:
         self._committed = committed
         self._files = files
         self._damaged = damaged
+        self._known_older = 0, 0
+        """A time, and the position behind what is older, as ``behind_older`` has found last."""
 
     def after(
         self, index: int, *, through_index: int, max_bytes: int, max_records: int, cold: bool = False
@@ -149,6 +151,28 @@ class ChunkReader:
             else:
                 high = middle
         return low
+
+    def behind_older(self, timestamp_ms: int, *, through_index: int, now_ms: int) -> int:
+        """Position behind the last batch that is older than this, as all in front of it are; its header is read once.
+
+        A clock that was set back for a while has made old what stands behind something younger: what is gone is gone,
+        so nobody looks for a place as ``first_at_time`` does. A time that is still to come says nothing either way.
+        Raises IndexCompacted.
+        """
+        known_ms, known = self._known_older
+        begin = self._committed.columns.start
+        position = found = max(begin, known) if timestamp_ms >= known_ms else begin
+        end = self._committed.columns.through(through_index)
+        while position < end:
+            if not self._committed.is_nowhere(position):
+                found_ms = self._timestamp(position)
+                if timestamp_ms <= found_ms <= now_ms:
+                    break
+                if found_ms < timestamp_ms:
+                    found = position + 1
+            position += 1
+        self._known_older = timestamp_ms, found
+        return min(found, max(begin, end))
 
     def _timestamp(self, position: int) -> int:
         columns = self._committed.columns

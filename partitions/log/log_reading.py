@@ -120,12 +120,14 @@ class LogReading:
         """Of the batch there, or of the next one to come. Raises IndexCompacted."""
         return self._committed.first_index(position)
 
-    def last_before(self, timestamp_ms: int, *, through_index: int) -> int:
-        """Index of the last record up to ``through_index`` that is older than this, by the clocks of those who led.
+    def last_before(self, timestamp_ms: int, *, through_index: int, now_ms: int) -> int:
+        """Index of the last record up to ``through_index`` that is older than this, as are all in front of it.
 
-        Reads a few headers, in any thread. Raises IndexCompacted, and CorruptData for a damaged one.
+        By the clocks of those who led. Reads headers, each once, in any thread but one at a time. Raises
+        IndexCompacted, and CorruptData for a damaged one.
         """
-        return self.first_index_at(self.chunks.first_at_time(timestamp_ms, through_index=through_index)) - 1
+        position = self.chunks.behind_older(timestamp_ms, through_index=through_index, now_ms=now_ms)
+        return self.first_index_at(position) - 1
 
     def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
         """The committed batches in (after, through] are in memory, and together not larger than this."""

@@ -186,7 +186,8 @@ class Aged:
         self._damaged = damaged
         self.kept_from = 0
 
-    def last_before(self, timestamp_ms: int, *, through_index: int) -> int:
+    def last_before(self, timestamp_ms: int, *, through_index: int, now_ms: int) -> int:
+        assert timestamp_ms < now_ms
         if self._damaged:
             raise CorruptData("a header", path="x")
         return min(through_index, 40) if timestamp_ms >= 9_000 else 0

@@ -42,6 +42,18 @@ def kept(log: PartitionLog) -> int:
     return 0 if first == 1 else ends.index(first - 1) + 1
 
 
+def of_times(*times_ms: int) -> tuple[PartitionLog, int]:
+    """A log of batches of three records, each stamped so, and its last index."""
+    log, end, batches = open_log(SimDisk(random.Random(1))), 0, []
+    for timestamp_ms in times_ms:
+        digest = batches[-1].digest if batches else bytes(16)
+        batches.append(make(end + 1, digest, [b"x"] * 3, timestamp_ms=timestamp_ms))
+        end = batches[-1].last_index
+    append(log, batches)
+    commit(log, batches)
+    return log, end
+
+
 class TestCompact:
     @pytest.mark.parametrize("at", [3, 17, COUNT])
     def test_old_segments_go_and_what_is_asked_for_stays(self, at: int) -> None:
@@ -294,19 +306,30 @@ class TestPoint:
         assert log.compaction_point(through, None, outdated_to=7, now=0.0) == 5
 
     def test_what_is_older_than_a_time(self) -> None:
-        log, end, expected = open_log(SimDisk(random.Random(1))), 0, {}
-        batches = []
-        for number in range(6):
-            digest = batches[-1].digest if batches else bytes(16)
-            batches.append(make(end + 1, digest, [b"x"] * 3, timestamp_ms=1000 + 10 * number))
-            end = batches[-1].last_index
-            expected[1000 + 10 * number] = end - 3
-        append(log, batches)
-        commit(log, batches)
-        assert {ms: log.last_before(ms, through_index=end) for ms in expected} == expected
-        assert log.last_before(2000, through_index=end) == end
-        assert log.last_before(2000, through_index=6) == 6
-        assert log.last_before(0, through_index=end) == 0
+        log, end = of_times(*(1000 + 10 * number for number in range(6)))
+        for asked in (range(1000, 1060, 10), range(1050, 990, -10)):
+            assert [log.last_before(ms, through_index=end, now_ms=5000) for ms in asked] == [
+                ms // 10 * 3 - 300 for ms in asked
+            ]
+        assert log.last_before(2000, through_index=end, now_ms=5000) == end
+        assert log.last_before(2000, through_index=6, now_ms=5000) == 6
+        assert log.last_before(0, through_index=end, now_ms=5000) == 0
+
+    @pytest.mark.parametrize(
+        ("times", "older"),
+        [
+            ((1000, 2000, 2000, 10, 2000, 2000), 1),  # a leader whose clock began in 1970, for a moment
+            ((2000, 2000, 2000, 10, 10, 10), 0),  # and still leads
+            ((1000, 9000, 1000, 2000, 2000, 2000), 3),  # one whose clock is years ahead keeps nothing for years
+            ((9000, 2000, 1000, 1000, 1000, 1000), 0),
+            ((9000, 9000), 0),
+            ((1000, 1000, 9000), 2),
+        ],
+    )
+    def test_a_clock_that_was_wrong_makes_nothing_else_older(self, times: tuple[int, ...], older: int) -> None:
+        log, end = of_times(*times)
+        for _ in range(2):
+            assert log.last_before(1500, through_index=end, now_ms=5000) == 3 * older
 
     def test_it_is_never_before_what_is_there(self) -> None:
         _, log, batches = grown()
