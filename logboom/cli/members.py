@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient
 
 POLL_S: Final = 0.2
+EXIT_NO_VOTE: Final = 1
 
 
 @click.group(epilog="Example:  logboom members list")
@@ -41,7 +43,8 @@ def list_(target: Target, node: str | None, output: str) -> None:
 def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) -> None:
     """Take in a node that was started with `node.join`; ends when it votes (or, as a learner, is known to all).
 
-    It is given what it lacks first, and votes when it has caught up.
+    It is given what it lacks first, and votes when it has caught up. Exit status 1 if it has not within --timeout:
+    it does later, by itself, if it runs.
     """
     name, _, rest = member.partition("=")
     peer, _, client_address = rest.partition("@")
@@ -49,9 +52,10 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
         raise InvalidRequest(f"{member!r} is not id=peer_host:port@client_host:port")
     with target.connect() as client:
         found = client.add_member(name, peer_address=peer, client_address=client_address, learner=learner)
-        if not learner and not no_wait:
-            found = _wait_for(client, name, target.timeout)
-        _print(found, output)
+        if learner or no_wait:
+            _print(found, output)
+        else:
+            _wait_for(client, name, target.timeout, output)
 
 
 @members.command(epilog="Example:  logboom members promote n4")
@@ -63,7 +67,10 @@ def promote(target: Target, node: str, no_wait: bool, output: str) -> None:
     """Make a learner a voter, as soon as it has caught up."""
     with target.connect() as client:
         found = client.promote_member(node)
-        _print(found if no_wait else _wait_for(client, node, target.timeout), output)
+        if no_wait:
+            _print(found, output)
+        else:
+            _wait_for(client, node, target.timeout, output)
 
 
 @members.command(epilog="Example:  logboom members remove n2")
@@ -86,17 +93,24 @@ def transfer(target: Target, to: str | None, output: str) -> None:
         _print(client.transfer(to), output)
 
 
-def _wait_for(client: SyncClient, node: str, seconds: float) -> dict[str, Any]:
+def _wait_for(client: SyncClient, node: str, seconds: float, output: str) -> None:
+    """Until it votes, and prints the members. Exit status 1 if it does not: who removes another next has less."""
     deadline = time.monotonic() + seconds
     while True:
         found = client.member_list()
-        role = next((each["role"] for each in found["members"] if each["id"] == node), None)
-        if role in ("voter", None):
-            return found
-        if time.monotonic() >= deadline:
-            talk(f"logboom: {node} is taken in and has not caught up yet; it votes as soon as it has")
-            return found
+        votes = any(each["id"] == node and each["role"] == "voter" for each in found["members"])
+        gone = node in found["removed"]
+        if votes or gone or time.monotonic() >= deadline:
+            break
         time.sleep(POLL_S)
+    _print(found, output)
+    if votes:
+        return
+    if gone:
+        talk(f"logboom: {node} was removed meanwhile")
+    else:
+        talk(f"logboom: {node} is taken in and has not caught up yet; it votes as soon as it has, if it runs")
+    sys.exit(EXIT_NO_VOTE)
 
 
 def _print(found: dict[str, Any], output: str) -> None:
