@@ -33,8 +33,8 @@ ANEW: Final = 10
 """Times as long: a node that is to go on in the same process may take its time."""
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
 PASSING: Final = {
-    errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE,
-    errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
+    errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.EMFILE,
+    errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 """What a machine may think better of; anything else that it says of a configuration holds."""
 ADVICE: Final = (
@@ -146,7 +146,7 @@ async def _serve(settings: Settings) -> int:
 
 
 def _may_pass(error: LogboomError) -> bool:
-    """A port that is taken, a name that is not known yet, a disk that refuses: whoever starts nodes tries again."""
+    """A port or directory in use, a name that is not known yet, a disk that refuses: who starts nodes tries again."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError):
         return False  # its numbers are others

@@ -119,5 +119,5 @@ class DataDir:
     def _take_lock(self, disk: Disk) -> Lock:
         try:
             return disk.lock(self.path / LOCK)
-        except BlockingIOError:
-            raise ConfigError(f"{self.path} is in use by another process", path="node.data_dir") from None
+        except BlockingIOError as error:
+            raise ConfigError(f"{self.path} is in use by another process", path="node.data_dir") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import re
+import textwrap
 from pathlib import Path
 
 import msgspec
@@ -48,3 +50,14 @@ def test_the_manifest_for_kubernetes_gives_a_node_all_it_needs() -> None:
         assert len(settings.cluster.members) == 3
         for port in (settings.node.client_address, settings.node.peer_address, settings.node.probe_address):
             assert re.search(rf"(?:p|P)ort: {port.rpartition(':')[2]}\b", joined), port
+
+
+def test_the_unit_for_systemd_tries_as_often_as_it_takes() -> None:
+    """Else it gives up after five starts within ten seconds, and stays down: a name may be late for longer."""
+    (unit,) = re.findall(r"```ini\n(.*?)```", (FILE.parent / "operating.md").read_text(), re.DOTALL)
+    read = configparser.ConfigParser()
+    read.read_string(textwrap.dedent(unit))
+    assert read["Unit"]["StartLimitIntervalSec"] == "0"
+    assert int(read["Service"]["RestartSec"]) >= 1
+    assert read["Service"]["Restart"] == "always"
+    assert read["Install"]["WantedBy"] == "multi-user.target"

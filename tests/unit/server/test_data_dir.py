@@ -19,6 +19,7 @@ from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, Logboo
 from logboom.types import DurabilityMode
 from server.directory.data_dir import DataDir
 from server.directory.manifest import Kind, Manifest, decode, encode, sealed
+from server.main import _may_pass
 from server.world.disk_os import OsDisk
 
 FILE = "manifest.json"
@@ -251,6 +252,12 @@ class TestLock:
             (tmp_path / "data" / FILE).unlink()
             refused(tmp_path / "data", ConfigError, "in use by another process")
             assert not (tmp_path / "data" / FILE).exists()
+
+    def test_who_starts_nodes_tries_again(self, ours: Path) -> None:
+        """A `logboom verify` that is under way when the machine starts its services, say."""
+        with another_process(ours), pytest.raises(ConfigError) as refusal:
+            open_dir(ours)
+        assert _may_pass(refusal.value)
 
     def test_closing_gives_it_back(self, ours: Path) -> None:
         first = open_dir(ours)

@@ -105,6 +105,7 @@ async def test_what_a_start_cannot_mend_says_what_to_do(
         (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), 5),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 5),
         (OSError(errno.ENOSPC, "No space left on device"), 5),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 5),
         (OSError(errno.EACCES, "Permission denied"), 2),
         (OSError(errno.ENOENT, "No such file or directory"), 2),
         (ssl.SSLError(ssl.SSLErrorNumber.SSL_ERROR_SYSCALL, "of no use"), 2),
