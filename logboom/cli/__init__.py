@@ -118,11 +118,14 @@ def main(args: list[str] | None = None) -> Any:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(EXIT_USAGE)
-    except click.ClickException as error:
+    except click.UsageError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "logboom"
         click.echo(f"logboom: {' '.join(error.format_message().split())} (see `{command} --help`) [usage]", err=True)
         sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        click.echo(f"logboom: {error.format_message()} [failed]", err=True)
+        sys.exit(EXIT_FAILED)
     except click.Abort:
         sys.exit(130)
     except LogboomError as error:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from typing import IO, Any, Final, TypeVar
 
@@ -32,6 +33,9 @@ TEXT_COLUMN: Final = 12
 """Columns of a table that does not fit are no narrower: what a heading, and a text, is folded to."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
+NUMBER: Final = "\0"
+"""In front of a word that would be taken for an option; arguments of processes have no such character."""
+_NEGATIVE: Final = re.compile(r"-\.?[0-9][0-9.eE+_-]*")
 _PARTITIONS: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 
 
@@ -90,6 +94,50 @@ class Text(click.ParamType[str]):
 
 
 TEXT: Final = Text()
+
+
+class When(click.ParamType[datetime]):
+    """ISO 8601, in UTC if it names no zone, as everything that is shown; or ``now``."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """See the class."""
+        try:
+            when = datetime.now(UTC) if value == "now" else datetime.fromisoformat(str(value))
+            when = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):  # also the first and last of days: elsewhere they are in another year
+            when = None
+        if when is None or when.timestamp() < 0:
+            self.fail(f"{value!r} is not a time such as 2026-11-22T03:05:00Z, with +01:00 for Z, or now", param, ctx)
+        return when
+
+
+class Word(click.ParamType[str]):
+    """What ``WordsCommand`` takes."""
+
+    name = "word"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See the class."""
+        return str(value).removeprefix(NUMBER)
+
+
+class WordsCommand(click.Command):
+    """Numbers below zero among its words are words; what else begins with a dash is told where it goes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click.Command."""
+        marked: list[str] = []
+        for arg in args:
+            before = marked[-1] if marked else ""
+            free = not before.startswith("-") or before == "-"
+            marked.append(NUMBER + arg if free and _NEGATIVE.fullmatch(arg) else arg)
+        try:
+            return super().parse_args(ctx, marked)
+        except click.NoSuchOption as error:
+            say = f"{error.format_message().rstrip('.')}; keys and values that begin with - go behind `--`"
+            raise click.UsageError(say, ctx) from None
 
 
 class PartitionIds(click.ParamType[list[int]]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
@@ -16,6 +16,9 @@ from logboom.cli.common import (
     Duration,
     F,
     Target,
+    When,
+    Word,
+    WordsCommand,
     cluster_options,
     encoding_option,
     output_option,
@@ -46,8 +49,8 @@ def _freshness(command: F) -> F:
     return command
 
 
-@click.command(epilog="Example:  logboom get -p 3 greeting")
-@click.argument("keys", nargs=-1, required=True)
+@click.command(cls=WordsCommand, epilog="Example:  logboom get -p 3 greeting")
+@click.argument("keys", nargs=-1, required=True, type=Word())
 @click.option("-p", "--partition", type=PARTITION, help="Which partition; without it, by key.")
 @_freshness
 @encoding_option
@@ -135,7 +138,7 @@ def scan(
 @click.option("--start", type=INDEX, default=0, help="First index (with -p); 0: the earliest.")
 @click.option("--start-global", type=INDEX, default=0, help="First global index.")
 @click.option(
-    "--start-time", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]), help="What was written from then on (UTC)."
+    "--start-time", type=When(), help="What was written from then on (ISO 8601, UTC if it names no zone; or `now`)."
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is appended.")
 @click.option("--applied", is_flag=True, help="Only what has taken effect at the node.")
@@ -172,7 +175,7 @@ def tail(
         raise click.UsageError("a JSON array would never end: use -o jsonl with --follow")
     how: dict[str, Any] = {
         "start_global": start_global,
-        "start_time": None if start_time is None else start_time.replace(tzinfo=UTC),
+        "start_time": start_time,
         "follow": follow,
         "level": "applied" if applied else "durable",
         "on_compacted": "first" if from_first else "error",

@@ -16,6 +16,8 @@ from logboom.cli.common import (
     PARTITION,
     TEXT,
     Target,
+    Word,
+    WordsCommand,
     cluster_options,
     encoding_option,
     on_terminal,
@@ -37,13 +39,14 @@ CHUNK_BYTES: Final = 512 * 1024
 
 
 @click.command(
+    cls=WordsCommand,
     epilog="""\b
 Examples:
   logboom submit -p 3 put greeting hello
   logboom submit --by-key --file commands.jsonl
-  printf 'put a 1\\nadd n 5\\n' | logboom submit -p 0"""
+  printf 'put a 1\\nadd n 5\\n' | logboom submit -p 0""",
 )
-@click.argument("words", nargs=-1, metavar="[COMMAND...]")
+@click.argument("words", nargs=-1, type=Word(), metavar="[COMMAND...]")
 @click.option("-p", "--partition", type=PARTITION, help="Where to.")
 @click.option("--by-key", is_flag=True, help="Route each command by its key.")
 @click.option("-f", "--file", "path", help="Read commands from here; - is stdin.")
@@ -76,7 +79,7 @@ def submit(
     A command, as arguments or one per line, is one of:
     put KEY VALUE, delete KEY, cas KEY EXPECTED VALUE, add KEY NUMBER..., record PAYLOAD [KEY].
     JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, partition.
-    Without arguments and --file, commands are read from stdin.
+    Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
     """
     if by_key and partition is not None:
         raise click.UsageError("give --partition or --by-key, not both")

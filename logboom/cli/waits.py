@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -18,6 +18,7 @@ from logboom.cli.common import (
     Duration,
     PartitionIds,
     Target,
+    When,
     cluster_options,
     on_terminal,
     output_option,
@@ -46,20 +47,6 @@ class Receipt(click.ParamType[tuple[int, int]]):
         return int(found[1]), int(found[2])
 
 
-class When(click.ParamType[datetime]):
-    """ISO 8601, or ``now``."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """See the class."""
-        try:
-            when = datetime.now(UTC) if value == "now" else datetime.fromisoformat(str(value))
-            return when.astimezone()
-        except (ValueError, OverflowError):  # also the first and last of days: elsewhere they are in another year
-            self.fail(f"{value!r} is not a time such as 2026-11-22T03:05:00+01:00, or now", param, ctx)
-
-
 class Mode(click.ParamType[str | int]):
     """``all``, ``any`` or a number."""
 
@@ -83,7 +70,11 @@ Examples:
 )
 @click.option("-g", "--global-index", type=INDEX, help="Wait until this is reached.")
 @click.option("--receipt", "receipts", type=Receipt(), multiple=True, help="A partition and its own index, 3:1200.")
-@click.option("--at", type=When(), help="All that is committed before the leader's clock shows this; or `now`.")
+@click.option(
+    "--at",
+    type=When(),
+    help="All that is committed before the leader's clock shows this (ISO 8601, UTC if it names no zone); or `now`.",
+)
 @click.option("-p", "--partitions", type=PartitionIds(), help="Such as 0,3,5-9; without it, all.")
 @click.option("--scope", type=click.Choice(["node", "leader", "quorum", "all"]), default="node", show_default=True)
 @click.option(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from logboom.commands import Add, Put
+from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session
 from tests.unit.logboom.test_cli import run
@@ -49,3 +52,69 @@ def test_one_that_is_removed_while_it_is_waited_for_is_no_success_either(node: F
 def test_a_member_that_votes_is(node: FakeNode, capsys: Any) -> None:
     node.answers[Kind.ADMIN] = members(("n1", "voter"), ("n4", "voter"))
     assert run(capsys, "members", "add", "n4=h:1@h:2")[0] == 0
+
+
+def test_what_is_refused_is_no_wrong_usage(node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SyncClient, "commit_cursor", lambda *_, **__: 100)
+    status, out, err = run(capsys, "cursors", "set", "billing", "1", "-p", "0")
+    assert (status, out) == (1, "")
+    assert err == "logboom: billing is at 100 already: --force moves it back [failed]\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "commands"),
+    [
+        (["add", "n", "-5"], [Add(b"n", -5)]),
+        (["add", "n", "5", "-2", "-.5", "-1e3"], [Add(b"n", 5.0, -2.0, -0.5, -1000.0)]),
+        (["put", "k", "-1", "-o", "json"], [Put(b"k", b"-1")]),
+        (["put", "-7", "v"], [Put(b"-7", b"v")]),
+        (["--", "add", "n", "-5"], [Add(b"n", -5)]),
+        (["--", "put", "k", "-v"], [Put(b"k", b"-v")]),
+    ],
+)
+def test_numbers_below_zero_are_no_options(node: FakeNode, capsys: Any, args: list[str], commands: list[Any]) -> None:
+    assert run(capsys, "submit", "-p", "0", *args)[0] == 0
+    assert node.log[0] == [command.record().payload for command in commands]
+    assert run(capsys, "submit", *args[:3], "-p", "1")[0] == (0 if "--" not in args else 2)
+
+
+@pytest.mark.parametrize("command", [["submit", "-p", "0", "put", "k", "-v"], ["get", "-p", "0", "-key"]])
+def test_what_begins_with_a_dash_is_told_where_it_goes(node: FakeNode, capsys: Any, command: list[str]) -> None:
+    status, _, err = run(capsys, *command)
+    assert status == 2
+    assert "behind `--`" in err
+
+
+def test_an_option_that_wants_a_value_does_not_get_a_number_as_a_word(node: FakeNode, capsys: Any) -> None:
+    status, _, err = run(capsys, "submit", "-p", "-5", "put", "a", "b")
+    assert status == 2
+    assert "-5 is not in the range" in err
+
+
+@pytest.mark.parametrize(
+    ("when", "seconds"),
+    [
+        ("2024-06-01", 1717200000),
+        ("2024-06-01T02:03:04", 1717207384),
+        ("2024-06-01T02:03:04Z", 1717207384),
+        ("2024-06-01T02:03:04.500Z", 1717207384.5),
+        ("2024-06-01T04:03:04+02:00", 1717207384),
+        ("2024-06-01 02:03:04", 1717207384),
+    ],
+)
+def test_times_are_taken_as_logs_have_them_and_without_a_zone_are_utc(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch, when: str, seconds: float
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    node.answers[Kind.TAIL] = lambda s, f: s.send(f, Kind.END, {"next_index": 1})
+    node.answers[Kind.INDEX_AT] = lambda s, f: s.send(f, Kind.INDEX_IS, {"global_index": 0, "cluster": "test"})
+    try:
+        run(capsys, "tail", "-p", "0", "--start-time", when)
+        run(capsys, "barrier", "--at", when)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    (tail,), (index_at,) = node.of(Kind.TAIL), node.of(Kind.INDEX_AT)
+    assert tail.header["start_time_ms"] == int(seconds * 1000)
+    assert index_at.header["timestamp_ms"] == int(seconds * 1000) + 1  # the clock is beyond it
