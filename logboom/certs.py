@@ -31,12 +31,18 @@ def _context(purpose: int, directory: str | Path, name: str, authority: str) -> 
     context = ssl.SSLContext(purpose)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # identity is the node id in the certificate, not where it was reached
+    at = authority
     try:
         context.load_verify_locations(root / authority)
+        at = f"{name}.pem, {name}.key"
+        for file in (root / f"{name}.pem", root / f"{name}.key"):
+            file.open("rb").close()  # its errors name the file
         context.load_cert_chain(root / f"{name}.pem", root / f"{name}.key")
     except (OSError, ssl.SSLError) as error:
+        where = error.filename or at
         raise ConfigError(
-            f"TLS files in {root} for {name!r}: {error}; `logboom certs` makes a test set", path="tls.directory"
+            f"TLS files in {root} for {name!r}: {where}: {error.strerror or error}; `logboom certs` makes a test set",
+            path="tls.directory",
         ) from error
     context.verify_mode = ssl.CERT_REQUIRED
     return context

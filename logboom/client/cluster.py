@@ -44,7 +44,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     found = []
     for row in rows:
         address = row.strip()
-        if not is_address(address):
+        if not is_address(address) or "/" in address:  # or the name of a scheme would be looked up
             raise InvalidRequest(f"endpoint {row!r} is not host:port")
         found.append(address)
     if not found:

@@ -118,6 +118,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         Raises Unavailable, Unauthenticated, WrongNode, or what the node answered.
         """
         host, _, port = address.rpartition(":")
+        connection: NodeConnection | None = None
         try:
             async with asyncio.timeout(timeout):
                 _, connection = await connect(
@@ -137,11 +138,13 @@ class NodeConnection(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             if not _refusal(error):
                 raise Unavailable(f"{address} cannot be reached: {error}", address=address) from error
-            raise Unauthenticated(f"TLS with {address}: {error}", address=address) from error
+            raise Unauthenticated(f"TLS with {address}: {_explained(error)}", address=address) from error
         except UnknownOutcome as error:
-            raise Unavailable(f"{address} cannot be reached: {error}{connection._hint()}", address=address) from error  # noqa: SLF001
+            hint = "" if connection is None else connection._hint()  # noqa: SLF001
+            raise Unavailable(f"{address} cannot be reached: {error}{hint}", address=address) from error
         except (OSError, UnicodeError, TimeoutError) as error:  # a name that cannot be one, too
-            why = str(error) or f"no answer within {timeout} s"
+            other = "" if connection is None else "; is that the port for clients?"
+            why = str(error) or f"no answer within {timeout} s{other}"
             raise Unavailable(f"{address} cannot be reached: {why}", address=address) from error
         return connection
 
@@ -155,7 +158,9 @@ class NodeConnection(asyncio.BufferedProtocol):
         if self._heard:
             return ""
         return " before it said anything; " + (
-            "it may refuse our certificate, or miss one" if self._secured else "it may want TLS"
+            "it may refuse our certificate, or miss one"
+            if self._secured
+            else "it may want TLS, or not be the port for clients"
         )
 
     def _check_identity(self) -> None:
@@ -419,7 +424,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         if isinstance(error, LogboomError) and not self.welcome and error.code != "protocol":
             return from_wire(error.to_wire())  # refused before anything was asked
         if isinstance(error, ssl.SSLError) and not self.welcome and _refusal(error):
-            return Unauthenticated(f"TLS with {self.address}: {error}", address=self.address)
+            return Unauthenticated(f"TLS with {self.address}: {_explained(error)}", address=self.address)
         because = f": {error}" if error else ""
         return UnknownOutcome(f"the connection to {self.address} was lost{because}", address=self.address)
 
@@ -431,6 +436,11 @@ def _settle(reply: asyncio.Future[Frame], answer: Frame | LogboomError) -> None:
         reply.set_exception(answer)
     else:
         reply.set_result(answer)
+
+
+def _explained(error: ssl.SSLError) -> str:
+    plain = error.reason == "WRONG_VERSION_NUMBER"
+    return f"it does not speak TLS, here at least ({error})" if plain else str(error)
 
 
 def _refusal(error: ssl.SSLError) -> bool:

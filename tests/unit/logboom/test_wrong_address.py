@@ -1,0 +1,66 @@
+"""What is at an address and is not a node's port for clients: the error says what else it may be."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from logboom.certs import client_context, make_test_authority
+from logboom.client.cluster import parse_endpoints
+from logboom.client.connection import NodeConnection
+from logboom.errors import ConfigError, InvalidRequest, Unauthenticated, Unavailable
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:7901", "https://n1:7701", "n1/x:7701", "http://n1:7701/"])
+def test_the_address_of_a_page_is_none_of_a_node(endpoint: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not host:port"):
+        parse_endpoints(f"n2:7701,{endpoint}")
+
+
+async def test_one_that_never_answers_may_be_another_port() -> None:
+    """As the operators' does: it waits for the rest of a line."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(Unavailable, match=r"no answer within 0\.2 s; is that the port for clients"):
+            await NodeConnection.open(f"{host}:{port}", tls=None, timeout=0.2, token=None)
+
+
+async def test_one_that_hangs_up_may_want_tls_or_be_another_port() -> None:
+    async def rude(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(rude, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(Unavailable, match="it may want TLS, or not be the port for clients"):
+            await NodeConnection.open(f"{host}:{port}", tls=None, timeout=5, token=None)
+
+
+async def test_one_that_does_not_speak_tls_is_said_to(tmp_path: Path) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    make_test_authority(tmp_path, ["n1"])
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(Unauthenticated, match="it does not speak TLS"):
+            await NodeConnection.open(f"{host}:{port}", tls=client_context(tmp_path), timeout=5, token=None)
+
+
+@pytest.mark.parametrize("missing", ["ca.pem", "client.pem", "client.key"])
+def test_a_file_of_tls_that_is_missing_or_none_is_named(tmp_path: Path, missing: str) -> None:
+    make_test_authority(tmp_path, ["n1"])
+    (tmp_path / missing).write_text("something else\n")
+    with pytest.raises(ConfigError, match=missing):
+        client_context(tmp_path)
+    (tmp_path / missing).unlink()
+    with pytest.raises(ConfigError, match=missing):
+        client_context(tmp_path)
