@@ -1,0 +1,39 @@
+"""The snippets of docs/from-kafka-and-etcd.md run as they stand, in their order."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from logboom.testing import LocalCluster
+
+pytestmark = pytest.mark.process
+
+PAGE = (Path(__file__).parents[3] / "docs" / "from-kafka-and-etcd.md").read_text()
+SHOWN = """\
+1 2
+b'ann' b'3 apples'
+b'bob' b'1 pear'
+(1,)
+True True
+MISMATCH
+0 b'config/rate' b'20'
+1 b'config/rate' b'20'
+"""
+
+
+def test_the_snippets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    with LocalCluster(partitions=8) as cluster:
+        monkeypatch.setenv("LOGBOOM_ENDPOINTS", cluster.endpoints)
+        for text in (text for kind, text in blocks if kind == "python"):
+            exec(text, names)
+        assert capsys.readouterr().out == SHOWN
+        (line,) = (text for kind, text in blocks if not kind)
+        subprocess.run(line, shell=True, check=True, timeout=60)
+        with cluster.client() as boom:
+            assert boom.get(0, b"lock") == b"ann"
