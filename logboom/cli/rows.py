@@ -20,6 +20,7 @@ import io
 import json
 import re
 import shlex
+from codecs import BOM_UTF8
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -159,7 +160,7 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, R
     if reader is not None:
         yield from _by_line(file, reader)
         return
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")  # spreadsheets begin with its mark
     try:
         rows = csv.DictReader(text, strict=True)
         for row in rows:
@@ -177,6 +178,8 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, R
 def _by_line(file: BinaryIO, reader: Callable[[bytes], Row]) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(file, 1):
         stripped = line.rstrip(b"\r\n")
+        if number == 1 and reader is not _raw_line:
+            stripped = stripped.removeprefix(BOM_UTF8)
         if not stripped or (reader is not _raw_line and stripped.isspace()):
             continue
         try:
@@ -196,9 +199,12 @@ def _raw_line(line: bytes) -> Row:
 
 
 def _json_line(line: bytes) -> Row:
-    row = json.loads(line)
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise click.UsageError(f"not JSON, one object on each line: {error}") from None
     if not isinstance(row, dict):
-        raise click.UsageError(f"expected a JSON object, not {row!r}")
+        raise click.UsageError(f"expected a JSON object, one object on each line, not {type(row).__name__}")
     if b"\\u" in line or not line.isascii():
         try:
             json.dumps(row, ensure_ascii=False).encode()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from codecs import BOM_UTF8
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +120,37 @@ def test_times_are_taken_as_logs_have_them_and_without_a_zone_are_utc(
     (tail,), (index_at,) = node.of(Kind.TAIL), node.of(Kind.INDEX_AT)
     assert tail.header["start_time_ms"] == int(seconds * 1000)
     assert index_at.header["timestamp_ms"] == int(seconds * 1000) + 1  # the clock is beyond it
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("x.csv", "key,value\r\na,1\r\n"), ("x.txt", "put a 1\n"), ("x.jsonl", '{"key": "a", "value": "1"}\n')],
+)
+def test_files_as_spreadsheets_and_editors_write_them_are_read(
+    node: FakeNode, capsys: Any, tmp_path: Path, name: str, text: str
+) -> None:
+    """They begin with the mark of byte order, which nobody sees: the first column was another one then."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8-sig", newline="")
+    status, _, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert (status, err) == (0, "")
+    assert node.log[0] == [Put(b"a", b"1").record().payload]
+
+
+def test_what_is_raw_keeps_every_byte(node: FakeNode, capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(BOM_UTF8 + b"1\n")
+    assert run(capsys, "submit", "-p", "0", "-f", str(path), "--raw")[0] == 0
+    assert node.log[0] == [BOM_UTF8 + b"1"]
+
+
+@pytest.mark.parametrize("text", ['[{"key": "a", "value": "1"}]', '{\n "key": "a",\n "value": "1"\n}\n'])
+def test_json_that_is_not_one_object_per_line_is_told_so(
+    node: FakeNode, capsys: Any, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    status, _, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert status == 2
+    assert "line 1: " in err
+    assert "one object on each line" in err
