@@ -52,10 +52,10 @@ class LogReading:
         Without, up to what the node that answers has, which may be behind: the leader may have more (``scan_log`` goes
         on to where it was to end when it began, ``follow`` to wherever you stop).
 
-        The position: ``start`` (index), ``start_global`` or ``start_time`` (milliseconds since 1970, or a datetime); by
-        default the first record that is still there. With ``follow``, a time still to come is waited for. Where records
-        have been removed on every node that can be reached (or on ``node``), IndexCompacted, or with
-        ``on_compacted="first"`` from the first that is there.
+        The position: ``start`` (index), ``start_global`` or ``start_time`` (milliseconds since 1970, or a datetime with
+        a time zone); by default the first record that is still there. With ``follow``, a time still to come is waited
+        for. Where records have been removed on every node that can be reached (or on ``node``), IndexCompacted, or
+        with ``on_compacted="first"`` from the first that is there.
         ``level="applied"``: only what has taken effect.
         ``key_prefix`` and ``header`` (name, and value or None for any) are looked at by the node: see
         ``LogBatch.offsets``. ``batch_records`` and ``batch_bytes``: larger batches come in pieces. ``cold``: nobody

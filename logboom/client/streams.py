@@ -53,7 +53,12 @@ class Start:
     @classmethod
     def of(cls, index: int, global_index: int, time: int | datetime | None) -> Start:
         """Raises InvalidRequest."""
-        time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time or 0
+        if isinstance(time, datetime) and time.tzinfo is not None:
+            time_ms = int(time.timestamp() * 1000)
+        elif time is None or type(time) is int:
+            time_ms = time or 0
+        else:
+            raise InvalidRequest(f"start_time is milliseconds since 1970, or a datetime with a time zone, not {time!r}")
         if sum(map(bool, (index, global_index, time_ms))) > 1:
             raise InvalidRequest("give one of start, start_global and start_time")
         return cls(index, global_index, time_ms)
