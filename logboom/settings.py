@@ -261,7 +261,7 @@ class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     partition_bytes: int = 64 * MIB
     """Bytes per partition."""
     partition_batches: int = 100_000
-    """Batches per partition (a request's share for it is one): each takes about a kilobyte until it is applied."""
+    """Batches per partition (a request's share for it is one): each takes up to 1.6 KB until it is applied."""
     node_ops: int = 4_000_000
     """Records over all partitions."""
     node_bytes: int = 192 * MIB
