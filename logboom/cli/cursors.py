@@ -40,6 +40,8 @@ def list_(target: Target, output: str) -> None:
 def set_(target: Target, name: str, position: int, partition: int | None, force: bool, output: str) -> None:
     """Move a cursor, or make it: its consumer goes on from POSITION."""
     with target.connect() as client:
+        if partition is not None and partition not in client.partitions():
+            client.watermarks([partition])  # raises NoSuchPartition, unless it is one that was just created
         now = client.commit_cursor(name, partition, position, force=force)
     if now != position:
         raise click.ClickException(f"{name} is at {now} already: --force moves it back")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from logboom.commands import Add, Put
+from logboom.errors import NoSuchPartition
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session
@@ -154,3 +155,14 @@ def test_json_that_is_not_one_object_per_line_is_told_so(
     assert status == 2
     assert "line 1: " in err
     assert "one object on each line" in err
+
+
+def test_a_cursor_in_a_partition_that_is_not_there_is_not_set(node: FakeNode, capsys: Any) -> None:
+    """It would be a new one, and the consumer that was meant would go on as before."""
+    error = NoSuchPartition("partition 99 does not exist; there are 4", partition_id=99, partitions=4)
+    node.answers[Kind.WATERMARKS] = lambda session, frame: session.fail(frame, error)
+    status, out, err = run(capsys, "cursors", "set", "billing", "100", "-p", "99")
+    assert (status, out) == (2, "")
+    assert "partition 99 does not exist" in err
+    assert all(frame.header["action"] == "partitions" for frame in node.of(Kind.ADMIN))  # creates none
+    assert not node.of(Kind.SUBMIT)
