@@ -181,10 +181,25 @@ def _logs(options: ReadOptions, bounds: Bounds, session: Session, last: Mapping[
     held = first_held(session, earliest, node=options.node)
     found = []
     for p in chosen:
-        start = max(_at(options.start, p, EARLIEST, held.get(p, 1), last[p]), bounds.offset.low)
-        end = min(last[p], _at(options.end, p, LATEST, held.get(p, 1), last[p]) - 1, bounds.offset.high)
-        found.append(Share(p, start, end))
+        start = _at(options.start, p, EARLIEST, held.get(p, 1), last[p])
+        end = _at(options.end, p, LATEST, held.get(p, 1), last[p]) - 1
+        if options.node is None:
+            check_in_log("startingOffsets", start, p, last[p])
+            if options.fail_on_data_loss:
+                check_in_log("endingOffsets", end + 1, p, last[p])
+            end = min(end, last[p])
+        # Of a node that may be behind, what was asked for by number is waited for.
+        found.append(Share(p, max(start, bounds.offset.low), min(end, bounds.offset.high)))
     return found
+
+
+def check_in_log(option: str, offset: int, partition: int, last: int) -> None:
+    """Raises InvalidRequest for an offset behind the one that comes next."""
+    if offset > last + 1:
+        raise InvalidRequest(
+            f"option {option} names {offset} of partition {partition}, whose log ends at {last}"
+            + ("; failOnDataLoss=false reads what there is" if option == "endingOffsets" else "")
+        )
 
 
 def _chosen(options: ReadOptions, known: Sequence[int]) -> list[int]:
@@ -197,6 +212,9 @@ def _chosen(options: ReadOptions, known: Sequence[int]) -> list[int]:
             partition_id=missing[0],
             partitions=len(known),
         )
+    passed = [p for p in named if p not in chosen]
+    if passed:
+        raise InvalidRequest(f"there are offsets of partition {passed[0]}, which is none of the option partitions")
     return chosen
 
 

@@ -35,7 +35,7 @@ from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log
 from logboom.spark.report import finish, same_as_before
-from logboom.spark.shares import first_held, history, marks
+from logboom.spark.shares import check_in_log, first_held, history, marks
 from logboom.spark.sink import WritePlan
 
 log: Final = logging.getLogger("logboom.spark")
@@ -153,10 +153,8 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         following = {}
         for p, end in ends.items():
             at = {EARLIEST: held.get(p, 1), LATEST: end}.get(asked[p], max(1, asked[p]))
-            if options.node is None and at > self._logged[p] + 1:
-                raise InvalidRequest(
-                    f"option startingOffsets names {at} of partition {p}, whose log ends at {self._logged[p]}"
-                )
+            if options.node is None:
+                check_in_log("startingOffsets", at, p, self._logged[p])
             following[p] = at
         cluster, lineage = self._here()
         return StreamOffset(

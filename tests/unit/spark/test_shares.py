@@ -3,7 +3,7 @@
 import pytest
 
 from logboom.client.reads import LogBatch
-from logboom.errors import IndexCompacted, NoSuchPartition
+from logboom.errors import IndexCompacted, InvalidRequest, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
@@ -31,7 +31,13 @@ class Client:
     async def partitions(self):
         return [0, 1, 2]
 
-    async def watermarks(self, *, linearizable):
+    async def members(self):
+        return {"n1": "a:1"}
+
+    async def refresh_partitions(self, *, at_least, node):
+        pass
+
+    async def watermarks(self, *, linearizable=False, node=None):
         return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items()]
 
     async def tail(self, partition, *, start, **_):
@@ -86,3 +92,17 @@ def test_global_order_ends_with_the_last_batch_of_all(session):
     ranges = plan(session, ordered="global", minPartitions="4", startingGlobalOffset="11", endingGlobalOffset="50")
     assert [m.span for m in ranges] == [Span(11, 20), Span(21, 30), Span(31, 40), Span(41, 50)]
     assert plan(session, ordered="global", partitions="2") == []
+
+
+def test_offsets_that_a_log_does_not_have_are_an_error_not_fewer_rows(session):
+    with pytest.raises(InvalidRequest, match="startingOffsets names 101 of partition 0, whose log ends at 99"):
+        plan(session, startingOffsets='{"0": 101}')
+    with pytest.raises(InvalidRequest, match="endingOffsets names 11 of partition 1, whose log ends at 9; failOnData"):
+        plan(session, endingOffsets='{"1": 11}')
+    assert plan(session, startingOffsets='{"0": 100}', endingOffsets='{"0": 100}', partitions="0") == []
+    some = {"partitions": "1", "endingOffsets": '{"1": 11}'}
+    assert plan(session, **some, failOnDataLoss="false") == [Share(1, 1, 9)]
+    assert plan(session, **some, node="n1") == [Share(1, 1, 10)], "it may be behind: its task waits"
+    for name in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(InvalidRequest, match="offsets of partition 1, which is none of the option partitions"):
+            plan(session, **{name: '{"1": 5}'}, partitions="0")
