@@ -75,6 +75,13 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         options = self._options
         step = advance(known, ends, rows_max=rows_max, tasks_min=options.tasks_min, chosen=options.partitions)
         gone = step.gone
+        never = [p for p in options.partitions or () if p not in ends and p not in known.next]
+        if never and options.node is None and options.fail_on_data_loss:
+            raise NoSuchPartition(
+                f"option partitions names {never[0]}, which does not exist; failOnDataLoss=false waits for it",
+                partition_id=never[0],
+                partitions=len(ends),
+            )
         if gone and options.fail_on_data_loss:
             raise PartitionDestroyed(
                 f"partition {gone[0]} was read up to offset {known.next[gone[0]] - 1} and does not exist any more; "

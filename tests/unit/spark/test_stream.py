@@ -134,6 +134,19 @@ def test_a_partition_that_is_not_asked_for_is_left_out_and_goes_on_where_it_was_
         reader().latestOffset(later, ReadAllAvailable())
 
 
+def test_a_query_that_goes_on_with_partitions_that_do_not_exist_says_so(ends):
+    """All those of its checkpoint are left out then: it would read nothing, for ever."""
+    end = reader().latestOffset(reader().initialOffset(), ReadAllAvailable())
+    ends[0] = 150
+    with pytest.raises(NoSuchPartition, match="option partitions names 30, which does not exist"):
+        reader(partitions="30").latestOffset(end, ReadAllAvailable())
+    waits = reader(partitions="0,30", failOnDataLoss="false")
+    later = waits.latestOffset(end, ReadAllAvailable())
+    assert later["next"] == {"0": 151, "3": 201}
+    ends[30] = 5
+    assert waits.latestOffset(later, ReadAllAvailable())["next"]["30"] == 6
+
+
 def test_a_global_offset_to_begin_at_stays_that_of_the_query(ends):
     found = reader(startingGlobalOffset="40")
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
