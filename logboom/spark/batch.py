@@ -68,10 +68,14 @@ def columns_of_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
     for column in schema:
         if column.name not in whole.names:
             raise InvalidRequest(f"view={view} has no column {column.name!r}; it has {', '.join(whole.names)}")
-        if column.dataType != whole[column.name].dataType:
+        if not column.nullable:
+            raise InvalidRequest(f"column {column.name} may be null to Spark, as all of the source: leave NOT NULL out")
+        has, asked = whole[column.name].dataType, column.dataType
+        if has != asked:
+            alike = has.simpleString() == asked.simpleString()
             raise InvalidRequest(
-                f"column {column.name} is {whole[column.name].dataType.simpleString()}, "
-                f"not {column.dataType.simpleString()}"
+                f"column {column.name} is {has.simpleString()}, not {asked.simpleString()}"
+                + (" without nulls in it: leave NOT NULL (containsNull, nullable) out" if alike else "")
             )
     arrow = STATE if view == "state" else log_schema(headers=options.headers, producer=options.producer)
     return pa.schema([arrow.field(name) for name in schema.names])

@@ -3,13 +3,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 from logboom.client.reads import LogBatch
 from logboom.commands import pack_numbers
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, InvalidRequest
 from logboom.records import RecordBlock
+from logboom.spark.batch import columns_of_schema
 from logboom.spark.columns import BATCH_BYTES_MAX, LOG, STATE, cut, log_columns, log_schema, pieces, state_batch
+from logboom.spark.options import read_options
 from logboom.types import Record
+
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 values = st.one_of(
     st.binary(max_size=30),
@@ -116,3 +121,20 @@ def test_large_batches_are_handed_on_in_pieces():
     assert len(found) > 4
     assert sum(b.num_rows for b in found) == 5000
     assert all(b.nbytes <= 1.1 * BATCH_BYTES_MAX for b in found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (StructType([StructField("offset", LongType(), nullable=False)]), "column offset may be null .* NOT NULL"),
+        (
+            StructType([StructField("headers", ArrayType(HEADER, containsNull=False))]),
+            "not array<struct<key:string,value:binary>> without nulls in it: leave NOT NULL",
+        ),
+        (StructType([StructField("offset", StringType())]), "column offset is bigint, not string$"),
+    ],
+)
+def test_a_schema_that_differs_from_the_source_in_nulls_alone_is_told_what_differs(schema, message):
+    """Spark compares them at the first rows of a task, and names no option, no column."""
+    with pytest.raises(InvalidRequest, match=message):
+        columns_of_schema(schema, read_options({"endpoints": "a:1", "includeHeaders": "true"}))
