@@ -245,3 +245,36 @@ def test_a_cluster_with_tls_is_written_and_read_with_a_client_certificate(spark,
             logboom.spark.submit(
                 adds(spark, "tls-"), addColumns="n,total", endpoints=secured.endpoints, requestTimeoutMs=500
             )
+
+
+@pytest.fixture
+def adapting(spark):
+    """Have Spark make few or many tasks behind a shuffle, as fewer or more cores do with more rows."""
+    names = [f"spark.sql.adaptive.coalescePartitions.minPartition{what}" for what in ("Num", "Size")]
+
+    def make(tasks, size):
+        for name, value in zip(names, (tasks, size), strict=True):
+            spark.conf.set(name, value)
+
+    yield make
+    for name in names:
+        spark.conf.unset(name)
+
+
+def test_a_number_of_tasks_that_is_said_is_kept_to_where_spark_adapts_it(spark, cluster, adapting):
+    """docs/spark.md: without one, what is run again on other cores is another write."""
+    rows = adds(spark, "adapts-", 600, 2)
+    found = []
+    for adapted in ((1, "1MB"), (2, "1b")):
+        adapting(*adapted)
+        found.append(
+            logboom.spark.submit(rows.repartition(4, "key"), **options(cluster, writeId="a4", rowOrder="sorted"))
+        )
+    assert [r.duplicates for r in found] == [0, 600]
+    assert state(spark, cluster, "adapts-") == expected(600)
+    adapting(1, "1MB")
+    left = rows.repartition("key")
+    logboom.spark.submit(left, **options(cluster, writeId="a", rowOrder="sorted"))
+    adapting(2, "1b")
+    with pytest.raises(NonDeterministicReplay):
+        logboom.spark.submit(left, **options(cluster, writeId="a", rowOrder="sorted"))
