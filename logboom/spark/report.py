@@ -113,8 +113,20 @@ def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
         cluster=cluster,
         lineage=lineage,
     )
+    _tell_repeated(plan, report)
     _check_refused(plan, report)
     return report
+
+
+def _tell_repeated(plan: WritePlan, report: Report) -> None:
+    if report.duplicates:
+        log.warning(
+            "write %s: %d of %d rows had taken effect before, and took none now: a task or a run was repeated, or its "
+            "writeId is that of another write",
+            plan.write_id,
+            report.duplicates,
+            report.rows,
+        )
 
 
 def _check_refused(plan: WritePlan, report: Report) -> None:

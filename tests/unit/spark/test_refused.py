@@ -58,3 +58,13 @@ def test_a_task_of_an_executor_that_does_not_count_them_is_understood():
     task = write(Cluster(), [rows(10)])
     shorter = msgspec.msgpack.encode(msgspec.msgpack.decode(task.encode())[:-1])
     assert TaskReport.decode(shorter) == task
+
+
+def test_whoever_writes_other_rows_under_a_name_that_was_there_before_is_told(caplog):
+    """``save`` brings no report back, and it is no error: that makes a repetition harmless."""
+    cluster = Cluster()
+    combine(plan(), [write(cluster, [rows(90)])])
+    assert not caplog.text
+    combine(plan(), [write(cluster, [rows(120, 1000)])])
+    assert "write w: " in caplog.text
+    assert "of 120 rows had taken effect before" in caplog.text
