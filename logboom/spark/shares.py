@@ -112,6 +112,12 @@ def marks(options: ReadOptions, session: Session) -> list[Watermark]:
     return [mark for mark in found if mark.partition_id in shown]
 
 
+def living(session: Session) -> frozenset[int]:
+    """The partitions that there are now, as whoever leads knows it."""
+    session.refresh()
+    return frozenset(session.run(lambda client: client.partitions()))
+
+
 def history(session: Session) -> tuple[str, str]:
     """The cluster's name, and which of its histories this is."""
     token = session.run(lambda client: client.token())

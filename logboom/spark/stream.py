@@ -35,7 +35,7 @@ from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log
 from logboom.spark.report import finish, same_as_before
-from logboom.spark.shares import check_in_log, first_held, history, marks
+from logboom.spark.shares import check_in_log, first_held, history, living, marks
 from logboom.spark.sink import WritePlan
 
 log: Final = logging.getLogger("logboom.spark")
@@ -71,6 +71,11 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             # Of a partition that has come since, nothing. A new leader may yet have to apply what the one before had:
             # it has it, and a task waits for it.
             ends = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
+        missing = [p for p in known.next if p not in ends and self._chosen(p)]
+        if missing:
+            # A node that begins anew, or is behind, does not know them yet: forgotten, they would be read again from 1.
+            alive = living(reached(self._options.target))
+            ends |= {p: known.next[p] for p in missing if p in alive}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         options = self._options
         step = advance(known, ends, rows_max=rows_max, tasks_min=options.tasks_min, chosen=options.partitions)
@@ -124,12 +129,12 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def _now(self) -> dict[int, int]:
         """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
-        chosen = self._options.partitions
-        found = [
-            m for m in marks(self._options, reached(self._options.target)) if chosen is None or m.partition_id in chosen
-        ]
+        found = [m for m in marks(self._options, reached(self._options.target)) if self._chosen(m.partition_id)]
         self._logged = {int(m.partition_id): int(m.log_index) for m in found}
         return {int(m.partition_id): int(m.applied_index) + 1 for m in found}
+
+    def _chosen(self, partition_id: int) -> bool:
+        return self._options.partitions is None or partition_id in self._options.partitions
 
     def _here(self) -> tuple[str, str]:
         return history(reached(self._options.target))

@@ -12,6 +12,8 @@ from logboom.spark.stream import LogboomStreamReader
 from logboom.types import Watermark
 
 HISTORY = {"now": ("boom", "")}
+ELSEWHERE = set[int]()
+"""Partitions that the leader knows, and the node that is asked does not."""
 
 
 @pytest.fixture
@@ -26,6 +28,7 @@ def ends(monkeypatch):
         return [Watermark(p, logged[p], logged[p], n, 0, 1, "running") for p, n in sorted(found.items())]
 
     monkeypatch.setattr(stream, "marks", marks)
+    monkeypatch.setattr(stream, "living", lambda session: frozenset(found) | ELSEWHERE, raising=False)
     monkeypatch.setattr(stream, "history", lambda session: HISTORY["now"])
     monkeypatch.setattr(stream, "first_held", lambda session, asked, *, node: {p: 50 for p in asked if p == 3})
     return found
@@ -145,6 +148,22 @@ def test_a_query_that_goes_on_with_partitions_that_do_not_exist_says_so(ends):
     assert later["next"] == {"0": 151, "3": 201}
     ends[30] = 5
     assert waits.latestOffset(later, ReadAllAvailable())["next"]["30"] == 6
+
+
+def test_what_a_node_does_not_know_yet_is_not_taken_for_destroyed(ends, monkeypatch):
+    """It begins anew, say. Forgotten, a partition would be read again from its first record."""
+    end = reader().latestOffset(reader().initialOffset(), ReadAllAvailable())
+    monkeypatch.setattr(f"{__name__}.ELSEWHERE", {3})
+    three = ends.pop(3)
+    ends[0] = 150
+    for options in ({"node": "n1"}, {"node": "n1", "failOnDataLoss": "false"}):
+        later = reader(**options).latestOffset(end, ReadAllAvailable())
+        assert later["next"] == {"0": 151, "3": 201}
+    ends[3] = three + 5
+    again = reader(node="n1")
+    assert [p.share for p in again.partitions(later, again.latestOffset(later, ReadAllAvailable()))] == [
+        Share(3, 201, 205)
+    ]
 
 
 def test_a_global_offset_to_begin_at_stays_that_of_the_query(ends):
