@@ -301,7 +301,7 @@ class Cluster(Known, Home):
         attempts = Attempts(self, deadline=deadline, writes=writes)
         refreshed = isinstance(failed, NoSuchPartition)
         if isinstance(failed, NoSuchPartition):
-            failed = await self._unknown(failed, refreshed=False, deadline=deadline)
+            failed = await self.unknown(failed, refreshed=False, deadline=deadline)
         while True:
             if failed is not None and (pause := attempts.failed(failed)):
                 await asyncio.sleep(pause)
@@ -316,7 +316,7 @@ class Cluster(Known, Home):
             except LogboomError as error:
                 failed = error
                 if isinstance(error, NoSuchPartition):
-                    failed = await self._unknown(error, refreshed=refreshed, deadline=deadline)
+                    failed = await self.unknown(error, refreshed=refreshed, deadline=deadline)
                     refreshed = True
 
     async def meet(self, *, deadline: float) -> None:
@@ -346,7 +346,7 @@ class Cluster(Known, Home):
                 expected=self.lineage,
             )
 
-    async def _unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> LogboomError:
+    async def unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> LogboomError:
         """What to make of it: a node may not have heard yet of a partition that was just created."""
         if isinstance(error, PartitionDestroyed):
             return error

@@ -17,6 +17,7 @@ from logboom.errors import (
     IndexCompacted,
     InvalidRequest,
     LogboomError,
+    NoSuchPartition,
     ProtocolError,
     Voided,
 )
@@ -83,6 +84,8 @@ class _Failures:
 
     async def another(self, error: LogboomError) -> None:
         """Wait a little; or raise it."""
+        if isinstance(error, NoSuchPartition):
+            error = await self._cluster.unknown(error, refreshed=False, deadline=self._cluster.now + self._patience)
         if not self._count:
             self._since = self._cluster.now
         self._count += 1

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
-from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, NoSuchPartition, Voided
+from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session
@@ -63,7 +63,7 @@ def read_state(
 def read_log(
     options: ReadOptions, share: Share, bounds: Bounds, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, NoSuchPartition."""
+    """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
     node = _address(options, session)
     position, failures = share.start, 0
     while position <= share.end:
@@ -88,7 +88,7 @@ def read_log(
             following = max(position + 1, int(error.fields.get("next", share.end + 1)))
             log.warning(GONE, share.partition_id, min(following, share.end + 1) - position, position)
             position = following
-        except NoSuchPartition as error:
+        except PartitionDestroyed as error:
             if options.fail_on_data_loss:
                 raise
             gone = share.end + 1 - position

@@ -16,6 +16,7 @@ from logboom.errors import (
     IncompatibleVersion,
     IndexCompacted,
     InvalidRequest,
+    NoSuchPartition,
     ProtocolError,
     Unauthenticated,
 )
@@ -181,6 +182,27 @@ async def test_what_one_node_has_removed_another_is_asked_for() -> None:
             with pytest.raises(IndexCompacted) as refused:
                 _ = [b async for b in boom.tail(0, start=5)]
             assert refused.value.first == 6, "of those that can be reached"
+
+
+async def test_a_node_that_has_not_heard_of_a_partition_yet_is_asked_again() -> None:
+    """It was just created, the leader knows it, and the node that is asked may be behind."""
+    async with cluster() as [node], Client(node.address) as boom:
+        scanning(node)
+        rows = [[p, "log", "write_ahead"] for p in (0, 9)]
+        node.answers[Kind.ADMIN] = lambda session, frame: session.send(
+            frame, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 1}
+        )
+        for partition in (9, 7):
+            unheard = fails(NoSuchPartition(f"partition {partition} does not exist", partition_id=partition))
+            node.once(Kind.TAIL, unheard, removed_before(0, Kind.TAIL, whole([(9, raw(0, 5, [b"a"]))])))
+            node.once(Kind.LOG_SCAN, unheard, removed_before(0, Kind.LOG_SCAN, []))
+            if partition == 9:
+                assert [b.first_index async for b in boom.tail(partition, start=5)] == [5]
+                assert await scan(boom, start_global=5) == []
+                continue
+            for reading in (boom.tail(partition), boom.scan_log([partition])):
+                with pytest.raises(NoSuchPartition):
+                    _ = [b async for b in reading]
 
 
 async def test_who_refuses_us_is_not_the_one_that_has_what_another_has_removed() -> None:

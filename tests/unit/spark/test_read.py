@@ -7,7 +7,15 @@ import pytest
 
 from logboom.background import Background
 from logboom.client.reads import LogBatch
-from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable, Voided
+from logboom.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    IndexCompacted,
+    NoSuchPartition,
+    PartitionDestroyed,
+    Unavailable,
+    Voided,
+)
 from logboom.records import RecordBlock
 from logboom.spark.columns import LOG, STATE
 from logboom.spark.connection import Session
@@ -155,6 +163,13 @@ def test_a_partition_destroyed_on_the_way(session, caplog):
         list(log(session([batch(1, 4), gone]), Share(0, 1, 6)))
     assert offsets(log(session([batch(1, 4), gone]), Share(0, 1, 6), failOnDataLoss="false")) == [1, 2, 3, 4]
     assert "with 2 records unread" in caplog.text
+
+
+def test_a_node_that_has_not_heard_of_a_partition_loses_none_of_its_records(session):
+    """The driver knew it, from the leader: it is not destroyed."""
+    unheard = NoSuchPartition("partition 0 does not exist", partition_id=0)
+    with pytest.raises(NoSuchPartition):
+        list(log(session([unheard]), Share(0, 1, 6), failOnDataLoss="false"))
 
 
 def test_records_that_do_not_come_are_an_error(session):
