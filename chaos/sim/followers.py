@@ -13,7 +13,7 @@ from chaos.sim.loop import Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
 from logboom import Client, LogBatch
-from logboom.errors import IndexCompacted, LogboomError, NoSuchPartition, PartitionDestroyed, Unavailable, Voided
+from logboom.errors import IndexCompacted, LogboomError, NoSuchPartition, PartitionDestroyed, Voided
 from logboom.types import PartitionId, Watermark, WatermarkUpdate
 
 FOLLOWER: Final = "follower"
@@ -56,7 +56,6 @@ class Followers:
         self._level = rng.choice(["durable", "applied"])
         self._rng = rng
         self._process: Process | None = None
-        self._known = frozenset[str]()
         self._got: dict[tuple[str, int], int] = {}
         """Who follows, and of which partition: the global index up to which all has come."""
         self._ended: set[str] = set()
@@ -78,20 +77,9 @@ class Followers:
             self._network.process_ended(self._process, silently=False)
 
     async def _follow(self) -> None:
-        self._client = self._new_client()
+        self._client = Client(list(self._seen.addresses), rng=self._rng, timeout=TIMEOUT_S)
         tails = [self._again(f"tail {p}", self._tail(p)) for p in self._tails]
         await asyncio.gather(*tails, self._again("scan", self._scan()), self._again("watermarks", self._watch()))
-
-    def _new_client(self) -> Client:
-        self._known = frozenset(self._seen.addresses)
-        return Client(list(self._seen.addresses), rng=self._rng, timeout=TIMEOUT_S)
-
-    async def _meet(self, error: LogboomError) -> None:
-        """No node that it knows of is there: all may have been replaced since it met one, so it is told of today's."""
-        nobody = isinstance(error, Unavailable) and "addresses" in error.fields
-        if nobody and self._known != frozenset(self._seen.addresses):
-            before, self._client = self._client, self._new_client()
-            await before.close()
 
     async def _again(self, name: str, step: Callable[[], Any]) -> None:
         """Goes on where it was, as a program would that was told of an error."""
@@ -103,7 +91,6 @@ class Followers:
             except LogboomError as error:
                 if any(word in str(error) for word in DIVERGED):
                     self._fail("FollowsAll", f"{name}: {error}")
-                await self._meet(error)
                 await asyncio.sleep(AGAIN_S)
 
     # -- logs

@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
-from logboom.client.home import Home
-from logboom.client.known import Known
+from logboom.client.lookout import Lookout
 from logboom.errors import (
     InvalidRequest,
     LineageMismatch,
@@ -52,7 +51,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     return found
 
 
-class Cluster(Known, Home):
+class Cluster(Lookout):
     """Shared by everything that a client does."""
 
     def __init__(
@@ -67,7 +66,6 @@ class Cluster(Known, Home):
         self.endpoints = parse_endpoints(endpoints)
         self._tls = tls
         self._token = token
-        self._connections: dict[str, NodeConnection] = {}
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
         self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._made: weakref.WeakValueDictionary[int, NodeConnection] = weakref.WeakValueDictionary()
@@ -133,7 +131,12 @@ class Cluster(Known, Home):
         if self.closed:
             raise InvalidRequest(CLOSED)
         opened = await NodeConnection.open(
-            address, tls=current(self._tls), timeout=CONNECT_S, token=self._token, cluster=self.id
+            address,
+            tls=current(self._tls),
+            timeout=CONNECT_S,
+            token=self._token,
+            cluster=self.id,
+            on_beat=self._beats(),
         )
         self._made[next(self._serial)] = opened
         try:

@@ -51,6 +51,8 @@ TCP_NOTSENT_LOWAT: Final = 25
 
 Answered = Callable[[Frame | LogboomError], None]
 """Told once: the reply, or what went wrong."""
+OnBeat = Callable[["NodeConnection"], None]
+"""Called once a second from WELCOME on, until it is closed."""
 
 
 class _Stream:
@@ -80,8 +82,9 @@ class _Stream:
 class NodeConnection(asyncio.BufferedProtocol):
     """Made by ``open``. Every request gets its reply, or an error that says what may have happened."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, on_beat: OnBeat | None = None) -> None:
         self.address = address
+        self._beaten = on_beat
         self.welcome: dict[str, Any] = {}
         self.closed = False
         self._heard = self._secured = False
@@ -112,6 +115,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         timeout: float,
         token: str | None,
         cluster: str | None = None,
+        on_beat: OnBeat | None = None,
     ) -> NodeConnection:
         """Connect and introduce ourselves.
 
@@ -122,7 +126,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(timeout):
                 _, connection = await connect(
-                    lambda: cls(address),
+                    lambda: cls(address, on_beat),
                     host.strip("[]"),
                     int(port),
                     ssl=tls,
@@ -385,6 +389,8 @@ class NodeConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         elif silent > PING_AFTER_S:
             self._send(encode(Kind.PING, {}, request_id=next(self._ids)))
+        if self._beaten is not None and self.welcome and not self.closed:
+            self._beaten(self)
 
     def _read_on(self) -> None:
         if not self._reading and all(each.nbytes < STREAM_BYTES_MAX // 2 for each in self._streams.values()):

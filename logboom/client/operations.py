@@ -67,7 +67,7 @@ class Operations:
         return self._cluster.key_partitions
 
     async def members(self) -> dict[str, str]:
-        """Node ids and their client addresses."""
+        """Node ids and their client addresses, as of half a minute ago at most while any node is connected."""
         await self._cluster.know_partitions(deadline=self._deadline(None))
         return dict(self._cluster.members)
 

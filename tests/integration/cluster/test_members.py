@@ -156,6 +156,35 @@ def test_leadership_moves_and_nobody_notices(tmp_path: Path) -> None:
         load.more()
 
 
+def test_who_follows_while_all_members_are_replaced_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=1) as (cluster, client), cluster.client(timeout=20) as reader:
+        got: list[int] = []
+
+        def follow() -> None:
+            for batch in reader.tail(0, follow=True):
+                got.append(batch.global_index)
+                if len(got) == 3:
+                    return
+
+        following = threading.Thread(target=follow)
+        following.start()
+        grow(cluster, client)
+        client.submit(0, Add(b"n", 1))
+        wait_for(lambda: len(got) == 1)
+        for gone in ("n1", "n2"):
+            wait_for(lambda: set(reader.members()) == set(roles(client)), 60.0)  # it is told, half a minute later
+            if len(cluster.nodes) < 2:
+                grow(cluster, client)
+                wait_for(lambda: set(reader.members()) == set(roles(client)), 60.0)
+            client.remove_member(gone)
+            cluster.kill(gone)
+            cluster.forget(gone)
+            client.submit(0, Add(b"n", 1))
+        following.join(30)
+        assert not following.is_alive()
+        assert len(got) == 3
+
+
 def test_the_log_wins_over_the_settings_of_a_restart(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1) as (cluster, client):
         grow(cluster, client)

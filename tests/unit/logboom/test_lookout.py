@@ -1,0 +1,116 @@
+"""Who does nothing but follow a stream knows who the members are by now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from logboom import Client
+from logboom.client import connection, lookout
+from logboom.errors import InvalidRequest, Unavailable
+from logboom.wire import Kind
+from tests.unit.logboom.fake_server import Answer, FakeNode, cluster, fails, until
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BEAT_S", 0.01)
+    monkeypatch.setattr(lookout, "LOOK_S", 0.05)
+    monkeypatch.setattr(lookout, "SOON_S", 0.02)
+
+
+def says(*nodes: FakeNode, at: int) -> Answer:
+    rows = [{"id": each.name, "client_address": each.address, "role": "voter"} for each in nodes]
+    said = {"members": rows, "term": 1, "index": at, "removed": []}
+    return lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, {"members": said})
+
+
+def follows(boom: Client) -> asyncio.Task[list[Any]]:
+    async def follow() -> list[Any]:
+        return [batch async for batch in boom.tail(0, follow=True)]
+
+    return asyncio.create_task(follow())
+
+
+async def test_who_follows_while_all_that_it_knows_are_replaced_goes_on() -> None:
+    async with cluster(1) as [first], cluster(1) as [second], Client(first.address) as boom:
+        second.name, second.members = "n2", {"n2": second.address}
+        first.answers[Kind.TAIL] = lambda session, frame: None  # nothing new
+        first.answers[Kind.ADMIN] = says(second, at=7)
+        second.answers[Kind.TAIL] = lambda session, frame: session.send(frame, Kind.END, {"next_index": 1})
+        following = follows(boom)
+        await until(lambda: first.of(Kind.ADMIN))
+        await until(lambda: "n2" in boom._cluster.members)
+        await first.stop()
+        assert await following == []
+        assert second.of(Kind.TAIL)
+        assert await boom.members() == {"n2": second.address}
+
+
+async def test_one_node_is_asked_at_a_time_and_not_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LOOK_S", 3600.0)
+    async with cluster(3) as nodes, Client([each.address for each in nodes]) as boom:
+        for each in nodes:
+            each.answers[Kind.ADMIN] = says(*nodes, at=2)
+            await boom._cluster.connection(each.address)
+        asked = lambda: sum(len(each.of(Kind.ADMIN)) for each in nodes)  # noqa: E731
+        await until(lambda: boom._cluster._look_at is not None)
+        boom._cluster._look_at = 0.0
+        await until(asked)
+        assert boom._cluster._look_at > boom._cluster.now + 1000
+        assert asked() == 1
+
+
+async def test_when_a_connection_is_lost_they_are_asked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LOOK_S", 3600.0)
+    async with cluster(2) as [one, two], Client([one.address, two.address]) as boom:
+        two.answers[Kind.ADMIN] = says(two, at=3)
+        for each in (one, two):
+            await boom._cluster.connection(each.address)
+        await one.stop()
+        await until(lambda: boom._cluster.members == {"n2": two.address})
+        assert list(boom._cluster._connections) == [two.address]  # nothing is kept of what is gone
+
+
+async def test_what_is_older_than_what_is_known_is_not_believed() -> None:
+    async with cluster(2) as [one, two], Client(one.address) as boom:
+        one.once(Kind.ADMIN, says(one, two, at=9))
+        one.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {})
+        await boom.status()
+        await until(lambda: boom._cluster._members_at == [1, 9])
+        one.answers[Kind.ADMIN] = says(one, at=8)
+        asked = len(one.of(Kind.ADMIN))
+        await until(lambda: len(one.of(Kind.ADMIN)) > asked + 2)
+        assert set(boom._cluster.members) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("action must be one of"), Unavailable("it failed to answer")])
+async def test_a_node_that_does_not_say_it_is_asked_again_and_nothing_is_forgotten(error: Any) -> None:
+    async with cluster(2) as [one, two], Client(one.address) as boom:
+        one.answers[Kind.ADMIN] = fails(error)
+        await boom._cluster.connection(one.address)
+        await until(lambda: len(one.of(Kind.ADMIN)) > 2)
+        assert boom._cluster.members == {"n1": one.address, "n2": two.address}
+
+
+async def test_who_reads_over_a_connection_of_his_own_is_not_asked_there() -> None:
+    async with cluster(1) as [node], Client(node.address) as boom:
+        own = await boom._cluster.dedicated(node.address)
+        beats = []
+        own._beaten, look = beats.append, own._beaten
+        await until(lambda: len(beats) > 2)
+        boom._cluster._look_at = 0.0
+        assert look is not None
+        look(own)
+        assert not own._replies
+
+
+async def test_whom_nobody_holds_any_more_a_connection_does_not_keep() -> None:
+    async with cluster(1) as [node]:
+        boom = Client(node.address)
+        opened = await boom._cluster.connection(node.address)
+        assert opened._beaten is not None
+        assert not any(cell.cell_contents is boom._cluster for cell in opened._beaten.__closure__ or ())  # type: ignore[attr-defined]
+        await boom.close()
