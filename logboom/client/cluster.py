@@ -67,7 +67,6 @@ class Cluster(Lookout):
         self._tls = tls
         self._token = token
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
-        self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._made: weakref.WeakValueDictionary[int, NodeConnection] = weakref.WeakValueDictionary()
         self._serial = itertools.count()
         self._rng = rng if rng is not None else random.Random()
@@ -166,7 +165,9 @@ class Cluster(Lookout):
         return self.now < self._down.get(address, (0.0, 0.0))[0]
 
     def _live(self) -> list[NodeConnection]:
-        return [each for each in self._connections.values() if not each.closed]
+        """All that are open; not those to nodes that were removed, while there are others."""
+        found = [each for each in self._connections.values() if not each.closed]
+        return [each for each in found if not self._is_removed(each)] or found
 
     def _leave(self) -> None:
         for each in self._live():
@@ -180,12 +181,11 @@ class Cluster(Lookout):
         addresses = self.addresses()
         self._next = (self._next + 1) % len(addresses)
         chosen = addresses[self._next]
-        known = self._connections.get(chosen)
-        if known is not None and not known.closed:
+        known, live = self._connections.get(chosen), self._live()
+        if known in live:
             return known
-        live = self._live()
         if live:
-            if not self._is_down(chosen):
+            if not self._is_down(chosen) and (known is None or known.closed):
                 self._open(chosen)  # for the next time round
             return self._rng.choice(live)
         rotated = addresses[self._next :] + addresses[: self._next]

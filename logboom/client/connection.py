@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
+from logboom.client.arrivals import Stream
 from logboom.dialing import connect
 from logboom.errors import (
     InvalidRequest,
@@ -55,30 +56,6 @@ OnBeat = Callable[["NodeConnection"], None]
 """Called once a second from WELCOME on, until it is closed."""
 
 
-class _Stream:
-    """Frames of one streamed reply that wait for their consumer."""
-
-    def __init__(self) -> None:
-        self.items: deque[Frame | LogboomError] = deque()
-        self.nbytes = 0
-        self.filled = asyncio.Event()
-
-    def put(self, item: Frame | LogboomError) -> None:
-        self.items.append(item)
-        if isinstance(item, Frame):
-            self.nbytes += len(item.body)
-        self.filled.set()
-
-    async def get(self) -> Frame | LogboomError:
-        while not self.items:
-            self.filled.clear()
-            await self.filled.wait()
-        item = self.items.popleft()
-        if isinstance(item, Frame):
-            self.nbytes -= len(item.body)
-        return item
-
-
 class NodeConnection(asyncio.BufferedProtocol):
     """Made by ``open``. Every request gets its reply, or an error that says what may have happened."""
 
@@ -95,7 +72,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._replies: dict[int, Answered] = {}
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Stream] = {}
         self._queue: list[Buffer] = []
         self._queued = 0
         self._congested = False
@@ -320,7 +297,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         request_id = next(self._ids)
         frame = self._encoded(request_id, kind, header)
         self._expect()
-        stream = self._streams[request_id] = _Stream()
+        stream = self._streams[request_id] = Stream()
         finished = False
         self._send(frame)
         try:
@@ -340,9 +317,14 @@ class NodeConnection(asyncio.BufferedProtocol):
             if not finished and not self.closed:
                 self._send(encode(Kind.CANCEL, {}, request_id=request_id))
 
-    def close(self) -> None:
+    @property
+    def has_streams(self) -> bool:
+        """Somebody follows something over it, or reads."""
+        return bool(self._streams)
+
+    def close(self, because: LogboomError | None = None) -> None:
         """Idempotent; what waits for an answer gets UnknownOutcome."""
-        self._lost(None)
+        self._lost(because)
         if self._transport is not None:
             self._flush()
             if not self._transport.is_closing():

@@ -14,7 +14,7 @@ from typing import Any, Final
 from logboom.client.connection import NodeConnection
 from logboom.client.home import Home
 from logboom.client.known import Known
-from logboom.errors import LogboomError
+from logboom.errors import LogboomError, Unavailable
 from logboom.wire import Frame, Kind
 
 LOOK_S: Final = 30.0
@@ -30,7 +30,10 @@ class Lookout(Known, Home):
 
     def __init__(self) -> None:
         super().__init__()
+        self._removed: frozenset[str] = frozenset()
+        """Ids that were members once. Such a node may run on, and hears nothing new."""
         self._connections: dict[str, NodeConnection] = {}
+        self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._look_at: float | None = None
         """When they are asked for again; None: no connection is a second old."""
 
@@ -68,10 +71,20 @@ class Lookout(Known, Home):
                 self._look_at = self.now + self._within(SOON_S)
             return
         said = answer.header.get("members")
-        if isinstance(said, dict):
-            members, at = addresses_of(said)
-            if members:  # it may know of nobody yet
-                self._learn_members(members, at)
+        if isinstance(said, dict) and said["members"]:  # it may know of nobody yet
+            self._learn_members(*addresses_of(said))
+            self._removed |= set(said["removed"])
+            self._leave_removed()
+
+    def _leave_removed(self) -> None:
+        """Whoever follows something there would wait for ever: it goes on at a member."""
+        for each in list(self._connections.values()):
+            if self._is_removed(each) and each.has_streams and not each.closed:
+                self._down[each.address] = (self.now + LOOK_S, SOON_S)  # others are asked before it
+                each.close(Unavailable(f"{each.welcome['node']} is no member any more"))
+
+    def _is_removed(self, connection: NodeConnection) -> bool:
+        return connection.welcome.get("node") in self._removed
 
 
 def addresses_of(said: dict[str, Any]) -> tuple[dict[str, str], list[int]]:

@@ -21,9 +21,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookout, "SOON_S", 0.02)
 
 
-def says(*nodes: FakeNode, at: int) -> Answer:
+def says(*nodes: FakeNode, at: int, removed: tuple[str, ...] = ()) -> Answer:
     rows = [{"id": each.name, "client_address": each.address, "role": "voter"} for each in nodes]
-    said = {"members": rows, "term": 1, "index": at, "removed": []}
+    said = {"members": rows, "term": 1, "index": at, "removed": list(removed)}
     return lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, {"members": said})
 
 
@@ -47,6 +47,21 @@ async def test_who_follows_while_all_that_it_knows_are_replaced_goes_on() -> Non
         assert await following == []
         assert second.of(Kind.TAIL)
         assert await boom.members() == {"n2": second.address}
+
+
+async def test_who_follows_at_a_node_that_was_removed_and_runs_on_goes_on_at_a_member() -> None:
+    async with cluster(2) as [gone, member], Client(gone.address) as boom:
+        gone.answers[Kind.TAIL] = lambda session, frame: None  # nothing new, for ever
+        gone.answers[Kind.ADMIN] = says(member, at=7, removed=("n1",))
+        member.answers[Kind.TAIL] = lambda session, frame: session.send(frame, Kind.END, {"next_index": 1})
+        member.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {})
+        await boom._cluster.connection(gone.address)
+        assert await follows(boom) == []
+        await boom._cluster.connection(gone.address)  # as somebody does who asks just this one
+        await boom._cluster.connection(member.address)
+        for _ in range(10):
+            await boom.status()
+        assert not gone.of(Kind.STATUS)
 
 
 async def test_one_node_is_asked_at_a_time_and_not_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
