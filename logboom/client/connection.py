@@ -41,7 +41,7 @@ PING_AFTER_S: Final = 1.0
 DEAD_AFTER_S: Final = 4.0
 """A node that owes answers and is silent for this long, PINGs included, is given up."""
 STREAM_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Received and not yet consumed, per stream; then the connection stops reading."""
+"""Received and not yet consumed, per stream; then the connection stops reading, unless somebody waits for more."""
 QUEUED_BYTES_MAX: Final = 64 * 1024
 """Before the next flush; who wants to send more waits for his turn."""
 LAST_FIRST_AFTER_S: Final = 0.1
@@ -249,6 +249,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         frame = self._encoded(request_id, kind, header, body)
         self._expect()
         self._replies[request_id] = answered
+        self._read_on()
         if len(self._replies) > 1 or self._queue:
             self._send(frame)
         else:  # alone: there is nothing to gather it with
@@ -298,6 +299,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         frame = self._encoded(request_id, kind, header)
         self._expect()
         stream = self._streams[request_id] = Stream()
+        self._read_on()
         finished = False
         self._send(frame)
         try:
@@ -374,8 +376,14 @@ class NodeConnection(asyncio.BufferedProtocol):
         if self._beaten is not None and self.welcome and not self.closed:
             self._beaten(self)
 
+    def _is_waited_for(self) -> bool:
+        """Something else is, behind what nobody takes: it may be the same consumer who waits."""
+        return bool(self._replies) or not all(each.items for each in self._streams.values())
+
     def _read_on(self) -> None:
-        if not self._reading and all(each.nbytes < STREAM_BYTES_MAX // 2 for each in self._streams.values()):
+        if self._reading:
+            return
+        if self._is_waited_for() or all(each.nbytes < STREAM_BYTES_MAX // 2 for each in self._streams.values()):
             self._reading = True
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
@@ -385,7 +393,8 @@ class NodeConnection(asyncio.BufferedProtocol):
         stream = self._streams.get(frame.request_id)
         if stream is not None:
             stream.put(error or frame)
-            if stream.nbytes > STREAM_BYTES_MAX and self._reading and self._transport is not None:
+            full = stream.nbytes > STREAM_BYTES_MAX and not self._is_waited_for()
+            if full and self._reading and self._transport is not None:
                 self._reading = False
                 self._transport.pause_reading()
             return

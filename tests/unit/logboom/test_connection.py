@@ -251,6 +251,27 @@ async def test_a_consumer_that_does_not_read_stops_the_stream(monkeypatch) -> No
         assert 1 + len([block async for block in scan]) == count
 
 
+async def test_a_consumer_that_asks_for_more_while_it_reads_is_answered(monkeypatch) -> None:
+    monkeypatch.setattr(connection_module, "STREAM_BYTES_MAX", 1000)
+    async with cluster() as [node], Client(node.address, timeout=20) as boom:
+        count = 300
+        many = [b"x" * 64] * 100
+
+        def flood(session: Session, frame: Any) -> None:
+            for k in range(count):
+                records(session, frame, 1 + 100 * k, 1 + k, many)
+            session.send(frame, Kind.END, {"next_index": 1})
+
+        node.answers[Kind.TAIL] = flood
+        got = 0
+        async for _ in boom.tail(0, credit=64 * 1024 * 1024):  # over the connection that all use
+            got += 1
+            if got % 50 == 1:
+                await boom.submit(0, Put(b"a", b""))
+                assert [b async for b in boom.tail(0, credit=1, node="n1")]
+        assert got == count
+
+
 async def test_a_tail_goes_on_where_it_was_when_the_connection_breaks() -> None:
     async with cluster() as [node], Client(node.address) as boom:
 
