@@ -13,6 +13,7 @@ from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
 from logboom.client.lookout import Lookout
+from logboom.client.parts import CLOSED
 from logboom.errors import (
     InvalidRequest,
     LineageMismatch,
@@ -28,7 +29,7 @@ from logboom.wire import Kind
 
 T = TypeVar("T")
 
-CLOSED: Final = "this client is closed"
+
 CONNECT_S: Final = 2.0
 """TCP, TLS and WELCOME of one node."""
 STAGGER_S: Final = 0.2

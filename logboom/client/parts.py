@@ -23,6 +23,7 @@ from logboom.types import (
     Status,
 )
 
+CLOSED: Final = "this client is closed"
 RECORD_OVERHEAD: Final = 16
 PARTITION_ID_MAX: Final = (1 << 32) - 1
 
@@ -77,6 +78,7 @@ class Budget:
         self.used = 0
         self._in_vain = in_vain or self.too_late
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._closed = False
 
     def try_take(self, size: int) -> bool:
         """Take at once if there is room; a request larger than the whole budget goes when it is alone."""
@@ -86,7 +88,9 @@ class Budget:
         return True
 
     async def take(self, size: int, *, deadline: float) -> None:
-        """Take, waiting for room. Raises DeadlineExceeded or what ``in_vain`` makes, outcome ``not_applied``."""
+        """Take, waiting for room. Raises InvalidRequest (closed), DeadlineExceeded or what ``in_vain`` makes."""
+        if self._closed:
+            raise InvalidRequest(CLOSED)
         if self.try_take(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,7 +99,7 @@ class Budget:
             async with asyncio.timeout_at(deadline):
                 await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.give(size)  # it was granted in the same turn
             else:
                 turn.cancel()
@@ -113,6 +117,13 @@ class Budget:
     def idle(self) -> bool:
         """Nothing is taken, and nobody waits."""
         return not self.used and not self._waiting
+
+    def close(self) -> None:
+        """Whoever waits is told so: what is queued behind has no end of its own."""
+        self._closed = True
+        for _, turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(InvalidRequest(CLOSED))
 
     def give(self, size: int) -> None:
         """Give back."""

@@ -18,7 +18,7 @@ from logboom.client.connection import Answered, NodeConnection
 from logboom.client.dense import Lines, Turn
 from logboom.client.lanes import Lane, Single
 from logboom.client.pacing import KEPT_MAX, PATIENCE, Pace, Room
-from logboom.client.parts import Budget, Part, Sequences, check_partition, receipts_of, record_bytes
+from logboom.client.parts import CLOSED, Budget, Part, Sequences, check_partition, receipts_of, record_bytes
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, QuotaExceeded, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.types import Level, Receipt, Receipts, Record
@@ -68,7 +68,7 @@ class Submitter:
     ) -> asyncio.Future[Receipt]:
         if self.closed:
             self.budget.give(size)
-            raise InvalidRequest("this client is closed")
+            raise InvalidRequest(CLOSED)
         lane = self._lanes.get((partition_id, wait))
         if lane is None:
             lane = self._lanes[partition_id, wait] = Lane(self, partition_id, wait)
@@ -284,6 +284,7 @@ class Submitter:
     async def close(self) -> None:
         """Give up on everything that is open: whoever waits gets UnknownOutcome if it was sent."""
         self.closed = True
+        self.budget.close()
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

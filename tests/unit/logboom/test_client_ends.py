@@ -1,0 +1,42 @@
+"""How things end: a client that is closed or that nobody holds any more, a loop that stood still, a scan that is left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from logboom import Client, Put
+from logboom.client.lanes import IN_FLIGHT_MAX
+from logboom.errors import InvalidRequest, LogboomError
+from logboom.wire import Kind
+from tests.unit.logboom.fake_server import cluster, silent, until
+
+
+async def test_whoever_waits_for_room_when_the_client_is_closed_is_told_so() -> None:
+    async with cluster() as [node]:
+        boom = Client(node.address, timeout=600, max_in_flight_bytes=1000)
+        await boom.submit(0, Put(b"a", b""))
+        node.answers[Kind.SUBMIT] = silent
+        tasks = []
+        for k in range(IN_FLIGHT_MAX):
+            tasks.append(asyncio.create_task(boom.submit(0, Put(b"k", b""))))
+            await until(lambda k=k: len(node.of(Kind.SUBMIT)) == k + 2)
+        # One that has no place in flight has nearly all the room; others wait for it, as do requests of their own.
+        tasks += [asyncio.create_task(boom.submit(0, Put(b"k", b"x" * 800))) for _ in range(3)]
+        tasks += [asyncio.create_task(boom.submit(1, [Put(b"k", b"x" * 300)] * 2)) for _ in range(3)]
+        await until(lambda: len(boom._submitter.budget._waiting) == 3)
+        await boom.close()
+        async with asyncio.timeout(10):
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, LogboomError) for each in ends)
+
+
+async def test_who_uses_a_closed_client_is_told_so() -> None:
+    async with cluster() as [node]:
+        boom = Client(node.address)
+        await boom.submit(0, Put(b"a", b""))
+        await boom.close()
+        for call in (boom.get(0, b"a"), boom.submit(0, Put(b"a", b"")), boom.barrier(1), boom.status()):
+            with pytest.raises(InvalidRequest, match="closed"):
+                await call
