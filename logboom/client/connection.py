@@ -81,6 +81,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._alive_at = self._loop.time()
         self._unsent = 0
+        self._beat_at = self._alive_at
         self._beat: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -167,7 +168,7 @@ class NodeConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if sys.platform == "linux":
                 sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
-        self._alive_at = self._loop.time()
+        self._alive_at = self._beat_at = self._loop.time()
         self._beat = self._loop.call_later(BEAT_S, self._on_beat)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -364,6 +365,9 @@ class NodeConnection(asyncio.BufferedProtocol):
             return
         self._beat = self._loop.call_later(BEAT_S, self._on_beat)
         now, unsent = self._loop.time(), self._transport.get_write_buffer_size()
+        stood_still, self._beat_at = now - self._beat_at - BEAT_S, now
+        if stood_still > BEAT_S:  # this loop, or the machine: nobody was asked meanwhile whether he lives
+            self._alive_at = min(now, self._alive_at + stood_still)
         if unsent < self._unsent or not self._reading or not (self._replies or self._streams):
             self._alive_at = now  # it takes what we send, or it is us who do not read, or nothing is owed
         self._unsent = unsent

@@ -1,12 +1,14 @@
-"""How things end: a client that is closed or that nobody holds any more, a loop that stood still, a scan that is left."""
+"""How things end: a client that is closed, or that nobody holds, a loop that stood still, a scan that is left."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from logboom import Client, Put
+from logboom.client import connection as connection_module
 from logboom.client.lanes import IN_FLIGHT_MAX
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.wire import Kind
@@ -30,6 +32,23 @@ async def test_whoever_waits_for_room_when_the_client_is_closed_is_told_so() -> 
         async with asyncio.timeout(10):
             ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(each, LogboomError) for each in ends)
+
+
+async def test_a_connection_is_not_given_up_since_the_loop_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "BEAT_S", 0.02)
+    monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.02)
+    monkeypatch.setattr(connection_module, "DEAD_AFTER_S", 0.2)
+    async with cluster() as [node], Client(node.address) as boom:
+        node.answers[Kind.BARRIER] = silent
+        waiting = asyncio.create_task(boom.barrier(1, timeout=60))
+        await until(lambda: node.of(Kind.BARRIER))
+        opened = await boom._cluster.connection(node.address)
+        await until(lambda: node.of(Kind.PING))
+        time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still, as while somebody computes on it
+        pings = len(node.of(Kind.PING))
+        await until(lambda: len(node.of(Kind.PING)) > pings + 1 or opened.closed)
+        assert not opened.closed
+        waiting.cancel()
 
 
 async def test_who_uses_a_closed_client_is_told_so() -> None:
