@@ -56,7 +56,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits):
     writes it, or a context. ``admission_wait`` (seconds) is the default of every submit. ``max_in_flight_bytes``:
     submits beyond it wait for earlier ones to be answered.
     ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
-    A client belongs to the event loop that it is first used on.
+    A client belongs to the event loop that it is first used on. One that nobody closes leaves its connections open as
+    long as anybody holds it, or anything that it gave, and something is under way.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -70,6 +71,8 @@ class Cluster(Lookout):
         self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
         self._made: weakref.WeakValueDictionary[int, NodeConnection] = weakref.WeakValueDictionary()
         self._serial = itertools.count()
+        self._left = weakref.finalize(self, _leave, self._made, os.getpid())
+        self._left.atexit = False
         self._rng = rng if rng is not None else random.Random()
         self._next = self._rng.randrange(len(self.endpoints))
         self.closed = False
@@ -367,6 +370,7 @@ class Cluster(Lookout):
     async def close(self) -> None:
         """Close every connection."""
         self.closed = True
+        self._left.detach()
         await asyncio.sleep(0)  # one that has not begun could not say why it ends
         opening = list(self._opening.values())
         for task in opening:
@@ -379,3 +383,10 @@ class Cluster(Lookout):
         for connection in connections:
             connection.abort()  # whoever does not take our last bytes is not waited for
         await asyncio.sleep(0)
+
+
+def _leave(made: weakref.WeakValueDictionary[int, NodeConnection], pid: int) -> None:
+    """Of a client that nobody holds any more, and nobody has closed: the loop would keep its connections for ever."""
+    if pid == os.getpid():
+        for connection in list(made.values()):
+            connection.leave()

@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -333,6 +334,11 @@ class NodeConnection(asyncio.BufferedProtocol):
             if not self._transport.is_closing():
                 # Once only: closing a TLS transport of Python 3.11 twice leaves one that cannot be aborted.
                 self._transport.close()
+
+    def leave(self) -> None:
+        """``close``, wherever the collector runs: nobody is there any more who could."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.close)
 
     def abort(self) -> None:
         """Close without sending what is queued. Idempotent."""

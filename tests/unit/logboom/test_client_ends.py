@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -49,6 +50,31 @@ async def test_a_connection_is_not_given_up_since_the_loop_stood_still(monkeypat
         await until(lambda: len(node.of(Kind.PING)) > pings + 1 or opened.closed)
         assert not opened.closed
         waiting.cancel()
+
+
+async def test_a_client_that_nobody_holds_any_more_leaves_no_connection() -> None:
+    async with cluster() as [node]:
+
+        async def use() -> None:
+            boom = Client(node.address, timeout=0.5)  # an alarm for the deadline holds it so long
+            await boom.submit(0, Put(b"a", b""))
+
+        await use()
+        await until(lambda: gc.collect() >= 0 and not node.sessions)
+
+
+async def test_a_stream_outlives_the_client_that_nobody_holds() -> None:
+    async with cluster() as [node]:
+        node.answers[Kind.TAIL] = lambda session, frame: (
+            asyncio.get_running_loop().call_later(0.1, session.send, frame, Kind.END, {"next_index": 1}),
+            None,
+        )[1]
+        tail = Client(node.address).tail(0, follow=True)
+        following = asyncio.create_task(anext(tail, None))  # type: ignore[arg-type]
+        await until(lambda: node.of(Kind.TAIL))
+        gc.collect()
+        assert await following is None
+        assert len(node.of(Kind.TAIL)) == 1
 
 
 async def test_who_uses_a_closed_client_is_told_so() -> None:
