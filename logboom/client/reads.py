@@ -158,9 +158,12 @@ class Reader(LogStreams):
             node=node,
             deadline=deadline,
         )
-        async for _, block in blocks:
-            for key, raw in zip(block.keys(), block.payloads(), strict=True):
-                yield key, decode_value(raw)
+        try:
+            async for _, block in blocks:
+                for key, raw in zip(block.keys(), block.payloads(), strict=True):
+                    yield key, decode_value(raw)
+        finally:
+            await close_now(blocks)
 
     async def scan_blocks(
         self,
@@ -188,6 +191,7 @@ class Reader(LogStreams):
         }
 
         own: list[NodeConnection] = []
+        streams: list[AsyncIterator[Frame]] = []
 
         async def begin(shared: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
             connection = shared
@@ -201,6 +205,7 @@ class Reader(LogStreams):
         patience = deadline - self._cluster.now
         try:
             frame, rest = await self._cluster.retry(self._where(mode, node), begin, deadline=deadline)
+            streams.append(rest)
             while frame is not None:
                 self.seen(frame.header["global_index"])
                 if frame.header["count"]:
@@ -208,6 +213,8 @@ class Reader(LogStreams):
                 frame = await self._next(rest, patience)
         finally:
             _close(own)
+            for each in streams:
+                await close_now(each)
 
     async def scan_view(
         self,
@@ -224,6 +231,7 @@ class Reader(LogStreams):
         mode = await self._mode(at_least=at_least, stale=False, max_staleness=None, deadline=deadline)
         header = {"partitions": list(partitions), "prefix": prefix, "start": start, "end": end, "limit": 0, **mode}
         own: list[NodeConnection] = []
+        streams: list[AsyncIterator[Frame]] = []
 
         async def begin(shared: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
             _close(own)
@@ -234,6 +242,7 @@ class Reader(LogStreams):
         patience = deadline - self._cluster.now
         try:
             frame, rest = await self._cluster.retry(self._where(mode, node), begin, deadline=deadline)
+            streams.append(rest)
             while frame is not None:
                 said = frame.header
                 self.seen(said["global_index"])
@@ -244,6 +253,8 @@ class Reader(LogStreams):
                 frame = await self._next(rest, patience)
         finally:
             _close(own)
+            for each in streams:
+                await close_now(each)
 
     async def _next(self, frames: AsyncIterator[Frame], patience: float) -> Frame | None:
         try:

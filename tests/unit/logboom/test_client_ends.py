@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from typing import Any
 
 import pytest
 
-from logboom import Client, Put
+from logboom import Client, Put, RecordBlock
 from logboom.client import connection as connection_module
 from logboom.client.lanes import IN_FLIGHT_MAX
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import cluster, silent, until
+from tests.unit.logboom.fake_server import Session, cluster, silent, until
 
 
 async def test_whoever_waits_for_room_when_the_client_is_closed_is_told_so() -> None:
@@ -75,6 +76,26 @@ async def test_a_stream_outlives_the_client_that_nobody_holds() -> None:
         gc.collect()
         assert await following is None
         assert len(node.of(Kind.TAIL)) == 1
+
+
+@pytest.mark.parametrize("limit", [0, 500])
+async def test_a_scan_that_is_left_ends_then(limit: int) -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+
+        def entries(session: Session, frame: Any) -> None:
+            block = RecordBlock.from_columns(payloads=[b"b1", b"b2"], keys=[b"a", b"b"])
+            header = {"global_index": 5, "count": 2, "metadata": len(block.metadata), "data": len(block.data)}
+            session.send(frame, Kind.ENTRIES, header, [bytes(block.metadata), bytes(block.data)], more=True)
+
+        node.answers[Kind.SCAN] = entries
+        scan: Any = boom.scan(0, limit=limit)
+        await anext(scan)
+        await scan.aclose()
+        shared = await boom._cluster.connection(node.address)
+        assert not shared.has_streams
+        await boom.submit(0, Put(b"a", b""))
+        assert len(node.of(Kind.CANCEL)) == (limit > 0)
+        assert len([each for each in boom._cluster._made.values() if not each.closed]) == 1
 
 
 async def test_who_uses_a_closed_client_is_told_so() -> None:
