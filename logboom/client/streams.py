@@ -26,8 +26,10 @@ from logboom.wire import Frame, Kind
 
 TAIL_CREDIT: Final = 4 * MIB
 SCAN_CREDIT: Final = 16 * MIB
-FAILURES_MAX: Final = 20
-"""In a row, without anything in between;"""
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 1.0
+"""Between two beginnings of a stream, about; longer where a node asks for it."""
+DOUBLINGS_MAX: Final = 10
 FETCH_ROWS: Final = 1_000
 """Records asked for at a time,"""
 FETCH_RANGES: Final = 8_192
@@ -89,9 +91,10 @@ class _Failures:
         if not self._count:
             self._since = self._cluster.now
         self._count += 1
-        pause = min(0.02 * 2**self._count, 1.0)
+        pause = min(PAUSE_MIN_S * 2 ** min(self._count, DOUBLINGS_MAX), PAUSE_MAX_S)
+        pause = max(pause, float(error.fields.get("retry_after") or 0.0)) * (0.5 + self._cluster.chance())
         late = self._cluster.now + pause > self._since + self._patience
-        if not error.retryable or late or self._count > FAILURES_MAX:
+        if not error.retryable or late:
             raise error
         await asyncio.sleep(pause)
 
