@@ -317,7 +317,11 @@ class LogStreams:
         return found + (await self._fetch(rows, node, deadline) if rows else [])
 
     async def _fetch(self, rows: list[list[Any]], node: str | None, deadline: float) -> list[bytes]:
+        nodes, address = _Nodes(self._cluster, self.at(node), named=node is not None), ""
+
         async def ask(connection: NodeConnection) -> list[bytes]:
+            nonlocal address
+            address = connection.address
             found: list[bytes | None] = [None] * len(rows)
             frames = connection.stream(Kind.DATA_READ, {"rows": rows, "timeout_ms": self._left_ms(deadline)})
             try:
@@ -333,7 +337,13 @@ class LogStreams:
                 raise ProtocolError(f"DATA: {len(whole)} of {len(rows)} records")
             return whole
 
-        return await self._cluster.retry(self.at(node), ask, deadline=deadline)
+        while True:
+            try:
+                return await self._cluster.retry(nodes.connection, ask, deadline=deadline)
+            except IndexCompacted as error:
+                gone = await nodes.refused(address, error)
+                if gone is not None:
+                    raise gone from None
 
 
 def _metadata(frame: Frame) -> tuple[LogMetadata]:
