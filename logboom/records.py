@@ -364,15 +364,18 @@ def _pick(raw: Buffer, ends: Ends, wanted: npt.NDArray[np.bool_]) -> tuple[Ends,
 
 
 def unpack_headers(raw: bytes) -> tuple[tuple[str, bytes], ...]:
-    """One record's; in names that are no text (clients may write them) bytes are escaped. Raises InvalidRequest."""
+    """One record's. Nothing looks into them when they are written, and any client may write what it likes.
+
+    In names that are no text bytes are escaped; bytes that are no headers are one without a name.
+    """
     if not raw:
         return ()
     try:
         rows: Any = msgpack.unpackb(raw, unicode_errors="backslashreplace")
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise InvalidRequest(f"record headers are not [name, bytes] pairs: {error}") from error
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException):
+        rows = None
     if not isinstance(rows, list) or not all(map(_is_header, rows)):
-        raise InvalidRequest("record headers are not [name, bytes] pairs")
+        return (("", raw),)
     return tuple((name, value) for name, value in rows)
 
 

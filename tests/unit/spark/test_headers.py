@@ -196,3 +196,31 @@ def test_names_that_are_no_text_are_read_all_the_same():
     )
     assert block.headers_have("b", None).tolist() == [False, False]
     assert block.headers_have("a", None).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xc1",
+        b"not msgpack: a",
+        b"\xdd\xff\xff\xff\xff",
+        msgpack.packb([["a", b"1"]]) + b"more",
+        msgpack.packb([["a", "text"]]),
+        msgpack.packb({"a": b"1"}),
+        msgpack.packb([[["a"], b"1"], "a"]),
+    ],
+)
+def test_headers_that_are_none_are_read_past_and_shown_as_they_are(raw):
+    """Any client can write them: nothing looks into headers on the way in, and what lies behind has to be read."""
+    good = msgpack.packb([["a", b"1"]])
+    assert unpacked(pa.array([raw, good])).to_pylist() == [
+        [{"key": "", "value": raw}],
+        [{"key": "a", "value": b"1"}],
+    ]
+    ends = np.array([len(raw), len(raw) + len(good)], np.uint32)
+    block = RecordBlock.from_arrays(
+        payload_ends=np.zeros(2, np.uint32), data=b"", header_ends=ends, header_bytes=raw + good
+    )
+    assert block.headers() == [(("", raw),), (("a", b"1"),)]
+    assert block.headers_have("a", None).tolist() == [False, True]
+    assert [record.headers for record in block.records()] == block.headers()
