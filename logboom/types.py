@@ -6,12 +6,14 @@ Names are the specification's. Indices start at 1; 0 means "nothing yet".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import Final, NewType
+from typing import Any, Final, NewType, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 NodeId = NewType("NodeId", str)
 PartitionId = NewType("PartitionId", int)
 PartitionLogIndex = NewType("PartitionLogIndex", int)
@@ -112,6 +114,21 @@ class Status(IntEnum):
         return Status, (self._value_,)  # by name, as Python 3.11 does it, others are not found
 
 
+def _grown(kind: type[T]) -> type[T]:
+    """What an earlier release has pickled, with fewer fields, is read: those that came since are as by default."""
+
+    def restore(self: Any, state: Sequence[Any]) -> None:
+        rows: Any = fields(self)
+        for each in rows[len(state) :]:
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            object.__setattr__(self, each.name, default)
+        for each, value in zip(rows, state, strict=False):
+            object.__setattr__(self, each.name, value)
+
+    kind.__setstate__ = restore  # type: ignore[attr-defined]
+    return kind
+
+
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where one partition's share of a request landed.
 
@@ -166,6 +183,7 @@ class Watermark:
     """``running``, ``retrying``, ``paused``, ``frozen``, ``withdrawn``, ``lost`` or ``damaged``."""
 
 
+@_grown
 @dataclass(frozen=True, slots=True)
 class BarrierResult:
     """A barrier that was reached: which node said so, and where every partition stood there then."""
@@ -202,6 +220,7 @@ class WatermarkUpdate:
     watermarks: tuple[Watermark, ...]
 
 
+@_grown
 @dataclass(frozen=True, slots=True)
 class Token:
     """An index, the cluster whose it is, and which of its histories: proves nothing elsewhere."""
