@@ -173,7 +173,7 @@ class Cluster(Lookout):
         found = [each for each in self._connections.values() if not each.closed]
         return [each for each in found if not self._is_removed(each)] or found
 
-    def _leave(self) -> None:
+    def _leave_them(self) -> None:
         for each in self._live():
             each.close()
 

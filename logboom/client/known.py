@@ -32,7 +32,7 @@ class Known:
         self._leader: str | None = None
 
     @abstractmethod
-    def _leave(self) -> None:
+    def _leave_them(self) -> None:
         """Whoever is connected is of another history."""
 
     def _learn(self, welcome: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Known:
                     cluster=self.lineage,
                     expected=lineage,
                 )
-            self._leave()
+            self._leave_them()
             self.members, self._members_at, self.partitions, self._leader = {}, [0, 0], [], None
         self.lineage = lineage
         self.settled |= followed
