@@ -334,7 +334,7 @@ class RaftLog:
         if peer not in self.engine.peers:
             return  # its link is being closed
         if frame.kind is Kind.RAFT:
-            self._on_raft(peer, messages.decode(frame.body))
+            self._on_raft(peer, self.members.heard(peer, messages.decode(frame.body)))
             if self._needs_no_turn():
                 return
         elif frame.kind is Kind.PAYLOAD:

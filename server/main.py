@@ -22,6 +22,7 @@ from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
+from server.directory.rejoin import RejoinDue
 from server.node import Node
 from server.world.arenas import share_arenas
 from server.world.logs import configure, drain, ending, keep_standard_streams, say
@@ -88,7 +89,7 @@ async def _serve(settings: Settings) -> int:
     def fatal(error: BaseException) -> None:
         if not stop.done():
             stop.set_result(error)
-        elif not isinstance(error, InstallDue):
+        elif not isinstance(error, InstallDue | RejoinDue):
             _end(error)  # while it stops, or is closed to start anew: nobody looks at ``stop`` any more
 
     def ask_to_stop() -> None:
@@ -126,10 +127,10 @@ async def _serve(settings: Settings) -> int:
             return EXIT_UNHEALTHY
         gc.freeze()
         reason = await stop
-        if not isinstance(reason, InstallDue):
+        if not isinstance(reason, InstallDue | RejoinDue):
             break
-        log.info("starting_anew", reason=reason.message)
-        installs += 1
+        log.warning("starting_anew", reason=reason.message)
+        installs += isinstance(reason, InstallDue)
         await _close(node, ANEW * settings.node.stop_ms)
         if asked:
             return EXIT_OK

@@ -307,7 +307,7 @@ class Node:
                 drop=drop_hook(),
                 adopt=partial(self.data_dir.take_lineage, fatal=self.fatal),
                 directories=open_directories(
-                    self.disk, self.data_dir.path, self.membership, self.rng.randbytes, fatal=self.fatal
+                    self.disk, self.data_dir.path, self.membership, self.rng, self.slow_offload, fatal=self.fatal
                 ),
             ),
             group=lambda synced: GroupSync(

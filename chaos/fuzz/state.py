@@ -23,8 +23,10 @@ from partitions.apply.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
 from raftlog.links.directories import DIRECTORY_BYTES
+from raftlog.links.marks import LIFE_BYTES, SEQUENCE_MAX, Mark
 from server.directory.data_dir import MANIFEST, DataDir
 from server.directory.directories import decode as decode_directories
+from server.directory.directories import decode_heard, encode_heard
 from server.directory.directories import encode as encode_directories
 from server.directory.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
 from server.directory.rejoin import decode as decode_token
@@ -85,6 +87,23 @@ def directories(data: bytes) -> None:
         return
     holds({len(own), *map(len, met.values())} == {DIRECTORY_BYTES}, "an id of another length")
     holds(encode_directories(own, met) == raw, "what was read is not what is there")
+
+
+def heard(data: bytes) -> None:
+    """First byte odd: the rest is sealed, should it be JSON. Else it is the file."""
+    raw = _sealed(data[1:]) if data[:1] and data[0] & 1 else data[1:]
+    try:
+        found = decode_heard(raw, path="heard.json")
+    except CorruptData:
+        return
+    holds(all(0 <= mark.sequence < SEQUENCE_MAX for mark in found.values()), "a number that is none")
+    holds(encode_heard(found) == raw, "what was read is not what is there")
+
+
+def _heard_seeds() -> list[bytes]:
+    mark = Mark(bytes(range(DIRECTORY_BYTES)), bytes(LIFE_BYTES), 4711)
+    whole = encode_heard({NodeId("n2"): mark})
+    return [b"\0" + whole, b"\0" + whole[:-2], b"\1" + b'{"heard":{"n2":["00","00",-1]}}', b"\1{}"]
 
 
 def _directories_seeds() -> list[bytes]:
@@ -259,6 +278,7 @@ TARGETS = [
     Target("manifest", manifest, _manifest_seeds, "manifest.json of a data directory"),
     Target("rejoin", rejoin, _rejoin_seeds, "rejoin.json of a data directory"),
     Target("directories", directories, _directories_seeds, "directories.json of a data directory"),
+    Target("heard", heard, _heard_seeds, "heard.json of a data directory"),
     Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),
     Target("dedupe", dedupe, _dedupe_seeds, "producers in a partition's state"),
     Target("config", config, _config_seeds, "configuration: TOML and environment"),

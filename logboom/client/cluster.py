@@ -174,7 +174,7 @@ class Cluster(Lookout):
         return [each for each in found if not self._is_removed(each)] or found
 
     def _leave_them(self) -> None:
-        for each in self._live():
+        for each in self._connections.values():
             each.close()
 
     async def any(self) -> NodeConnection:

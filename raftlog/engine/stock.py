@@ -86,15 +86,18 @@ class Peer(Node):  # type: ignore[misc]
 
 
 class Outbound(Transport):  # type: ignore[misc]
-    """Hands messages to ``Given.send``."""
+    """Hands messages to ``Given.send``. What promises something says on how much of the journal it rests."""
 
     ready = True
 
-    def __init__(self, send: Callable[[NodeId, Message], bool]) -> None:
+    def __init__(self, send: Callable[[NodeId, Message], bool], journal: Journal) -> None:
         super().__init__(None, None, None)
         self._send = send
+        self._journal = journal
 
     def send(self, node: Node, message: Message) -> bool:
+        if message["type"] == "response_vote" or (message.get("success") and "rejoining" not in message):
+            message["journal"] = self._journal.queued_sequence  # it leaves once all that is queued is on the disk
         return self._send(NodeId(node.id), message)
 
     def destroy(self) -> None:
@@ -145,7 +148,7 @@ class Stock(SyncObj):  # type: ignore[misc]
             logCompactionMinTime=1 << 60,
             dynamicMembershipChange=False,
         )
-        super().__init__(Peer(given.membership.node_id), [], conf, transport=Outbound(given.send))
+        super().__init__(Peer(given.membership.node_id), [], conf, transport=Outbound(given.send, given.journal))
 
     # -- private state of the base class, by its mangled names
 

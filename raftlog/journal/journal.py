@@ -44,6 +44,7 @@ class JournalJob:
         self.pending = pending
         self.last_index = last_index
         self.floor = floor
+        self.last_sequence = journal.taken_sequence
         self.pending_bytes = sum(len(body) + codec.RECORD_HEADER.size for _, body in pending)
 
     def redo(self) -> Sequence[Redo]:
@@ -95,6 +96,10 @@ class Journal:
     """Highest index that was acknowledged by this node, as far as the journal tells."""
     redo_bytes: int = 0
     """Of batches that may be missing from their logs after a power loss."""
+    found_sequence: int = 0
+    """Of the last record that was found at start: whatever was said before rests on records up to there."""
+    synced_sequence: int = 0
+    """Of the last record that is on the disk. It only grows, over starts, too (docs/decisions/0034)."""
     _pending: list[Pending] = field(default_factory=list)
     _pending_redo: list[Pending] = field(default_factory=list)
     _next_sequence: int = 1
@@ -137,6 +142,7 @@ class Journal:
         journal.durable_index = journal.entries[-1][1]
         journal.redo_bytes, journal._redo = found.redo_bytes, found.redo
         journal._next_sequence = found.sequence
+        journal.found_sequence = journal.synced_sequence = found.sequence - 1
         invariant(journal.floor <= journal.durable_index, "journal ends below its acknowledged floor")
         return journal
 
@@ -256,6 +262,11 @@ class Journal:
     def taken_sequence(self) -> int:
         """Last record that a job has taken."""
         return self._next_sequence - 1
+
+    @property
+    def queued_sequence(self) -> int:
+        """With the next group the disk has at least the records up to this one."""
+        return self.taken_sequence + len(self._pending)
 
     def settled(self, sequence: int) -> None:
         """Batches held up to ``sequence`` are synced in their logs: they are needed here no more."""
@@ -377,6 +388,7 @@ class Journal:
         invariant(self._in_flight is job, "a journal write ended that was not under way")
         self._in_flight = None
         self.durable_index = max(self.durable_index, job.last_index)
+        self.synced_sequence = job.last_sequence
 
     def flush(self) -> None:
         """Write and sync what is queued, blocking: for start-up and shutdown only."""

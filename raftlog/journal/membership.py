@@ -42,6 +42,7 @@ class Membership:
         either. May raise Unavailable. None: it cannot find out.
         """
         self.node_id = node_id
+        self.journal = journal
         self.forget = forget
         self.rejoining = rejoining
         """While it is set this node gives no vote, and nothing that it says counts for a quorum."""

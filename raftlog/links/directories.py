@@ -1,4 +1,4 @@
-"""Whose disk speaks under a member's id (docs/decisions/0031-lost-disk.md).
+"""Whose disk speaks under a member's id, and whether it is an earlier one (docs/decisions/0031-lost-disk.md, 0034).
 
 Every data directory has an id of its own, as in Kafka's KIP-853. Nodes say it when they meet, and remember whose they
 have met. A member that comes back with another one has lost its disk: whom it voted for, and what it acknowledged.
@@ -6,7 +6,7 @@ have met. A member that comes back with another one has lost its disk: whom it v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from logboom.errors import ProtocolError, Unavailable, WrongNode
 from logboom.types import NodeId
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
 from raftlog.links.hello import Claim
+from raftlog.links.marks import Marks
 
 DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
 """Who has lost its journal takes the token of that time for its directory's id: so the log knows it."""
@@ -23,6 +24,11 @@ FEW_VOTERS: Final = 2
 MET_MAX: Final = 2 * SEATS_MAX
 """With more only members are remembered: whoever may speak to a node that joins can call himself anything."""
 
+ALONE: Final = (
+    "It alone votes, so it cannot be given back what it lacks: remove the data of the others to go on without that, or "
+    "stop it, and go on with one of them (`logboom recover`)"
+)
+
 Met = dict[NodeId, bytes]
 """By member: the id of its directory. Never changed, only replaced."""
 
@@ -30,10 +36,25 @@ Met = dict[NodeId, bytes]
 class Directories:
     """What one node knows of its own and of others'."""
 
-    def __init__(self, node_id: NodeId, own: bytes, met: Met, keep: Callable[[bytes, Met], None]) -> None:
-        """``keep`` makes a new ``own`` and ``met`` durable on return; may raise Unavailable."""
+    def __init__(
+        self,
+        node_id: NodeId,
+        own: bytes,
+        met: Met,
+        keep: Callable[[bytes, Met], None],
+        *,
+        marks: Marks | None = None,
+        behind: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``keep`` makes a new ``own`` and ``met`` durable on return; may raise Unavailable.
+
+        Without ``marks`` this node neither says how far its journal is, nor remembers others'. ``behind`` makes it so
+        that this node has forgotten what it promised, durable on return, and has it start anew; may raise Unavailable.
+        """
         self.own = own
         self.met = met
+        self.marks = marks
+        self._behind = behind
         self._node_id = node_id
         self._keep = keep
         self.forget: Callable[[str], bool] = lambda _: False
@@ -50,10 +71,22 @@ class Directories:
             with suppress(Unavailable):  # the node stops
                 self.renew(token or self.own)
 
-    def fields(self) -> dict[str, Any]:
-        """Of PEER_HELLO."""
+    def fields(self, linked: Container[NodeId] = ()) -> dict[str, Any]:
+        """Of PEER_HELLO. ``linked``: there is a link with those; another process is not to take their place."""
         met = [[peer, self._known(peer)] for peer in self._current.ids if self._counts(peer) and self._known(peer)]
-        return {"directory": self.own, "met": met}
+        said = {"directory": self.own, "met": met}
+        if self.marks is None:
+            return said
+        return said | self.marks.fields([p for p in self._current.ids if p not in linked and self._matters(p)])
+
+    def beat(self, *, rejoining: bool) -> dict[str, Any]:
+        """Of PING."""
+        return {} if self.marks is None else self.marks.beat(rejoining=rejoining)
+
+    def told(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """Of PING, or a Raft message. Raises ProtocolError."""
+        if self.marks is not None:
+            self.marks.told(peer, header)
 
     def find_out(self, peer: NodeId, header: Mapping[str, Any]) -> None:
         """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode."""
@@ -79,6 +112,8 @@ class Directories:
         """
         if not rejoining:
             self.check_own(peer, header, theirs, mine)
+            self._check_own_age(peer, header, theirs, mine)
+        self._check_age(peer, header)
         directory, known = _directory(header.get("directory")), self._known(peer)
         if None in (directory, known) or directory == known or header.get("rejoining") is True:
             return
@@ -90,8 +125,37 @@ class Directories:
                 former=True,
             )
 
+    def _check_own_age(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
+        """Raises WrongNode for a member that has heard more of this directory's journal than there is."""
+        knows = peer in self._current.ids or (
+            _newer(theirs, mine) and {peer, self._node_id} <= set(theirs.ids if theirs else ())
+        )
+        if self.marks is None or not knows or not self.marks.lacks(self._node_id, self.own, header):
+            return
+        told = f"{peer} has heard more of this node's journal than there is: its disk was put back to an earlier one"
+        if self._current.voters == (self._node_id,):
+            raise WrongNode(f"{told}. {ALONE}", former=True)
+        self._behind(told)
+        raise WrongNode(f"{told}. It begins anew")
+
+    def _check_age(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """Raises WrongNode for a member whose disk was put back, and that does not say that it has forgotten."""
+        if self.marks is None or header.get("rejoining") is True or not self.marks.is_behind(peer, header):
+            return
+        if self._matters(peer):
+            alone = self._current.voters == (peer,)
+            raise WrongNode(
+                f"{peer} has less of its journal than it has had before: its disk was put back to an earlier one, or a "
+                "second process with this id has a copy. "
+                + (ALONE if alone else "It finds that out, and begins anew, when no other process has its place"),
+                former=True,
+            )
+        self._changed.add(peer)
+
     def meet(self, peer: NodeId, header: Mapping[str, Any]) -> None:
         """It is introduced, and is remembered. Durable on return."""
+        if self.marks is not None:
+            self.marks.meet(peer, header, self._may_return)
         theirs = _directory(header.get("directory"))
         if theirs is not None and header.get("rejoining") is not True and self.met.get(peer) != theirs:
             met = {node: each for node, each in self.met.items() if self._may_return(node)} | {peer: theirs}
@@ -121,6 +185,10 @@ class Directories:
         """A node that joins, or is behind, meets members that it does not yet know to be any."""
         gone = self._settled and peer in self._current.removed
         return peer in self._current.ids or (not gone and len(self.met) < MET_MAX)
+
+    def _matters(self, peer: NodeId) -> bool:
+        """What it has forgotten would be missed: of two voters the other one has it all, and is needed."""
+        return self._counts(peer) or self._current.voters == (peer,)
 
     def _counts(self, peer: NodeId) -> bool:
         return counts(peer, self._current, settled=self._settled)

@@ -227,7 +227,7 @@ class Links:
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
             "rejoining": self.rejoining,
             "features": list(FEATURES),
-            **({} if self.directories is None else self.directories.fields()),
+            **({} if self.directories is None else self.directories.fields(self.links)),
         }
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
@@ -295,14 +295,15 @@ class Links:
     async def _keep_alive(self) -> None:
         while True:
             await wait(PING_S)
-            now = self.clock.monotonic()
+            now, known = self.clock.monotonic(), self.directories
+            said = {} if known is None else known.beat(rejoining=self.rejoining)
             for link in list(self.links.values()):
                 if now - link.heard > SILENT_S:
                     log.warning("link_silent", peer=link.peer, seconds=round(now - link.heard, 1))
                     self.limits.traffic.cut += 1
                     link.connection.abort()
                 elif not link.connection.congested:
-                    link.connection.send(encode(Kind.PING, {}))
+                    link.connection.send(encode(Kind.PING, said))
 
 
 class _Link:
@@ -340,11 +341,14 @@ class _Link:
         self.heard = self.links.clock.monotonic()
         if self.peer is None:
             self._introduce(frame)
-        elif frame.kind is Kind.PING:
-            self.connection.send(encode(Kind.PONG, {}))
         elif frame.kind is not Kind.PONG:
             try:
-                self.links.events.link_frame(self.peer, frame)
+                if frame.kind is not Kind.PING:
+                    self.links.events.link_frame(self.peer, frame)
+                    return
+                self.connection.send(encode(Kind.PONG, {}))
+                if self.links.directories is not None:
+                    self.links.directories.told(self.peer, frame.header)
             except LogboomError as error:
                 self.links.seldom.say(log.warning, "link_cut", peer=self.peer, error=str(error), code=error.code)
                 self.links.limits.traffic.cut += 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from logboom.types import NodeId
 from raftlog.engine import Engine
+from raftlog.engine.messages import Message
 from raftlog.links.feed import Feeds
 from raftlog.links.links import Links
 from raftlog.members.changes import Changes
@@ -27,7 +29,14 @@ class Members:
         patience_s = engine.settings.election_max_ms / 1000
         self.transfer = Transfer(membership=self.log, engine=engine, clock=clock, patience_s=patience_s)
         self.rejoin = Rejoin(membership=self.log, engine=engine, links=links)
+        self._links = links
         self.roster.follow()
+
+    def heard(self, peer: NodeId, message: Message) -> Message:
+        """What it promises tells how far its journal is. Raises ProtocolError."""
+        if self._links.directories is not None:
+            self._links.directories.told(peer, message)
+        return message
 
     def follow(self) -> bool:
         """Every turn. True: another configuration counts since the last time."""

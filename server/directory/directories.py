@@ -1,7 +1,8 @@
-"""The file that remembers which data directory this is, and which ones this node has met (docs/decisions/0031).
+"""The files that remember which data directory this is, which ones this node has met, and how far their journals were.
 
-Blocking. A directory that is of an earlier release has none and is given an id; one whose file is damaged is another
-directory from then on, which its node has to say: it begins anew, as after a damaged journal.
+See docs/decisions/0031 and 0034. Blocking. A directory that is of an earlier release has none and is given an id; one
+whose file is damaged is another directory from then on, which its node has to say: it begins anew, as after a damaged
+journal.
 """
 
 from __future__ import annotations
@@ -15,24 +16,33 @@ import structlog
 from logboom.errors import CorruptData, Unavailable
 from logboom.types import NodeId
 from ports.disk import Disk
+from ports.offload import Offload
+from ports.rng import Rng
 from raftlog.journal.membership import Membership
 from raftlog.links.directories import DIRECTORY_BYTES, Directories, Met, counts
+from raftlog.links.marks import LIFE_BYTES, SEQUENCE_MAX, Heard, Mark, Marks, Own
 from server.directory.manifest import sealed, unsealed, unsealed_id
+from server.directory.rejoin import RejoinDue
 
 log = structlog.get_logger(__name__)
 
 DIRECTORIES: Final = "directories.json"
+HEARD: Final = "heard.json"
 
 
 def open_directories(
     disk: Disk,
     directory: Path,
     membership: Membership,
-    random_bytes: Callable[[int], bytes],
+    rng: Rng,
+    offload: Offload,
     *,
     fatal: Callable[[BaseException], None],
 ) -> Directories:
-    """What is remembered in a data directory. ``fatal`` is told what the disk refuses later, while the node runs."""
+    """What is remembered in a data directory. ``fatal`` is told what the disk refuses later, while the node runs.
+
+    And, with RejoinDue, that the disk was put back to an earlier one; by then it says that this node has forgotten.
+    """
     path, node, current = directory / DIRECTORIES, membership.node_id, membership.current
     had, met = None, Met()
     try:
@@ -53,11 +63,42 @@ def open_directories(
             fatal(error)
             raise Unavailable(f"{path}: {error.strerror or error}") from error
 
+    def behind(why: str) -> None:
+        if membership.rejoining is None and membership.forget is not None:
+            membership.rejoining = membership.forget(False)  # noqa: FBT003 - from here on it gives no vote
+            fatal(RejoinDue(why))
+
     token = None if membership.rejoining is None else membership.rejoining.token
-    own = token or current.rejoined_with(node) or had or random_bytes(DIRECTORY_BYTES)
+    own = token or current.rejoined_with(node) or had or rng.randbytes(DIRECTORY_BYTES)
     if own != had:
         write(own, met)
-    return Directories(node, own, met, keep)
+    journal = membership.journal
+    life = Own(rng.randbytes(LIFE_BYTES), journal.found_sequence, lambda: journal.synced_sequence)
+    marks = Marks(life, *_heard(disk, directory / HEARD, offload, fatal))
+    return Directories(node, own, met, keep, marks=marks, behind=behind)
+
+
+def _heard(
+    disk: Disk, path: Path, offload: Offload, fatal: Callable[[BaseException], None]
+) -> tuple[Heard, Callable[[Heard, Callable[[], None]], None]]:
+    """How far others' journals were, and how that is kept."""
+    heard = Heard()
+    try:
+        if disk.exists(path):
+            heard = decode_heard(disk.read_file(path), path=str(path))
+    except CorruptData as error:  # they say it again; what is put back until then is not seen
+        log.error("heard_damaged", error=str(error))
+
+    def keep(heard: Heard, done: Callable[[], None]) -> None:
+        def written(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                fatal(error)
+            else:
+                done()
+
+        offload.submit(lambda: disk.replace_file(path, encode_heard(heard)), written)
+
+    return heard, keep
 
 
 def encode(own: bytes, met: Met) -> bytes:
@@ -73,3 +114,24 @@ def decode(raw: bytes, *, path: str) -> tuple[bytes, Met]:
         raise CorruptData(f"{path} does not say who was met", path=path)
     own, *others = (unsealed_id(each, DIRECTORY_BYTES, path=path) for each in (said.get("own"), *met.values()))
     return own, dict(zip(map(NodeId, met), others, strict=True))
+
+
+def encode_heard(heard: Heard) -> bytes:
+    """The other file."""
+    rows = {n: [mark.directory.hex(), mark.life.hex(), mark.sequence] for n, mark in sorted(heard.items())}
+    return sealed({"heard": rows})
+
+
+def decode_heard(raw: bytes, *, path: str) -> Heard:
+    """How far whose journal was. Raises CorruptData."""
+    rows = unsealed(raw, path=path, only={"heard"}).get("heard")
+    if not isinstance(rows, dict):
+        raise CorruptData(f"{path} does not say who was heard", path=path)
+    return {NodeId(node): _mark(row, path) for node, row in rows.items()}
+
+
+def _mark(row: object, path: str) -> Mark:
+    if not isinstance(row, list) or len(row) != 3 or type(row[2]) is not int or not 0 <= row[2] < SEQUENCE_MAX:
+        raise CorruptData(f"{path} does not say how far a journal was", path=path)
+    directory, life, _ = row
+    return Mark(unsealed_id(directory, DIRECTORY_BYTES, path=path), unsealed_id(life, LIFE_BYTES, path=path), row[2])

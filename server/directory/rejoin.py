@@ -1,6 +1,7 @@
 """A journal that is damaged is set aside, and another begun; until the cluster has taken this node back it says so.
 
-So does a node whose whole disk was lost, as soon as others tell it (docs/decisions/0031-lost-disk.md).
+So does a node whose whole disk was lost, or put back to an earlier one, as soon as others tell it (docs/decisions/0031,
+0034); an earlier one's journal stays, as that of a node which was away.
 
 What the journal had promised to others is lost (docs/decisions/0019-damaged-journal.md), what was committed is not: it
 is with them, and most of it here, in the partition logs and the states. Blocking; every step may be the last before a
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import CorruptData, IncompatibleVersion, Unavailable
+from logboom.errors import CorruptData, IncompatibleVersion, LogboomError, Unavailable
 from partitions.log.opening import LogBase, places_reach
 from ports.disk import Disk
 from ports.offload import Offload
@@ -39,6 +40,13 @@ NO_MAJORITY: Final = (
     "restore a backup (`logboom restore`) or, of two, to begin again with the other (`logboom recover`): this one goes "
     "on waiting"
 )
+
+
+class RejoinDue(LogboomError):
+    """Not an error: the disk was put back to an earlier one, and the node starts anew, as one that has forgotten."""
+
+    code = "rejoin_due"
+    retryable = True
 
 
 class Memory:

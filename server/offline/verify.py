@@ -20,7 +20,7 @@ from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE, NEWEST
 from server.directory.data_dir import MANIFEST
-from server.directory.directories import DIRECTORIES
+from server.directory.directories import DIRECTORIES, HEARD, decode_heard
 from server.directory.directories import decode as decode_directories
 from server.directory.install import INTENT, Intent
 from server.directory.manifest import Manifest, decode
@@ -43,6 +43,7 @@ REJOINS: Final = (
     "there are no more than two voters, restore the cluster from a backup, or `logboom recover` the other one"
 )
 BEGINS_ANEW: Final = "start the node: with three voters or more it rejoins under its id, as after a damaged journal"
+SAID_AGAIN: Final = "start the node: the others say again how far their journals are"
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
 
@@ -123,6 +124,14 @@ class _Node:
                 decode_directories(raw, path=str(path))
             except CorruptData as error:
                 self._report.error(path, error, BEGINS_ANEW)
+        path = self._path / HEARD
+        if self._disk.exists(path):
+            raw = self._disk.read_file(path)
+            self._report.read("heard", len(raw))
+            try:
+                decode_heard(raw, path=str(path))
+            except CorruptData as error:
+                self._report.error(path, error, SAID_AGAIN)
 
     def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
         directory = self._path / "snapshots"

@@ -31,6 +31,7 @@ from logboom.wire import Frame
 from partitions.log.batch import Batch, parse_header
 from raftlog.entries.entry import ROUTE, Route
 from raftlog.journal.journal_base import BEGINNING
+from raftlog.links.marks import Mark
 from server.offline.batches import BatchFile, decode
 from snapshots.states import ENTRY
 
@@ -159,6 +160,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "manifest": ("server.directory.data_dir.DataDir._check", lambda *_, **__: None),
     "rejoin": ("chaos.fuzz.state.decode_token", lambda raw, **_: bytes(len(raw))),
     "directories": ("chaos.fuzz.state.decode_directories", lambda raw, **_: (bytes(len(raw)), {})),
+    "heard": ("chaos.fuzz.state.decode_heard", lambda raw, **_: {"n1": Mark(b"", b"", len(raw))}),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.apply.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),

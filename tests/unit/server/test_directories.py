@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,19 @@ def disk() -> SimDisk:
     return disk
 
 
+class Now:
+    """An offload that does everything at once."""
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        try:
+            done(job(), None)
+        except OSError as error:
+            done(None, error)
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
 class Node:
     """What is there of one before its links are."""
 
@@ -45,6 +60,7 @@ class Node:
         self.disk = disk
         self.forgot: list[bool] = []
         self.fatal: list[BaseException] = []
+        self.offload = Now()
         self.membership = Membership(node_id=N1, journal=journal, begins=begins, forget=self._forget)
 
     def _forget(self, foreign: bool) -> Rejoining:
@@ -52,7 +68,9 @@ class Node:
         return Rejoining(TOKEN, lambda done: done())
 
     def open(self) -> Directories:
-        return open_directories(self.disk, DATA, self.membership, random.Random(7).randbytes, fatal=self.fatal.append)
+        return open_directories(
+            self.disk, DATA, self.membership, random.Random(7), self.offload, fatal=self.fatal.append
+        )
 
 
 def test_a_directory_gets_an_id_and_keeps_it_with_those_it_met(disk: SimDisk) -> None:
