@@ -9,9 +9,9 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from chaos.sim.disk import LOST, DroppedPages, ShortWrite, WriteFate, misdirect
+from chaos.sim.disk import LOST, DroppedPages, ShortWrite, SimDisk, WriteFate, misdirect
 from chaos.sim.host import Host
 from chaos.sim.loop import SimLoop
 from chaos.sim.network import SimNetwork
@@ -19,8 +19,14 @@ from chaos.sim.parameters import Parameters
 from logboom.errors import CorruptData
 from logboom.types import NodeId
 from raftlog.journal import journal_codec as codec
-from server.directory.directories import DIRECTORIES, decode
+from raftlog.journal.journal import Journal
+from server.directory.data_dir import MANIFEST
+from server.directory.directories import DIRECTORIES, HEARD, decode, decode_heard
+from server.directory.manifest import decode as decode_manifest
+from server.directory.rejoin import REJOIN
 from server.directory.states import STATE
+
+T = TypeVar("T")
 
 TAIL_BYTES: Final = 4096
 """Bit rot comes near the end of a file, where what counts is."""
@@ -36,6 +42,8 @@ LATE_S: Final = (0.5, 2.0)
 """by so long."""
 ALONE_S: Final = (1.5, 4.0)
 """So long the others are away then."""
+SINCE_S, SINCE_LOOKS = (0.5, 3.0), 10
+"""How often, and after how long each time, is looked whether others have written down what they have heard since."""
 CLUSTER: Final = slice(16, 28)
 """Its hash, in the header of a journal's file."""
 
@@ -52,6 +60,7 @@ class DiskFaults:
     damaged: set[str]
     forgetful: set[str]
     disk_lost: Callable[[Host], None]
+    over: bool
 
     @abstractmethod
     def _victim(self, rng: random.Random) -> Host | None: ...
@@ -196,6 +205,34 @@ class DiskFaults:
         victim = self._victim(rng)
         if victim is None or not all(_has_met(other, victim) for other in self._others(victim)):
             return
+        await self._change_disk(victim, victim.lose_disk, duration, rng)
+
+    async def _put_back(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A victim's disk becomes what it was, if all others have heard since how far its journal has come.
+
+        What nobody has heard of nobody could tell from what is so.
+        """
+        victim = self._victim(rng)
+        then = None if victim is None or victim.disk.hook is not None else _identity(victim)
+        if victim is None or then is None:
+            return
+        copy = victim.copy(random.Random(rng.getrandbits(64)))
+        reached = _reached(victim, copy[0])
+        if reached is None:
+            return
+        for _ in range(SINCE_LOOKS):
+            await asyncio.sleep(rng.uniform(*SINCE_S))
+            if self.over or _identity(victim) != then:
+                return
+            if all(_heard(other, victim, then[1]) > reached for other in self._others(victim)):
+                break
+        else:
+            return
+        self._note(f"  {victim.name} is put back to record {reached} of its journal")
+        await self._change_disk(victim, lambda: victim.put_back(copy), duration, rng)
+
+    async def _change_disk(self, victim: Host, change: Callable[[], None], duration: float, rng: random.Random) -> None:
+        """With luck the victim is a majority together with those who lag, while whoever has what they lack is away."""
         others = self._others(victim)
         late = rng.sample(others, len(others) // 2) if rng.random() < LATE_SHARE else []
         lines = [
@@ -206,7 +243,7 @@ class DiskFaults:
         await asyncio.sleep(rng.uniform(*LATE_S) if late else 0.0)
         self.damaged.add(victim.name)
         self.forgetful.add(victim.name)
-        victim.lose_disk()
+        change()
         self.disk_lost(victim)
         away = [h for h in others if h not in late] if late else []
         for each in away:
@@ -240,6 +277,41 @@ class DiskFaults:
         if victim.disk.write_fault is fault:
             victim.disk.write_fault = None
         await self._down([victim], duration, power=True)
+
+
+def _decoded(host: Host, name: str, read: Callable[..., T]) -> T | None:
+    """A file of its data directory, as it would be after a power loss."""
+    path = host.path(name)
+    raw = host.disk.stable(path) if path in host.disk.paths() else b""
+    return read(raw, path=str(path)) if raw else None
+
+
+def _identity(host: Host) -> tuple[str | None, bytes] | None:
+    """Its lineage, and its directory's id; None: it has none yet, or has forgotten."""
+    manifest, directories = _decoded(host, MANIFEST, decode_manifest), _decoded(host, DIRECTORIES, decode)
+    if manifest is None or directories is None or host.path(REJOIN) in host.disk.paths():
+        return None
+    return manifest.lineage, directories[0]
+
+
+def _reached(host: Host, disk: SimDisk) -> int | None:
+    """How far the journal on a copy of its disk is; None: it is damaged."""
+    try:
+        journal = Journal.open(
+            disk=disk.twin(),
+            directory=host.path("journal"),
+            cluster_id=host.settings.cluster.id,
+            random_bytes=random.Random(0).randbytes,
+        )
+    except CorruptData:
+        return None
+    return journal.found_sequence
+
+
+def _heard(host: Host, other: Host, directory: bytes) -> int:
+    """How far it knows the other one's journal to have been, whatever befalls it."""
+    mark = (_decoded(host, HEARD, decode_heard) or {}).get(NodeId(other.name))
+    return mark.sequence if mark is not None and mark.directory == directory else -1
 
 
 def _has_met(host: Host, other: Host) -> bool:

@@ -188,8 +188,21 @@ class Host:
     def lose_disk(self) -> None:
         """The machine stops, and another disk is in it, an empty one."""
         self.kill(power=True)
-        self.disk = SimDisk(random.Random(self.rng.getrandbits(64)))
-        self.state_files = StateFiles(random.Random(self.rng.getrandbits(64)))
+        self._have(
+            SimDisk(random.Random(self.rng.getrandbits(64))), StateFiles(random.Random(self.rng.getrandbits(64)))
+        )
+
+    def copy(self, rng: random.Random) -> tuple[SimDisk, StateFiles]:
+        """Of its disk: what a power loss would leave at the worst. Put into a machine once at most."""
+        return SimDisk.of(self.disk.twin().image(), rng), self.state_files.copy(rng)
+
+    def put_back(self, copy: tuple[SimDisk, StateFiles]) -> None:
+        """The machine stops, and its disk is what it was."""
+        self.kill(power=False)
+        self._have(*copy)
+
+    def _have(self, disk: SimDisk, state_files: StateFiles) -> None:
+        self.disk, self.state_files = disk, state_files
         self.disk.moved = self.state_files.moved
 
     @property

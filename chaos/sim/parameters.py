@@ -60,12 +60,14 @@ BEGUN_GO: Final = 0.5
 """Of those, in so many also the ones that the cluster began with."""
 MEMBERS_CHANGE: Final = 0.33
 """Share of the seeds in which nodes come and go."""
-DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect", "lose_disk"))
+DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect", "lose_disk", "put_back"))
 """Kinds of faults that need a victim, and leave a node that cannot say what it has: not beside a blackout."""
 JOURNALS_ROT: Final = 0.2
 """Share of the seeds in which they do, and of the faults there that are just that."""
 DISKS_LOST: Final = 0.15
 """Share of the seeds in which a victim's disk is made anew, and of the faults there that are that."""
+PUT_BACK: Final = 0.15
+"""Share of the seeds in which a victim's disk is put back to what it was, and of the faults there that are that."""
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
 WAITS: Final = 0.6
@@ -150,6 +152,11 @@ class Parameters:
         return "lose_disk" in self.kinds
 
     @property
+    def put_back(self) -> bool:
+        """A node comes back with an earlier disk."""
+        return "put_back" in self.kinds
+
+    @property
     def follows(self) -> bool:
         """Somebody follows logs and watermarks all the time."""
         return self.stories.follows
@@ -226,16 +233,18 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _moving(drawn, rng) if rng.random() < MEMBERS_CHANGE else drawn
     drawn = _rotten(_darkened(drawn, rng, seconds), rng)
     drawn = replace(drawn, waits=rng.random() < WAITS)
-    return _losing(_outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng), rng)
+    drawn = _outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng)
+    drawn = _changing_disks(drawn, rng, "lose_disk", DISKS_LOST)  # where members change, that has a story of its own
+    return _changing_disks(drawn, rng, "put_back", PUT_BACK)
 
 
-def _losing(drawn: Parameters, rng: random.Random) -> Parameters:
-    """In some, a node comes back with an empty disk; where members change, that has a story of its own."""
-    lost = rng.random() < DISKS_LOST
-    if not lost or not drawn.victims or drawn.blackout is not None or drawn.members_change:
+def _changing_disks(drawn: Parameters, rng: random.Random, kind: str, share: float) -> Parameters:
+    """In some, a node comes back with an empty disk, or with an earlier one."""
+    chosen = rng.random() < share
+    if not chosen or not drawn.victims or drawn.blackout is not None or drawn.members_change:
         return drawn
-    faults = tuple(replace(f, kind="lose_disk") if rng.random() < DISKS_LOST else f for f in drawn.faults)
-    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "lose_disk"})))
+    faults = tuple(replace(f, kind=kind) if rng.random() < share else f for f in drawn.faults)
+    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, kind})))
 
 
 def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:

@@ -33,6 +33,7 @@ from logboom.settings import Settings
 from partitions.log.reading import CommittedBatch
 from ports.invariant import InvariantViolated
 from raftlog.entries.configuration import Configuration
+from server.directory.rejoin import RejoinDue
 
 CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3
@@ -201,8 +202,8 @@ class Simulation(SecondHistory):
 
     def _node_ended(self, host: Host, error: BaseException) -> None:
         self.timeline.note(f"{host.name} stops itself: {error!r}")
-        if isinstance(error, InstallDue):
-            self.outcome.installs += 1
+        if isinstance(error, InstallDue | RejoinDue):
+            self.outcome.installs += isinstance(error, InstallDue)
             self.loop.run_as(None, host.start, delay=RESTART_S)
             return
         if isinstance(error, CorruptData) and host.name in self.nemesis.damaged:

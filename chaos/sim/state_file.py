@@ -61,6 +61,14 @@ class StateFiles:
         if file is not None and target is not None:
             self._files[target] = file
 
+    def copy(self, rng: random.Random) -> StateFiles:
+        """As they are, on another disk."""
+        copies = StateFiles(rng)
+        for path, file in self._files.items():
+            copies._files[path] = copied = _File()
+            copied.latest, copied.rotten = file.latest, set(file.rotten)
+        return copies
+
     def crash(self, *, power: bool) -> None:
         """The process died. With ``power``: per file, the last transaction may be undone."""
         for file in self._files.values():

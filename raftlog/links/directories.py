@@ -112,7 +112,7 @@ class Directories:
         """
         if not rejoining:
             self.check_own(peer, header, theirs, mine)
-            self._check_own_age(peer, header, theirs, mine)
+        self._check_own_age(peer, header, theirs, mine)
         self._check_age(peer, header)
         directory, known = _directory(header.get("directory")), self._known(peer)
         if None in (directory, known) or directory == known or header.get("rejoining") is True:
@@ -139,9 +139,9 @@ class Directories:
         raise WrongNode(f"{told}. It begins anew")
 
     def _check_age(self, peer: NodeId, header: Mapping[str, Any]) -> None:
-        """Raises WrongNode for a member whose disk was put back, and that does not say that it has forgotten."""
-        if self.marks is None or header.get("rejoining") is True or not self.marks.is_behind(peer, header):
-            return
+        """Raises WrongNode for a member whose disk was put back."""
+        if self.marks is None or not self.marks.is_behind(peer, header):
+            return  # who is rejoining has a directory of its own from then on: nobody has heard of it till it is back
         if self._matters(peer):
             alone = self._current.voters == (peer,)
             raise WrongNode(

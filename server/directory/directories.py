@@ -63,8 +63,12 @@ def open_directories(
             fatal(error)
             raise Unavailable(f"{path}: {error.strerror or error}") from error
 
+    told = False
+
     def behind(why: str) -> None:
-        if membership.rejoining is None and membership.forget is not None:
+        nonlocal told
+        if not told and membership.forget is not None:
+            told = True
             membership.rejoining = membership.forget(False)  # noqa: FBT003 - from here on it gives no vote
             fatal(RejoinDue(why))
 

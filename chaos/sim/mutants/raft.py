@@ -263,4 +263,14 @@ MUTANTS: Final = (
         (Edit("raftlog.links.directories:counts", "return node in current.ids and", "return False and"),),
         needs="disks_lost",
     ),
+    Mutant(
+        "earlier-disk-takes-part",
+        "A member that comes back with an earlier disk is taken for one that was away (decisions/0034).",
+        ("LeaderComplete", "OneLeaderPerTerm", "VoteOnce", "AcknowledgedKept", "LinearizableRead", "Liveness"),
+        (
+            Edit("raftlog.links.marks:Marks.lacks", "return mark.sequence > (", "return False and mark.sequence > ("),
+            Edit("raftlog.links.marks:Marks.is_behind", "return life != mark.life and", "return False and"),
+        ),
+        needs="put_back",
+    ),
 )

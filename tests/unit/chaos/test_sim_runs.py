@@ -44,6 +44,8 @@ for seed in sys.argv[2:]:
     print(run(draw(int(seed), seconds=float(sys.argv[1]))).outcome)
 """
 
+DISKS = ("lose_disk", "put_back")
+
 
 def outcome_of(seed: int, *, seconds: float = SECONDS, **more: Any) -> Outcome:
     print(f"seed {seed}")
@@ -147,7 +149,7 @@ def test_schedules_can_be_played() -> None:
         times = [fault.at for fault in drawn.faults]
         assert times == sorted(times), seed
         assert all(0 < fault.at < 20.0 and fault.duration > 0 for fault in drawn.faults), seed
-        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS, "lose_disk"}, seed
+        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS, *DISKS}, seed
         assert {fault.node for fault in drawn.faults} <= {LEADER, FOLLOWER, *range(5)}, seed
         assert drawn.victims <= set(range(drawn.nodes)), seed
         assert 2 * len(drawn.victims) < drawn.nodes, seed
@@ -155,7 +157,7 @@ def test_schedules_can_be_played() -> None:
 
 def test_seeds_make_all_kinds_of_clusters_and_faults() -> None:
     drawn = [draw(seed) for seed in range(301)]
-    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {*KINDS, *LAG_KINDS, "lose_disk"}
+    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {*KINDS, *LAG_KINDS, *DISKS}
     assert {parameters.nodes for parameters in drawn} == {1, 3, 5}
     assert {parameters.write_behind for parameters in drawn} == {True, False}
     assert {bool(parameters.log_partitions) for parameters in drawn} == {True, False}

@@ -132,9 +132,20 @@ def test_another_directory_is_another_story() -> None:
 
 
 def test_who_says_that_it_has_forgotten_is_let_in_and_says_nothing_of_its_journal() -> None:
-    one, other = heard_to(70), Speaker(N2, 3, 5)
+    one, other = Speaker(N1, 1, 10), Speaker(N2, 3, 5)
     assert one.meets(other, rejoining=True)
+    assert not one.marks.heard
     assert other.directories.beat(rejoining=True) == {}
+
+
+def test_who_is_put_back_to_when_it_had_forgotten_has_forgotten_again() -> None:
+    """It was taken back since, and has promised something: the token is of a time before."""
+    one, other = heard_to(70), Speaker(N2, 3, 5)
+    assert not one.meets(other, rejoining=True)
+    header = one.hello()
+    with pytest.raises(WrongNode):
+        other.directories.check(N1, header, Claim.of(header), other.claim, rejoining=True)
+    assert other.behind
 
 
 def test_an_earlier_release_says_nothing() -> None:

@@ -10,13 +10,25 @@ from typing import Any
 import pytest
 
 from chaos.sim.disk import SimDisk
-from logboom.errors import CorruptData, Unavailable
+from logboom.errors import CorruptData, Unavailable, WrongNode
 from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
 from raftlog.links.directories import Directories
-from server.directory.directories import DIRECTORIES, decode, encode, open_directories
+from raftlog.links.hello import Claim
+from raftlog.links.marks import KEEP_BEATS, Mark
+from server.directory.directories import (
+    DIRECTORIES,
+    HEARD,
+    decode,
+    decode_heard,
+    encode,
+    encode_heard,
+    open_directories,
+)
+from server.directory.manifest import sealed
+from server.directory.rejoin import RejoinDue
 
 N1, N2, N3 = (NodeId(f"n{k}") for k in range(1, 4))
 DATA = Path("/n")
@@ -39,6 +51,9 @@ class Now:
             done(job(), None)
         except OSError as error:
             done(None, error)
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
 
     async def close(self) -> None:
         """Nothing to end."""
@@ -126,3 +141,68 @@ def test_what_the_disk_refuses_ends_the_node_and_lets_nobody_in(disk: SimDisk) -
 def test_what_cannot_be_read_is_damage(raw: bytes) -> None:
     with pytest.raises(CorruptData):
         decode(raw, path="x")
+
+
+class TestHeard:
+    """heard.json."""
+
+    MARK = Mark(OTHER, TOKEN, 4711)
+
+    def test_what_was_heard_of_others_is_there_after_a_start(self, disk: SimDisk) -> None:
+        first = Node(disk).open()
+        first.follow(Node(disk).membership.current, settled=True)
+        first.meet(N2, {"directory": OTHER, "life": TOKEN, "journal": [5, 9]})
+        for _ in range(KEEP_BEATS):
+            assert first.beat(rejoining=False) == {"journal": 0}
+        assert decode_heard(disk.read_file(DATA / HEARD), path="") == {N2: Mark(OTHER, TOKEN, 9)}
+        again = Node(disk).open()
+        assert again.marks is not None
+        assert again.marks.heard == {N2: Mark(OTHER, TOKEN, 9)}
+
+    def test_it_says_how_far_its_journal_is_on_the_disk(self, disk: SimDisk) -> None:
+        node = Node(disk)
+        opened = node.open()
+        node.membership.journal.setCurrentTerm(1, "n1")
+        assert opened.beat(rejoining=False) == {"journal": 0}
+        node.membership.journal.flush()
+        assert opened.beat(rejoining=False) == {"journal": 1}
+        node.membership.journal.close()
+        assert Node(disk).open().fields()["journal"] == [1, 1]
+
+    def test_a_damaged_one_counts_for_nothing(self, disk: SimDisk) -> None:
+        disk.replace_file(DATA / HEARD, encode_heard({N2: self.MARK})[:-3])
+        marks = Node(disk).open().marks
+        assert marks is not None
+        assert marks.heard == {}
+
+    @pytest.mark.parametrize("row", [7, [], [OTHER.hex(), TOKEN.hex(), -1], [OTHER.hex(), 7, 1], ["", TOKEN.hex(), 1]])
+    def test_what_is_no_mark_is_damage(self, row: Any) -> None:
+        with pytest.raises(CorruptData):
+            decode_heard(sealed({"heard": {"n2": row}}), path="heard.json")
+
+    def test_a_disk_that_refuses_it_stops_the_node(self, disk: SimDisk) -> None:
+        node = Node(disk)
+        opened = node.open()
+        opened.meet(N2, {"directory": OTHER, "life": TOKEN, "journal": [5, 9]})
+
+        def hook(operation: str, path: Path, _size: int) -> None:
+            if HEARD in path.name:
+                raise OSError(28, "full")
+
+        disk.hook = hook
+        for _ in range(KEEP_BEATS):
+            opened.beat(rejoining=False)
+        assert [type(error) for error in node.fatal] == [OSError]
+
+    def test_whoever_is_behind_forgets_before_anything_else_and_starts_anew_once(self, disk: SimDisk) -> None:
+        node = Node(disk)
+        opened = node.open()
+        opened.follow(node.membership.current, settled=True)
+        claim = Claim(0, 1, (N1, N2, N3))
+        header = {"members": [0, 1, ["n1", "n2", "n3"]], "heard": [[N1, opened.own, bytes(16), 1]]}
+        for _ in range(2):
+            with pytest.raises(WrongNode, match="begins anew"):
+                opened.check(N2, header, Claim.of(header), claim)
+        assert node.forgot == [False]
+        assert node.membership.rejoining is not None
+        assert [type(error) for error in node.fatal] == [RejoinDue]
