@@ -21,6 +21,8 @@ DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
 FEW_VOTERS: Final = 2
 """With one or two no majority is without the one that has everything: an empty one does no harm, and is needed."""
 
+ROWS_MAX: Final = 8
+"""Members that PEER_HELLO tells of all: nobody takes a long frame of whom he does not know yet."""
 MET_MAX: Final = 2 * SEATS_MAX
 """With more only members are remembered: whoever may speak to a node that joins can call himself anything."""
 
@@ -71,13 +73,18 @@ class Directories:
             with suppress(Unavailable):  # the node stops
                 self.renew(token or self.own)
 
-    def fields(self, linked: Container[NodeId] = ()) -> dict[str, Any]:
-        """Of PEER_HELLO. ``linked``: there is a link with those; another process is not to take their place."""
-        met = [[peer, self._known(peer)] for peer in self._current.ids if self._counts(peer) and self._known(peer)]
+    def fields(self, linked: Container[NodeId] = (), peer: NodeId | None = None) -> dict[str, Any]:
+        """Of PEER_HELLO. ``linked``: there is a link with those; another process is not to take their place.
+
+        Where members are many it is about ``peer`` alone, who is dialled; others are, if they are not let in otherwise.
+        """
+        ids = self._current.ids
+        about = ids if len(ids) <= ROWS_MAX else [each for each in ids if each == peer]
+        met = [[each, self._known(each)] for each in about if self._counts(each) and self._known(each)]
         said = {"directory": self.own, "met": met}
         if self.marks is None:
             return said
-        return said | self.marks.fields([p for p in self._current.ids if p not in linked and self._matters(p)])
+        return said | self.marks.fields([each for each in about if each not in linked and self._matters(each)])
 
     def beat(self, *, rejoining: bool) -> dict[str, Any]:
         """Of PING."""

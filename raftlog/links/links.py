@@ -216,8 +216,8 @@ class Links:
 
     # -- making them
 
-    def hello(self) -> dict[str, Any]:
-        """How a node introduces itself."""
+    def hello(self, peer: NodeId | None = None) -> dict[str, Any]:
+        """How a node introduces itself; to whom, if it knows."""
         return {
             "version": PROTOCOL_VERSION,
             "node": self.identity.node_id,
@@ -227,7 +227,7 @@ class Links:
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
             "rejoining": self.rejoining,
             "features": list(FEATURES),
-            **({} if self.directories is None else self.directories.fields(self.links)),
+            **({} if self.directories is None else self.directories.fields(self.links, peer)),
         }
 
     def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
@@ -335,7 +335,7 @@ class _Link:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
-        connection.send(encode(Kind.PEER_HELLO, self.links.hello()))
+        connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected)))
 
     def frame(self, frame: Frame) -> None:
         self.heard = self.links.clock.monotonic()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from logboom.errors import ProtocolError, WrongNode
-from logboom.types import NodeId
-from raftlog.entries.configuration import Configuration, Role, Seat
-from raftlog.links.directories import Directories
+from logboom.types import KIB, NodeId
+from logboom.wire import Kind, encode
+from raftlog.entries.configuration import SEATS_MAX, Configuration, Role, Seat
+from raftlog.links.directories import ROWS_MAX, Directories
 from raftlog.links.hello import Claim
 from raftlog.links.marks import KEEP_BEATS, Heard, Mark, Marks, Own
 
@@ -251,3 +252,35 @@ def test_what_is_said_later_is_checked(said: Any) -> None:
     one.meets(Speaker(N2, 2, 50))
     with pytest.raises(ProtocolError):
         one.directories.told(N2, {"journal": said})
+
+
+def test_what_is_said_fits_a_first_frame_however_many_members_there_are() -> None:
+    """Of whom it does not know yet a node takes 4 KiB."""
+    ids = [NodeId(f"n{k:063}") for k in range(SEATS_MAX)]
+    current = three(*ids)
+    heard = {each: Mark(bytes(16), bytes(16), 1 << 40) for each in ids}
+    directories = Directories(ids[0], bytes(16), dict.fromkeys(ids, bytes(16)), lambda *_: None)
+    directories.marks = Marks(Own(bytes(16), 1 << 40, lambda: 1 << 40), heard, lambda *_: None)
+    directories.follow(current, settled=True)
+    for number, peer in enumerate((None, *ids)):
+        header = hello_of(current, directories.fields((), peer))
+        assert len(b"".join(map(bytes, encode(Kind.PEER_HELLO, header)))) < 4 * KIB
+        assert len(header["met"]) == len(header["heard"]) == bool(number), "to whom it dials it says what he needs"
+    directories.follow(three(*ids[:ROWS_MAX]), settled=True)
+    header = hello_of(three(*ids[:ROWS_MAX]), directories.fields())
+    assert len(header["met"]) == len(header["heard"]) == ROWS_MAX
+    assert len(b"".join(map(bytes, encode(Kind.PEER_HELLO, header)))) < 4 * KIB
+
+
+def hello_of(current: Configuration, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "node": "x" * 64,
+        "cluster": "c" * 64,
+        "lineage": "ab" * 16,
+        "settings": bytes(16),
+        "members": [1 << 40, 1 << 40, list(current.ids)],
+        "rejoining": False,
+        "features": ["frontiers"],
+        **fields,
+    }
