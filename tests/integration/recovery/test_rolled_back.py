@@ -210,3 +210,20 @@ def test_the_only_voter_is_refused_by_who_has_what_it_lacks(tmp_path: Path) -> N
                 lambda each=each: any("alone votes" in r["error"] for r in said(cluster, each, "peer_refused"))  # type: ignore[misc]
             )
         assert boom.get(0, b"n", timeout=30) == (1,)
+
+
+def test_damage_to_the_last_group_of_a_journal_is_no_torn_write_where_others_have_heard_of_it(
+    cluster: LocalCluster,
+) -> None:
+    """It reads as one that the power took before anybody relied on it."""
+    with cluster.client(timeout=30) as boom:
+        write(boom)
+        node = next(each for each in cluster.nodes if each != cluster.leader())
+        newest = max((stop(cluster, node) / "journal").glob("*.journal"))
+        raw = newest.read_bytes()
+        end = len(raw.rstrip(b"\0"))
+        newest.write_bytes(raw[: end - 1] + bytes([raw[end - 1] ^ 1]) + raw[end:])
+        cluster.start_node(node)
+        wait_for(lambda: rejoined(cluster, node) == 1 and votes(boom, cluster, node))
+        wait_for(lambda: equal(boom, cluster))
+    assert began_anew(cluster, node) == 1
