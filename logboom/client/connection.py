@@ -13,15 +13,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
+from logboom.client import handshake
 from logboom.client.arrivals import Stream
 from logboom.dialing import connect
 from logboom.errors import (
     InvalidRequest,
     LogboomError,
-    Unauthenticated,
     Unavailable,
     UnknownOutcome,
-    WrongNode,
     from_wire,
 )
 from logboom.wire import (
@@ -119,9 +118,9 @@ class NodeConnection(asyncio.BufferedProtocol):
                     connection.close()
                     raise
         except ssl.SSLError as error:
-            if not _refusal(error):
+            if not handshake.is_refusal(error):
                 raise Unavailable(f"{address} cannot be reached: {error}", address=address) from error
-            raise Unauthenticated(f"TLS with {address}: {_explained(error)}", address=address) from error
+            raise handshake.refused(address, error) from error
         except UnknownOutcome as error:
             hint = "" if connection is None else connection._hint()  # noqa: SLF001
             raise Unavailable(f"{address} cannot be reached: {error}{hint}", address=address) from error
@@ -133,30 +132,11 @@ class NodeConnection(asyncio.BufferedProtocol):
 
     def _welcomed(self) -> None:
         """Raises WrongNode."""
-        self._check_identity()
+        handshake.check_identity(self.address, self.welcome.get("node"), self._transport)
         self._frame_bytes_max = self.welcome.get("frame_bytes", FRAME_BYTES_MAX)
 
     def _hint(self) -> str:
-        """Why a node may have ended the connection without a word. TLS has words for it; asyncio does not send them."""
-        if self._heard:
-            return ""
-        return " before it said anything; " + (
-            "it may refuse our certificate, or miss one"
-            if self._secured
-            else "it may want TLS, or not be the port for clients"
-        )
-
-    def _check_identity(self) -> None:
-        """With TLS, the certificate must name the node that answered."""
-        if self._transport is None:
-            return
-        secured = self._transport.get_extra_info("ssl_object")
-        if secured is None:
-            return
-        node = self.welcome.get("node")
-        names = [value for kind, value in (secured.getpeercert() or {}).get("subjectAltName", ()) if kind == "DNS"]
-        if node not in names:
-            raise WrongNode(f"{self.address} says it is {node!r}, its certificate names {', '.join(names) or 'nobody'}")
+        return handshake.hint(heard=self._heard, secured=self._secured)
 
     # -- asyncio.BufferedProtocol
 
@@ -427,13 +407,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._streams.clear()
 
     def _why(self, error: BaseException | None) -> LogboomError:
-        """An error of its own for each who waits."""
-        if isinstance(error, LogboomError) and not self.welcome and error.code != "protocol":
-            return from_wire(error.to_wire())  # refused before anything was asked
-        if isinstance(error, ssl.SSLError) and not self.welcome and _refusal(error):
-            return Unauthenticated(f"TLS with {self.address}: {_explained(error)}", address=self.address)
-        because = f": {error}" if error else ""
-        return UnknownOutcome(f"the connection to {self.address} was lost{because}", address=self.address)
+        return handshake.lost(self.address, error, welcomed=bool(self.welcome))
 
 
 def _settle(reply: asyncio.Future[Frame], answer: Frame | LogboomError) -> None:
@@ -443,13 +417,3 @@ def _settle(reply: asyncio.Future[Frame], answer: Frame | LogboomError) -> None:
         reply.set_exception(answer)
     else:
         reply.set_result(answer)
-
-
-def _explained(error: ssl.SSLError) -> str:
-    plain = error.reason == "WRONG_VERSION_NUMBER"
-    return f"it does not speak TLS, here at least ({error})" if plain else str(error)
-
-
-def _refusal(error: ssl.SSLError) -> bool:
-    """One side does not accept the other, as opposed to a connection that broke."""
-    return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
