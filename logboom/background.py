@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
@@ -86,7 +86,7 @@ class Background:
                 "would wait for itself: make it when the outer call has returned, or with another client"
             )
 
-    def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+    def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Generator[T, None, None]:
         """A stream, item by item."""
 
         async def begin() -> AsyncIterator[T]:

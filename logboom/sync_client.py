@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -30,15 +30,20 @@ def _blocking(
 
 
 def _iterating(
-    method: Callable[Concatenate[Client, P], AsyncIterator[T]],
-) -> Callable[Concatenate[SyncClient, P], Iterator[T]]:
+    method: Callable[Concatenate[Client, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[SyncClient, P], Generator[T, None, None]]:
     """The same for methods that give one item after the other."""
 
     @wraps(method)
-    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         return self._iterate(lambda client: method(client, *args, **kwargs))
 
     return call
+
+
+def _as_made(_: Callable[P, Client]) -> Callable[[Callable[..., None]], Callable[Concatenate[SyncClient, P], None]]:
+    """With what the other client is made with, for type checkers and ``help``."""
+    return wraps(Client.__init__, assigned=())
 
 
 class SyncClient:
@@ -49,6 +54,7 @@ class SyncClient:
     One that nobody refers to any more is closed.
     """
 
+    @_as_made(Client)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._args, self._kwargs = args, kwargs
         self._lock = threading.Lock()
@@ -79,7 +85,7 @@ class SyncClient:
                 self._left.atexit = False  # whoever ends without closing is not waited for
             return self._running
 
-    def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+    def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Generator[T, None, None]:
         yield from self._start().iterate(call)
 
     def __enter__(self) -> Self:

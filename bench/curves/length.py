@@ -91,7 +91,7 @@ async def _read(client: Client, start: int) -> float:
     began = time.perf_counter()
     first = await anext(aiter(batches))
     took = time.perf_counter() - began
-    await batches.aclose()  # type: ignore[attr-defined]  # a generator, typed as an iterator
+    await batches.aclose()
     if not first.first_index <= start <= first.last_index:
         raise RuntimeError(f"asked for record {start}, got {first.first_index} to {first.last_index}")
     return took

@@ -142,7 +142,7 @@ class Waiting:
         except TimeoutError:
             pass  # nothing has moved
         finally:
-            await updates.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await updates.aclose()
 
     async def _bounded(self) -> None:
         """Whatever was acknowledged so long before the question has to be in the answer, whoever is asked."""

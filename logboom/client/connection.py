@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
@@ -273,7 +273,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         finally:
             self.forget(request_id)
 
-    async def stream(self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0) -> AsyncIterator[Frame]:
+    async def stream(self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0) -> AsyncGenerator[Frame, None]:
         """Frames of a streamed reply; with ``credit``, as many bytes are granted again as are consumed."""
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)

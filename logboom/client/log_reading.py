@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -46,7 +46,7 @@ class LogReading:
         cold: bool = False,
         credit: int = TAIL_CREDIT,
         node: str | None = None,
-    ) -> AsyncIterator[LogBatch]:
+    ) -> AsyncGenerator[LogBatch, None]:
         """The log of a partition from a position on, batch by batch; with ``follow``, for ever.
 
         Without, up to what the node that answers has, which may be behind: the leader may have more (``scan_log`` goes
@@ -93,7 +93,7 @@ class LogReading:
         on_compacted: OnCompacted = "error",
         on_void: OnVoid | None = None,
         node: str | None = None,
-    ) -> AsyncIterator[LogMetadata]:
+    ) -> AsyncGenerator[LogMetadata, None]:
         """As ``tail``, without the data: keys, headers, sizes, and descriptors for ``fetch``."""
         fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=False)
         where = Start.of(start, start_global, start_time)
@@ -133,7 +133,7 @@ class LogReading:
         cold: bool = False,
         node: str | None = None,
         timeout: float | None = None,
-    ) -> AsyncIterator[LogBatch]:
+    ) -> AsyncGenerator[LogBatch, None]:
         """Batches of many partitions (None: all) in global order, up to what was safe to give when it began.
 
         Nothing that comes out can be preceded by something that does not. With ``follow``, for ever. Memory is

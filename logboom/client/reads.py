@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -144,7 +144,7 @@ class Reader(LogStreams):
         max_staleness: float | None,
         node: str | None,
         deadline: float,
-    ) -> AsyncIterator[tuple[bytes, Value]]:
+    ) -> AsyncGenerator[tuple[bytes, Value], None]:
         """Keys and values, ascending, from one consistent view. A break in the middle is raised, not hidden."""
         blocks = self.scan_blocks(
             partition_id,
@@ -178,7 +178,7 @@ class Reader(LogStreams):
         max_staleness: float | None,
         node: str | None,
         deadline: float,
-    ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
+    ) -> AsyncGenerator[tuple[GlobalLogIndex, RecordBlock], None]:
         """The same in columns: the global index of the view, and keys with encoded values."""
         mode = await self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness, deadline=deadline)
         header = {
@@ -226,7 +226,7 @@ class Reader(LogStreams):
         at_least: AtLeast,
         node: str | None,
         deadline: float,
-    ) -> AsyncIterator[ViewEntry]:
+    ) -> AsyncGenerator[ViewEntry, None]:
         """See Client.scan_view."""
         mode = await self._mode(at_least=at_least, stale=False, max_staleness=None, deadline=deadline)
         header = {"partitions": list(partitions), "prefix": prefix, "start": start, "end": end, "limit": 0, **mode}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from logboom.client.reads import AtLeast, Reader, ViewEntry
 from logboom.client.streams import close
@@ -90,7 +90,7 @@ class StateReading:
         max_staleness: float | None = None,
         node: str | None = None,
         timeout: float | None = None,
-    ) -> AsyncIterator[tuple[bytes, Value]]:
+    ) -> AsyncGenerator[tuple[bytes, Value], None]:
         """Keys (ascending) and values of a range, from one view, which ends if nothing is taken for ``timeout``."""
         return self._reader.scan(
             partition_id,
@@ -115,7 +115,7 @@ class StateReading:
         at_least: AtLeast = None,
         node: str | None = None,
         timeout: float | None = None,
-    ) -> AsyncIterator[ViewEntry]:
+    ) -> AsyncGenerator[ViewEntry, None]:
         """Keys and values of a range in several partitions (None: all that have keys), all as of one global index.
 
         A request over several partitions is in there as a whole or not at all. One partition after the other.
@@ -149,7 +149,7 @@ class StateReading:
         max_staleness: float | None = None,
         node: str | None = None,
         timeout: float | None = None,
-    ) -> AsyncIterator[tuple[GlobalLogIndex, RecordBlock]]:
+    ) -> AsyncGenerator[tuple[GlobalLogIndex, RecordBlock], None]:
         """A whole partition, or a range, in columns: the global index of the view, and keys with encoded values."""
         return self._reader.scan_blocks(
             partition_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -153,7 +153,7 @@ class LogStreams:
         on_void: OnVoid | None = None,
         patience: float,
         credit: int = TAIL_CREDIT,
-    ) -> AsyncIterator[LogBatch]:
+    ) -> AsyncGenerator[LogBatch, None]:
         """Batches from ``start`` on; goes on at another node (or the same, if named) when one is lost.
 
         Also behind what was declared void: ``on_void`` is told of it.
@@ -182,7 +182,7 @@ class LogStreams:
         on_compacted: OnCompacted,
         on_void: OnVoid | None = None,
         patience: float,
-    ) -> AsyncIterator[LogMetadata]:
+    ) -> AsyncGenerator[LogMetadata, None]:
         """The same without data."""
         fields = {**fields, "metadata_only": True}
         return self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
@@ -198,7 +198,7 @@ class LogStreams:
         patience: float,
         credit: int,
         decode: Callable[[Frame], Any],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         failures = _Failures(self._cluster, patience)
         nodes = _Nodes(self._cluster, self.at(node), named=node is not None)
         while True:
@@ -246,7 +246,7 @@ class LogStreams:
         on_compacted: OnCompacted,
         patience: float,
         credit: int = SCAN_CREDIT,
-    ) -> AsyncIterator[LogBatch]:
+    ) -> AsyncGenerator[LogBatch, None]:
         """Batches of many partitions in ``global_log_index`` order, up to the safe horizon.
 
         Goes on at another node when one is lost, to the same horizon. Raises CorruptData when other batches arrive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -99,7 +99,7 @@ class Waits:
         wait_blocked: bool = False,
         node: str | None = None,
         every: float = 0.1,
-    ) -> AsyncIterator[BarrierProgress]:
+    ) -> AsyncGenerator[BarrierProgress, None]:
         """The same, telling where the partitions are, ``every`` so many seconds as far as anything moves.
 
         The last one is ``done``. Who leaves the loop waits no longer.
@@ -131,7 +131,7 @@ class Waits:
         node: str | None = None,
         every: float = 0.1,
         timeout: float | None = None,
-    ) -> AsyncIterator[WatermarkUpdate]:
+    ) -> AsyncGenerator[WatermarkUpdate, None]:
         """Watermarks of the partitions (None: all) on a node, for ever: the newest, ``every`` so many seconds at most.
 
         Goes on at another node (or the same, if named) when one is lost; that one may be behind. ``timeout``: how long
@@ -234,7 +234,7 @@ class Waits:
         deadline: float | None = None,
         patience: float = 0.0,
         grace: float = 0.0,
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
         self._cluster.begin()

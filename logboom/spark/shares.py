@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from logboom.client import Client
-from logboom.client.reads import LogBatch
 from logboom.errors import DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.spark.connection import Session
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
@@ -147,7 +146,7 @@ def first_batches(session: Session, starts: Mapping[int, int], *, node: str | No
             # A credit of one byte: one batch.
             void = refuse if follow else None
             batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=void)
-            async with gate, aclosing(cast("AsyncGenerator[LogBatch]", batches)):
+            async with gate, aclosing(batches):
                 try:
                     async for batch in batches:
                         found[partition] = Place(batch.first_index, batch.global_index)

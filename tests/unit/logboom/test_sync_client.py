@@ -125,7 +125,7 @@ def test_closing_brings_back_a_thread_that_waits_for_the_next_attempt(
             ended.append(error)
 
     monkeypatch.setattr(asyncio, "sleep", sleeping)
-    boom = SyncClient(node.address)
+    boom = SyncClient(node.address, timeout=600)
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert asleep.wait(20)
