@@ -4,9 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from logboom.errors import LogboomError
-from logboom.wire import Frame
+from logboom.wire import Frame, Kind
+
+Header = dict[str, Any]
+
+
+def _watched(before: Header, after: Header) -> Header:
+    if after["first"]:
+        return after
+    rows = {row[0]: row for row in before["watermarks"] if row[0] not in after["gone"]}
+    rows |= {row[0]: row for row in after["watermarks"]}
+    gone = [*dict.fromkeys([*before["gone"], *after["gone"]])]
+    return {**after, "first": before["first"], "gone": gone, "watermarks": list(rows.values())}
+
+
+def _progress(before: Header, after: Header) -> Header:
+    frontiers = dict(before["frontiers"]) | dict(after["frontiers"])
+    return {**after, "frontiers": [[partition, at] for partition, at in frontiers.items()]}
+
+
+NEWEST: Final[Mapping[Kind, Callable[[Header, Header], Header]]] = {
+    Kind.WATCHED: _watched,
+    Kind.BARRIER_PROGRESS: _progress,
+}
+"""Of these only the newest counts. A node sends no more of them than are read; so who takes them slowly is to be told
+what two that wait say together."""
 
 
 class Stream:
@@ -19,6 +45,10 @@ class Stream:
 
     def put(self, item: Frame | LogboomError) -> None:
         """It has come."""
+        last = self.items[-1] if self.items else None
+        if isinstance(item, Frame) and isinstance(last, Frame) and item.kind is last.kind and item.kind in NEWEST:
+            self.items[-1] = item._replace(header=NEWEST[item.kind](last.header, item.header))
+            return
         self.items.append(item)
         if isinstance(item, Frame):
             self.nbytes += len(item.body)

@@ -180,16 +180,24 @@ async def test_a_target_that_is_none_is_refused(target) -> None:
 
 
 async def test_who_watches_a_barrier_hears_of_all_that_moves_and_of_the_end() -> None:
+    told = {"node": "n1", "frontiers": [[0, 3], [1, 9]], "reached": 1, "needed": 2}
+    reached = {"node": "n1", "watermarks": [], "frontiers": [[0, 9], [1, 9]]}
+    rest = [
+        lambda session, frame: session.send(frame, Kind.BARRIER_PROGRESS, {**told, "frontiers": [[0, 7]]}, more=True),
+        lambda session, frame: session.send(frame, Kind.REACHED, reached),
+    ]
+
     def progress(session: Session, frame: Frame) -> None:
         assert frame.header["progress_ms"] == 50
-        told = {"node": "n1", "frontiers": [[0, 3], [1, 9]], "reached": 1, "needed": 2}
         session.send(frame, Kind.BARRIER_PROGRESS, told, more=True)
-        session.send(frame, Kind.BARRIER_PROGRESS, {**told, "frontiers": [[0, 7]]}, more=True)
-        session.send(frame, Kind.REACHED, {"node": "n1", "watermarks": [], "frontiers": [[0, 9], [1, 9]]})
 
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.BARRIER] = progress
-        steps = [step async for step in boom.barrier_watch(9, partitions=[0, 1], every=0.05)]
+        steps = []
+        async for step in boom.barrier_watch(9, partitions=[0, 1], every=0.05):
+            steps.append(step)
+            if rest:
+                rest.pop(0)(node.sessions[0], node.of(Kind.BARRIER)[0])
     assert [step.frontiers for step in steps] == [{0: 3, 1: 9}, {0: 7, 1: 9}, {0: 9, 1: 9}]
     assert [(step.reached, step.needed) for step in steps] == [(1, 2), (1, 2), (2, 2)]
     assert [step.done is not None for step in steps] == [False, False, True]
@@ -230,18 +238,20 @@ async def test_watermarks_come_whole_whatever_is_sent() -> None:
     def mark(partition: int, applied: int) -> list[Any]:
         return [partition, applied, applied, applied, 0, applied, "running"]
 
-    def watched(session: Session, frame: Frame) -> None:
-        head = {"node": "n1", "commit_index": 9, "minimum": 4}
-        for n, (rows, whole, gone) in enumerate(
-            [([mark(0, 4), mark(2, 3)], False, []), ([mark(1, 5)], True, []), ([mark(0, 7)], True, [2])]
-        ):
+    head = {"node": "n1", "commit_index": 9, "minimum": 4}
+    looks: list[Any] = [([mark(0, 4), mark(2, 3)], False, []), ([mark(1, 5)], True, []), ([mark(0, 7)], True, [2])]
+
+    def watched(session: Session, frame: Frame, begin: int, end: int) -> None:
+        for n, (rows, whole, gone) in list(enumerate(looks))[begin:end]:
             told = {**head, "watermarks": rows, "first": n == 0, "whole": whole, "gone": gone}
             session.send(frame, Kind.WATCHED, told, more=True)
 
     async with cluster() as [node], Client(node.address) as boom:
-        node.answers[Kind.WATCH] = watched
+        node.answers[Kind.WATCH] = lambda session, frame: watched(session, frame, 0, 2)
         stream = boom.watermarks_stream([0, 1], every=0.2)
-        updates = [await anext(stream), await anext(stream)]
+        updates = [await anext(stream)]
+        watched(node.sessions[0], node.of(Kind.WATCH)[0], 2, 3)
+        updates.append(await anext(stream))
         await stream.aclose()
     assert [[m.applied_index for m in update.watermarks] for update in updates] == [[4, 5, 3], [7, 5]]
     assert (updates[0].minimum, updates[0].commit_index) == (4, 9)
