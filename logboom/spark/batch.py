@@ -217,10 +217,10 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
             return []
         found = reached(options.target)
         if options.ordered == "global":
-            ranges = merged_shares(options, bounds, found)
-            return [MergedPartition(merged, history(found)) for merged in ranges]
-        shares = (state_shares if options.view == "state" else log_shares)(options, bounds, found)
-        return [SharePartition(share, history=history(found)) for share in shares]
+            ranges, here = merged_shares(options, bounds, found), history(found)
+            return [MergedPartition(merged, here) for merged in ranges]
+        shares, here = (state_shares if options.view == "state" else log_shares)(options, bounds, found), history(found)
+        return [SharePartition(share, history=here) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""

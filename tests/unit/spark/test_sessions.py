@@ -140,6 +140,16 @@ def test_what_was_planned_before_a_restore_is_not_read_after_it(node, target, re
         list(reader.read(share))
 
 
+def test_a_query_of_many_tasks_asks_once_which_history_it_is_planned_in(reader, monkeypatch):
+    """Each time is a call to another thread, and a query may have 100,000 tasks."""
+    for kind in ("state", "log", "merged"):
+        monkeypatch.setattr(batch, f"{kind}_shares", lambda *_: [Share(0)] * 1000)
+    asked = []
+    monkeypatch.setattr(batch, "history", lambda found: asked.append(found) or ("test", ""))
+    assert {each.history for each in reader.partitions()} == {("test", "")}
+    assert len(asked) == 1
+
+
 def test_a_task_in_a_process_that_outlives_a_restore_reads_what_is_there_now(node, target, reader):
     """Spark's workers are used again: else the first query after a restore fails in each of them."""
     partitions(old := session(target("t")))
