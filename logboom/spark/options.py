@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from logboom.client.attempts import TIMEOUT_S_MAX
 from logboom.client.cluster import parse_endpoints
 from logboom.errors import InvalidRequest
+from logboom.records import KEY_BYTES_MAX
 from logboom.types import MIB, Level, Scope
 
 Op = Literal["put", "delete", "add"]
@@ -149,6 +150,8 @@ def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOpt
     null_key = rows.get("nullkey")
     if null_key == "":
         raise InvalidRequest("option nullKey must not be empty")
+    if null_key is not None and len(null_key.encode()) > KEY_BYTES_MAX:
+        raise InvalidRequest(f"option nullKey has {len(null_key.encode())} bytes; a key has at most {KEY_BYTES_MAX}")
     return WriteOptions(
         target=default.target,
         partitions=_partitions(rows),

@@ -78,6 +78,12 @@ def test_wrong_values_for_reading_say_what_is_taken(options, message):
         read_options(options)
 
 
+def test_a_key_for_nulls_that_is_too_long_is_refused_before_any_task_has_written():
+    assert write_options({**E, "nullKey": "k" * 511}).null_key == b"k" * 511
+    with pytest.raises(InvalidRequest, match="nullKey has 512 bytes; a key has at most 511"):
+        write_options({**E, "nullKey": "ü" * 256})
+
+
 def test_a_barrier_that_no_client_would_wait_for_is_refused_before_anything_is_written():
     with pytest.raises(InvalidRequest, match="barrierTimeoutMs takes a whole number from 1 to 31622400000"):
         write_options({**E, "barrierTimeoutMs": str(2**62)})
