@@ -133,10 +133,20 @@ async def test_one_with_a_former_disk_is_dialled_less_and_less(monkeypatch: pyte
     links.directories = _directories("n1", {NodeId("n9"): b"f" * 16})
     port.links.directories = _directories("n9", {})
     await links.start("127.0.0.1:0")
+    pauses: dict[NodeId, list[float]] = {NodeId("n9"): [], NodeId("n2"): []}
+    pause_of = links.refusals.pause
+
+    def noted(peer: NodeId, usual: float) -> float:
+        pauses[peer].append(pause_of(peer, usual))
+        return pauses[peer][-1]
+
+    monkeypatch.setattr(links.refusals, "pause", noted)
     members = {NodeId("n9"): former, NodeId("n2"): away}
     links.set_members(members, current=_members(), settled=True, guests=())
-    await until(lambda: dials.dialled[away] >= 20)
-    assert 3 <= dials.dialled[former] <= 12
+    await until(lambda: all(len(each) >= 6 for each in pauses.values()))
+    assert pauses[NodeId("n9")][:6] == [0.005 * 2**k for k in range(6)]
+    assert max(pauses[NodeId("n2")]) == 0.02
+    assert dials.dialled[former] >= 6
     links.directories.met = {NodeId("n9"): b"n9" * 8}
     await until(lambda: events.ups == ["n9"])
     await links.close()
