@@ -175,3 +175,26 @@ def test_only_the_beginning_of_a_header_is_one_that_was_being_made() -> None:
     file.close()
     with pytest.raises((CorruptData, IncompatibleVersion)):
         open_log(disk)
+
+
+def test_what_was_torn_is_gone_from_the_file_and_kept_aside() -> None:
+    """What is appended next may be shorter: what it leaves of a torn batch would lie behind it as damage."""
+    disk, batches = SimDisk(random.Random(1)), chain(3)
+    log = open_log(disk)
+    for batch in batches:
+        log.append(batch)
+    job = log.take()
+    assert job is not None
+    job.run()
+    job.done()
+    log.close()
+    (path,) = [DIRECTORY / name for name in disk.list(DIRECTORY) if name.endswith(".log")]
+    end = SEGMENT_HEADER_BYTES + sum(batch.nbytes for batch in batches[:2])
+    file = disk.open(path)
+    file.write([bytes(8)], offset=end + batches[2].nbytes - 8)
+    file.sync()
+    file.close()
+    again = open_log(disk)
+    again.close()
+    assert not disk.stable(path)[end:].strip(b"\0")
+    assert disk.read_file(path.with_suffix(".broken"))
