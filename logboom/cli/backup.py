@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from logboom import config
-from logboom.cli.common import Target, cluster_options, output_option, print_one, talk
+from logboom.cli.common import Duration, Target, cluster_options, output_option, print_one, talk
 from logboom.cli.node import server_module
 from logboom.cli.offline import progress_bar
 
@@ -22,9 +22,24 @@ DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--bytes-per-s", default=64 << 20, show_default=True, type=click.IntRange(1), help="Not faster than that."
 )
+@click.option(
+    "--snapshot-timeout",
+    type=Duration(),
+    default="10m",
+    show_default=True,
+    help="How long the snapshot may take: states are written at `snapshot.bytes_per_s`.",
+)
 @output_option
 @cluster_options
-def backup(target: Target, directory: Path, node: str | None, resume: bool, bytes_per_s: int, output: str) -> None:
+def backup(
+    target: Target,
+    directory: Path,
+    node: str | None,
+    resume: bool,
+    bytes_per_s: int,
+    snapshot_timeout: float,
+    output: str,
+) -> None:
     """Take a snapshot of a running cluster, copy it to DIRECTORY, and what `log` partitions have since the last backup.
 
     A directory holds any number of backups of one cluster. What an interrupted one has copied of logs is not copied
@@ -37,6 +52,7 @@ def backup(target: Target, directory: Path, node: str | None, resume: bool, byte
             node=node,
             resume=resume,
             timeout=target.timeout,
+            snapshot_timeout=snapshot_timeout,
             bytes_per_s=bytes_per_s,
             progress=progress,
         )

@@ -66,13 +66,15 @@ def backup(
     node: str | None = None,
     resume: bool = False,
     timeout: float = 30.0,
+    snapshot_timeout: float | None = None,
     bytes_per_s: int = BYTES_PER_S,
     progress: Progress = silent,
     world: OfflineWorld | None = None,
 ) -> Done:
     """Copy everything that is committed when this is called, or, with ``resume``, what an earlier call had begun with.
 
-    ``node``: from there, else from a follower. ``bytes_per_s``: not faster than that.
+    ``node``: from there, else from a follower. ``bytes_per_s``: not faster than that. ``timeout`` is for what should be
+    answered soon; how long the snapshot takes (``snapshot_timeout``, None: the same) follows from how large states are.
 
     Raises WrongNode for the directory of another cluster or another history, ConfigError when somebody else writes to
     it, and the client's errors; what was copied stays.
@@ -91,14 +93,15 @@ def backup(
         before: frozenset[int] | None = None
         if global_index is None:
             before = source.partitions()
-            global_index = GlobalLogIndex(client.create_snapshot(timeout=timeout)["global_index"])
+            patience = timeout if snapshot_timeout is None else snapshot_timeout
+            global_index = GlobalLogIndex(client.create_snapshot(timeout=patience)["global_index"])
             newest = max((kept.global_index for kept in target.contents.sets), default=0) if target.contents else 0
             if global_index < newest:
                 raise WrongNode(
                     f"{directory} has a set at {newest}, the cluster is at {global_index}: of another history; "
                     "a cluster that was restored needs a new directory"
                 )
-            if source.find([global_index], patience=timeout) is None:
+            if source.find([global_index], patience=patience) is None:
                 raise Unavailable(f"no node that may be asked has the snapshot at {global_index}")
         target.claim(cluster, lineage)
         target.remove_unfinished(but=global_index)

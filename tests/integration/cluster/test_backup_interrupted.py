@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import randbytes
 
 import pytest
 
-from logboom import SyncClient
+from logboom import Put, SyncClient
 from logboom.config import load
 from logboom.errors import IndexCompacted, InvalidRequest, WrongNode
 from logboom.testing import LocalCluster
@@ -160,3 +163,19 @@ def test_another_node_is_asked_when_one_dies(
     assert done.global_index == taken  # nothing was committed since
     assert done.node != asked
     assert not verify(tmp_path / "kept").findings
+
+
+def test_a_snapshot_may_take_longer_than_what_should_be_answered_soon(tmp_path: Path) -> None:
+    """Two gigabytes of states take half a minute to write; with writes meanwhile the next try waits for another set."""
+    slow = {"snapshot.bytes_per_s": 200_000}
+    with LocalCluster(nodes=1, partitions=1, settings=slow) as cluster, cluster.client() as boom:
+        for k in range(8):
+            boom.submit(0, [Put(b"%d %d" % (k, at), randbytes(1000)) for at in range(100)])
+        command = [sys.executable, "-m", "logboom", "backup", str(tmp_path / "kept"), "--endpoints", cluster.endpoints]
+        done = subprocess.run([*command, "--timeout", "1s"], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        late = [*command, "--snapshot-timeout", "100ms"]
+        boom.submit(0, Put(b"k", b"v"))
+        done = subprocess.run(late, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 3
+        assert "snapshot" in done.stderr or "deadline" in done.stderr
