@@ -58,6 +58,11 @@ class Membership:
         """What counts."""
         return self._known[-1]
 
+    @property
+    def before(self) -> Configuration | None:
+        """What counts should the current one be cut off; None: that is no longer possible."""
+        return self._known[-2] if len(self._known) > 1 else None
+
     def take(self, configuration: Configuration) -> None:
         """It is in the journal. What it cannot be cut back to any more is forgotten, as a start would."""
         self._known.append(configuration)

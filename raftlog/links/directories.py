@@ -62,6 +62,8 @@ class Directories:
         self.forget: Callable[[str], bool] = lambda _: False
         """Others, of a history with this lineage, have met this node with another disk. False: it cannot begin anew."""
         self._changed = set[NodeId]()
+        self.before: Configuration | None = None
+        """The configuration that counts still should the current one be cut off."""
         self._current = Configuration()
         self._settled = False
 
@@ -84,7 +86,7 @@ class Directories:
         said = {"directory": self.own, "met": met}
         if self.marks is None:
             return said
-        return said | self.marks.fields([each for each in about if each not in linked and self._matters(each)])
+        return said | self.marks.fields([each for each in about if each not in linked and self.matters(each)])
 
     def beat(self, *, rejoining: bool) -> dict[str, Any]:
         """Of PING."""
@@ -149,7 +151,7 @@ class Directories:
         """Raises WrongNode for a member whose disk was put back."""
         if self.marks is None or not self.marks.is_behind(peer, header):
             return  # who is rejoining has a directory of its own from then on: nobody has heard of it till it is back
-        if self._matters(peer):
+        if self.matters(peer):
             alone = self._current.voters == (peer,)
             raise WrongNode(
                 f"{peer} has less of its journal than it has had before: its disk was put back to an earlier one, or a "
@@ -193,16 +195,20 @@ class Directories:
         gone = self._settled and peer in self._current.removed
         return peer in self._current.ids or (not gone and len(self.met) < MET_MAX)
 
-    def _matters(self, peer: NodeId) -> bool:
+    def matters(self, peer: NodeId) -> bool:
         """What it has forgotten would be missed: of two voters the other one has it all, and is needed."""
         return self._counts(peer) or self._current.voters == (peer,)
 
     def _counts(self, peer: NodeId) -> bool:
-        return counts(peer, self._current, settled=self._settled)
+        few = self.before is not None and len(self.before.voters) <= FEW_VOTERS
+        return counts(peer, self._current, settled=self._settled or few)
 
 
 def counts(node: NodeId, current: Configuration, *, settled: bool) -> bool:
-    """That this one has lost its disk matters where this configuration counts. Who is no member may begin as it is."""
+    """``settled``: no other configuration counts, or none of more voters.
+
+    That this one has lost its disk matters where this configuration counts. Who is no member may begin as it is.
+    """
     many = not settled or len(current.voters) > FEW_VOTERS
     return node in current.ids and (node not in current.voters or many)
 

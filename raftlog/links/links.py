@@ -278,7 +278,8 @@ class Links:
         mine = self.claim
         if theirs is not None and theirs[:2] == mine[:2] and theirs.ids != mine.ids:
             raise WrongNode(f"{peer} begins with other cluster.members: {', '.join(theirs.ids)}")
-        if theirs is not None and theirs[:2] == (0, 0) and peer in self.voters and not rejoining:
+        missed = peer in self.voters and (self.directories is None or self.directories.matters(peer))
+        if theirs is not None and theirs[:2] == (0, 0) and missed and not rejoining:
             # Whoever became a voter had it in its journal: it would vote again where it has voted.
             raise WrongNode(f"{peer} votes in this cluster, and knows nothing: remove it, and add it with another id")
         if not self._may_speak(peer, theirs):

@@ -93,6 +93,8 @@ class Roster:
             engine.add_peer(peer)
         self._feeds.set_peers(engine.peers)
         self._repair.set_peers(wanted, alone=current.ids == (own,) and settled)
+        if self._links.directories is not None:
+            self._links.directories.before = self._membership.before
         self._links.set_members(addresses, current=current, settled=settled, guests=extra)
 
     def link_up(self, peer: NodeId) -> None:

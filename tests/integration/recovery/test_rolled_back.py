@@ -227,3 +227,30 @@ def test_damage_to_the_last_group_of_a_journal_is_no_torn_write_where_others_hav
         wait_for(lambda: rejoined(cluster, node) == 1 and votes(boom, cluster, node))
         wait_for(lambda: equal(boom, cluster))
     assert began_anew(cluster, node) == 1
+
+
+@pytest.mark.parametrize("how", ["put back", "empty"])
+def test_of_two_voters_that_were_one_the_other_feeds_it_after_a_start_too(tmp_path: Path, how: str) -> None:
+    """It does not know yet that what the log says of the members is committed: before it there were fewer."""
+    with (
+        LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=tmp_path) as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+        boom.submit(0, [Add(b"n", 1)])
+        node = cluster.add_node()
+        cluster.take_in(node, boom)
+        wait_for(lambda: [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 2)
+        begun = heard(cluster, "n1", node)
+        copy = copied(cluster, node)[node]
+        for _ in range(20):
+            boom.submit(0, [Add(b"n", 1)], timeout=30)
+        wait_for(lambda: heard(cluster, "n1", node) > begun + 20)
+        stop(cluster, "n1")
+        put_back(cluster, node, copy)
+        if how == "empty":
+            shutil.rmtree(cluster.data_dirs[node])
+        cluster.start_node("n1")
+        cluster.start_node(node)
+        assert boom.get(0, b"n", timeout=30) == (21,)
+        assert boom.submit(0, [Add(b"n", 1)], timeout=30).global_index > 0
+        wait_for(lambda: equal(boom, cluster))

@@ -154,6 +154,16 @@ def test_of_two_voters_none_is_a_majority_alone(current: Configuration, settled:
     assert bool(kept.known.fields()["met"]) is refused, "it is told just where it would be refused"
 
 
+@pytest.mark.parametrize(("before", "refused"), [((N2,), False), (VOTERS, True)])
+def test_of_two_voters_that_were_fewer_none_is_a_majority_before_that_is_known_to_be_committed(
+    before: tuple[NodeId, ...], refused: bool
+) -> None:
+    kept = Kept({N2: FIRST}, configuration(N1, N2), settled=False)
+    kept.known.before = configuration(*before)
+    assert kept.refuses(hello(SECOND)) is refused
+    assert bool(kept.known.fields()["met"]) is refused
+
+
 class TestOwn:
     def asked(self, kept: Kept, header: dict[str, Any]) -> list[str]:
         """With which lineage this node is asked to forget."""
