@@ -50,7 +50,10 @@ class Cursor:
 
     async def position(self, *, timeout: float | None = None) -> int:
         """Where to go on (``start``, or ``start_global``); 0: nothing was committed yet. Linearizable."""
-        self._known = await self._store.read(self._key, timeout)
+        return await self._position(self._store.deadline(timeout))
+
+    async def _position(self, deadline: float) -> int:
+        self._known = await self._store.read(self._key, deadline)
         return self._known
 
     async def commit(self, position: int, *, force: bool = False, timeout: float | None = None) -> int:
@@ -60,18 +63,19 @@ class Cursor:
         """
         if type(position) is not int or not 1 <= position <= POSITION_MAX:
             raise InvalidRequest(f"a position is an index from 1 on, not {position!r}")
+        deadline = self._store.deadline(timeout)
         if force:
-            await self._store.write(Put(self._key, POSITION.pack(position)), timeout)
+            await self._store.write(Put(self._key, POSITION.pack(position)), deadline)
             self._known = position
             return position
         while True:
             known = self._known
             if known is None or known >= position:  # what we know may be old
-                known = await self.position(timeout=timeout)
+                known = await self._position(deadline)
             if known >= position:
                 return known
             expected = POSITION.pack(known) if known else None
-            receipt = await self._store.write(Cas(self._key, expected, POSITION.pack(position)), timeout)
+            receipt = await self._store.write(Cas(self._key, expected, POSITION.pack(position)), deadline)
             if receipt.results is not None and receipt.results[0] is Status.OK:
                 self._known = position
                 return position
@@ -79,8 +83,9 @@ class Cursor:
 
     async def delete(self, *, timeout: float | None = None) -> None:
         """Forget it. One that does not exist is no error."""
-        if await self._store.where(timeout, create=False) is not None:
-            await self._store.write(Delete(self._key), timeout)
+        deadline = self._store.deadline(timeout)
+        if await self._store.where(deadline, create=False) is not None:
+            await self._store.write(Delete(self._key), deadline)
         self._known = None
 
 
@@ -93,19 +98,19 @@ class CursorStore:
         self._cluster = cluster
         self._reader = reader
         self._submitter = submitter
-        self._deadline = deadline
+        self.deadline = deadline
+        """Of a call, which may be several requests."""
 
     @property
     def known(self) -> int | None:
         """Its id, if this client has heard of it."""
         return next((row[0] for row in self._cluster.partitions if CURSORS in row[3:]), None)
 
-    async def where(self, timeout: float | None, *, create: bool) -> int | None:
+    async def where(self, deadline: float, *, create: bool) -> int | None:
         """Its id; None: there is none, and none was made."""
         found = self.known
         if found is not None:
             return found
-        deadline = self._deadline(timeout)
         # Whoever led before may not have heard yet that there is one.
         now = partial(self._cluster.refresh_partitions, linearizable=True)
         await self._cluster.at_leader(now, deadline=deadline)
@@ -117,10 +122,9 @@ class CursorStore:
         await self._cluster.at_leader(now, deadline=deadline)
         return int(made["partition"])
 
-    async def read(self, key: bytes, timeout: float | None) -> int:
+    async def read(self, key: bytes, deadline: float) -> int:
         """Linearizable; 0: there is no such cursor."""
-        deadline = self._deadline(timeout)
-        while (where := await self.where(timeout, create=False)) is not None:
+        while (where := await self.where(deadline, create=False)) is not None:
             try:
                 (value,) = await self._reader.get_many(
                     where, [key], at_least=None, stale=False, max_staleness=None, node=None, deadline=deadline
@@ -133,11 +137,10 @@ class CursorStore:
                 return 0 if value is None else _position(key, value)
         return 0
 
-    async def write(self, command: Command, timeout: float | None) -> Receipt:
+    async def write(self, command: Command, deadline: float) -> Receipt:
         """Applied when it returns."""
-        deadline = self._deadline(timeout)
         while True:
-            where = await self.where(timeout, create=True)
+            where = await self.where(deadline, create=True)
             try:
                 receipt = await self._submitter.single(
                     int(where or 0), command.record(), wait=Level.APPLIED, deadline=deadline
@@ -150,10 +153,9 @@ class CursorStore:
                 self._reader.seen(receipt.global_index)
                 return receipt
 
-    async def rows(self, timeout: float | None) -> list[CursorRow]:
+    async def rows(self, deadline: float) -> list[CursorRow]:
         """All of them."""
-        deadline = self._deadline(timeout)
-        where = await self.where(timeout, create=False)
+        where = await self.where(deadline, create=False)
         if where is None:
             return []
         found: list[tuple[str, int | None, int]] = []
@@ -221,14 +223,14 @@ class Cursors:
         """
         if known and self._cursors.known is None:
             return []
-        return await self._cursors.rows(timeout)
+        return await self._cursors.rows(self._deadline(timeout))
 
     async def cursors_partition(self, *, known: bool = False, timeout: float | None = None) -> int | None:
         """Id of the partition that holds them, which ``partitions`` leaves out; None: there is none yet.
 
         ``known``: as far as this client has heard; else the leader is asked.
         """
-        return self._cursors.known if known else await self._cursors.where(timeout, create=False)
+        return self._cursors.known if known else await self._cursors.where(self._deadline(timeout), create=False)
 
 
 def key_of(name: str, partition_id: int | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from logboom import Client
 from logboom.client.cursors import POSITION, CursorRow, key_of
 from logboom.commands import OP_CAS, OP_DELETE, OP_PUT, Value
-from logboom.errors import CorruptData, InvalidRequest, NoSuchPartition
+from logboom.errors import CorruptData, DeadlineExceeded, InvalidRequest, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.types import CURSORS_TOKEN, Status
 from logboom.wire import Kind
@@ -190,3 +191,23 @@ async def test_positions(position: Value) -> None:
     async with world() as (_, boom):
         with pytest.raises(InvalidRequest):
             await boom.cursor("c").commit(position)  # type: ignore[arg-type]
+
+
+async def test_a_commit_takes_no_longer_than_its_timeout_whatever_it_takes() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        kv, cursor = Kv(node), boom.cursor("me", 1)
+        await cursor.commit(3)
+        moved = list[int]()
+
+        def somebody_is_faster(session: Session, frame: Any) -> None:
+            moved.append(len(moved) + 4)  # as often as it is looked at
+            kv.state[key_of("me", 1)] = POSITION.pack(moved[-1])
+            kv.submit(session, frame)
+
+        node.answers[Kind.SUBMIT] = somebody_is_faster
+        began = boom._cluster.now
+        async with asyncio.timeout(10):
+            with pytest.raises(DeadlineExceeded):
+                await cursor.commit(1 << 40, timeout=0.3)
+        assert boom._cluster.now - began < 5
+        assert moved
