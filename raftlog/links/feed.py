@@ -4,14 +4,15 @@
 cannot keep up, was away, or says what it lacks is *catching up*: batches are read back from
 the partition logs in parent-log order, as fast as the link drains, and Raft entries are sent
 only up to the cursor, so that payload always comes first; in the place of a batch that is lost
-everywhere comes the word that it is. A slow follower costs no memory.
+everywhere comes the word that it is. A slow follower costs the memory of one chunk.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import structlog
 
@@ -32,6 +33,10 @@ CHUNK_BYTES: Final = 2 * MIB
 CHUNK_ROUTES: Final = 256
 
 
+_Out = tuple[Kind, dict[str, Any], list[Buffer]]
+"""A frame."""
+
+
 @dataclass(slots=True)
 class _Feed:
     cursor: int = LIVE
@@ -39,6 +44,14 @@ class _Feed:
     reading: bool = False
     epoch: int = 0
     """Changes whenever what is being read becomes pointless."""
+    rest: deque[_Out] = field(default_factory=deque)
+    """Read, and not on the link yet, which was full: with all of it there the cursor is at ``upto``."""
+    upto: int = 0
+
+    def move(self, cursor: int) -> None:
+        """To somewhere else: what is under way is pointless."""
+        self.cursor, self.reading, self.epoch = cursor, False, self.epoch + 1
+        self.rest.clear()
 
 
 class Feeds:
@@ -94,12 +107,11 @@ class Feeds:
     def reset(self) -> None:
         """A new leadership: believe that everybody holds everything until told otherwise."""
         for feed in self._feeds.values():
-            feed.cursor, feed.reading, feed.epoch = LIVE, False, feed.epoch + 1
+            feed.move(LIVE)
 
     def rewind(self, peer: NodeId, *, held: int) -> None:
         """``peer`` holds the payload of entries up to ``held``, perhaps not beyond. Below the base: see ``halted``."""
-        feed = self._feeds[peer]
-        feed.cursor, feed.reading, feed.epoch = held, False, feed.epoch + 1
+        self._feeds[peer].move(held)
 
     def begin(self, peer: NodeId, *, held: int) -> None:
         """Over a new link, what was under way is gone. ``held`` 1: nothing is known, so believe that it holds all."""
@@ -122,7 +134,9 @@ class Feeds:
         for peer, feed in self._feeds.items():
             if feed.cursor == LIVE or feed.reading or self.halted(peer):
                 continue
-            if not self._links.congested(peer):
+            if feed.rest:
+                self._send_on(peer, feed)
+            elif self._links.has_room(peer):
                 self._pump(peer, feed, term=term, settled=settled)
 
     def _pump(self, peer: NodeId, feed: _Feed, *, term: int, settled: bool) -> None:
@@ -158,9 +172,18 @@ class Feeds:
                 return
             for at in range(0, len(lost), LACKS_MAX):
                 rows = [(route, Lack.LOST) for route in lost[at : at + LACKS_MAX]]
-                self._links.send(peer, Kind.FETCHED, pack(rows, term=term), [])
-            if all(self._links.send(peer, Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws):
-                feed.cursor = index
-                self._advanced(peer)
+                feed.rest.append((Kind.FETCHED, pack(rows, term=term), []))
+            feed.rest.extend((Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws)
+            feed.upto = index
+            self._send_on(peer, feed)
 
         self._offload.submit(read, done)
+
+    def _send_on(self, peer: NodeId, feed: _Feed) -> None:
+        """As much as the link takes. The rest, of a chunk, waits: read and sent anew it would only fill it again."""
+        while feed.rest:
+            if not self._links.has_room(peer) or not self._links.send(peer, *feed.rest[0]):
+                return
+            feed.rest.popleft()
+        feed.cursor = feed.upto
+        self._advanced(peer)

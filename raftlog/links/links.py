@@ -187,6 +187,11 @@ class Links:
         link = self.links.get(peer)
         return link is None or link.connection.congested
 
+    def has_room(self, peer: NodeId) -> bool:
+        """For what can wait: the other half of its send buffer is left to what cannot."""
+        link = self.links.get(peer)
+        return link is not None and 2 * link.connection.queued <= self.limits.send_buffer_bytes
+
     def send(
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
     ) -> bool:

@@ -50,10 +50,19 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[Kind, dict[str, Any]]] = []
         self.seldom = Seldom(lambda: 0.0)
+        self.room: int | None = None
+        """So many frames."""
+        self.bodies = list[Any]()
 
-    def send(self, _: NodeId, kind: Kind, header: dict[str, Any], __: list[Any]) -> bool:
+    def send(self, _: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
+        if not self.has_room(PEER):
+            return False
         self.sent.append((kind, header))
+        self.bodies += body
         return True
+
+    def has_room(self, _: NodeId) -> bool:
+        return self.room is None or len(self.sent) < self.room
 
     def congested(self, _: NodeId) -> bool:
         return False
@@ -148,3 +157,43 @@ def test_what_a_feed_cannot_read_for_days_is_said_now_and_then(payloads: Partiti
             feeds.pump(term=1, settled=True)
     assert len(tries) == 100
     assert [line["event"] for line in lines] == ["catch_up_read_failed"] * LINES
+
+
+def test_what_a_full_link_did_not_take_is_sent_later_and_what_it_took_is_not_sent_again(
+    payloads: PartitionPayloads,
+) -> None:
+    """It filled up with the same batches again and again: the follower behind it never came to the end."""
+    wire, reads, moved = Wire(), list[Route](), list[NodeId]()
+    routes = [route(PartitionId(each)) for each in range(10, 20)]
+
+    def read(each: Route) -> bytes:
+        reads.append(each)
+        return each.digest
+
+    payloads.read = read  # type: ignore[method-assign]
+    feeds = Feeds(
+        peers=[PEER],
+        journal=journal_of(*routes),
+        payloads=payloads,
+        links=wire,  # type: ignore[arg-type]
+        offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
+        advanced=moved.append,
+        damaged=lambda _: None,
+    )
+    feeds.rewind(PEER, held=1)
+    for room in range(0, 12, 3):
+        wire.room = room
+        feeds.pump(term=1, settled=False)
+        assert (feeds.sendable(PEER), moved) == (1, []), "entries follow their payload"
+    wire.room = None
+    feeds.pump(term=1, settled=False)
+    assert (feeds.sendable(PEER), moved) == (11, [PEER])
+    assert wire.bodies == [each.digest for each in routes]
+    assert reads == routes
+    feeds.rewind(PEER, held=1)
+    wire.room = len(wire.sent) + 4
+    feeds.pump(term=1, settled=False)
+    feeds.rewind(PEER, held=8)  # it says what it has: the rest of what was read is pointless
+    wire.room = None
+    feeds.pump(term=1, settled=False)
+    assert wire.bodies[10:] == [each.digest for each in (*routes[:4], *routes[7:])]

@@ -207,6 +207,7 @@ class MemoryConnection:
         self.decoder = FrameDecoder(frame_bytes_max=1 << 24)
         self.peer_identities: frozenset[str] = frozenset()
         self.congested = False
+        self.queued = 0
 
     @property
     def remote(self) -> str:
