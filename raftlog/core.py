@@ -146,7 +146,6 @@ class RaftLog:
         """Stop; what is not synced is dropped."""
         self.turns.close()
         await self.links.close()
-        self.group.end()
         self.reads.fail(Unavailable("the node is shutting down"))
 
     def turn_now(self) -> None:

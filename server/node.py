@@ -147,6 +147,7 @@ class Node:
             await self._listener.close()
         await self.service.close()
         await self.pipeline.close()
+        self.pipeline.raft.group.close()
         await self.watching.close()
         offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
         await asyncio.gather(*(offload.close() for offload in (*offloads, *self.rooms.offloads())))

@@ -213,10 +213,18 @@ class GroupSync:
         if quiet and not self._broken and self._journal.prove():
             self.kick()
 
-    def end(self) -> None:
-        """The same, at once and blocking, for the last time: nothing else is written any more."""
-        if self.idle and not self._broken and self._journal.prove():
-            self._journal.flush()
+    def close(self) -> None:
+        """Say it for the last time, blocking, and begin nothing any more.
+
+        What is under way ends; what depends on it never leaves.
+        """
+        last = self.idle and not self._broken and self._journal.prove()
+        self._broken = True
+        if last:
+            try:
+                self._journal.flush()
+            except OSError as error:
+                self._failed(error)
 
     # -- settling what the journal carries
 

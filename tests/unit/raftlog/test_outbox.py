@@ -234,6 +234,26 @@ def test_little_that_the_journal_carries_is_settled_once_it_is_compacted() -> No
     assert journal.settled_when == [(7, [1])]
 
 
+def test_closed_it_hands_nothing_to_threads_that_are_about_to_end() -> None:
+    """A group's second half, and whatever else follows: they refuse it, and a node that stopped logged an error."""
+    offload, journal, alone = _Offload(), _Journal(), _Log()
+    sent: list[str] = []
+    journal.compaction = lambda base: SimpleNamespace(run=lambda: None, done=lambda: None)  # type: ignore[attr-defined]
+    group = _group(offload, journal, [])
+    alone.asked, alone.queued, journal.queued = True, 1, 1
+    group.dirty(alone)
+    group.hold(lambda: sent.append("acknowledged"))
+    group.kick()
+    group.compact(Base(5, 1, b""), lambda: sent.append("compacted"))
+    group.compact(Base(6, 1, b""), lambda: sent.append("compacted"))
+    assert len(offload.jobs) == 2
+    group.close()
+    while offload.jobs:
+        offload.finish_one()
+    group.kick()
+    assert (offload.jobs, sent, alone.own_syncs, journal.synced) == ([], [], 1, 0)
+
+
 def test_a_compaction_that_fails_is_final() -> None:
     offload, journal = _Offload(), _Journal()
     failures: list[BaseException] = []

@@ -74,7 +74,7 @@ def test_damage_to_the_last_group_is_found_once_it_was_quiet(bench: Bench, tmp_p
 
 def test_and_after_a_clean_stop(bench: Bench, tmp_path: Path) -> None:
     bench.write()
-    bench.group.end()
+    bench.group.close()
     bench.journal.close()
     assert rotten(tmp_path)
 
@@ -92,7 +92,7 @@ def test_it_is_said_once_for_each_time_of_quiet(bench: Bench) -> None:
     written = bench.journal.taken_sequence
     for _ in range(5):
         bench.rest(PROVE_AFTER_S)
-    bench.group.end()
+    bench.group.close()
     assert bench.journal.taken_sequence == written
     bench.write()
     bench.rest(PROVE_AFTER_S)
@@ -111,7 +111,7 @@ def test_not_while_something_goes_on(bench: Bench) -> None:
 def test_a_journal_that_holds_nothing_says_nothing(tmp_path: Path) -> None:
     bench = Bench(opened(tmp_path))
     bench.rest(PROVE_AFTER_S)
-    bench.group.end()
+    bench.group.close()
     assert bench.journal.taken_sequence == 0
 
 
@@ -126,8 +126,18 @@ def test_not_after_a_sync_that_failed(bench: Bench, monkeypatch: pytest.MonkeyPa
         bench.write()
     assert len(bench.failures) == 1
     bench.rest(PROVE_AFTER_S)
-    bench.group.end()
+    bench.group.close()
     assert bench.journal.taken_sequence == 5, "the entry that failed is the last that was taken"
+
+
+def test_a_disk_that_fails_at_the_end_is_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no disk")
+
+    bench.write()
+    monkeypatch.setattr(bench.journal, "write", refuse)
+    bench.group.close()
+    assert [str(error) for error in bench.failures] == ["no disk"]
 
 
 def test_what_was_proven_is_as_it_was(bench: Bench, tmp_path: Path) -> None:
