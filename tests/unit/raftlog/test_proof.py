@@ -92,10 +92,10 @@ def test_it_is_said_once_for_each_time_of_quiet(bench: Bench) -> None:
     written = bench.journal.taken_sequence
     for _ in range(5):
         bench.rest(PROVE_AFTER_S)
-    bench.group.close()
     assert bench.journal.taken_sequence == written
     bench.write()
     bench.rest(PROVE_AFTER_S)
+    bench.group.close()
     assert bench.journal.taken_sequence == written + 2
 
 
