@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,40 +22,64 @@ def test_the_address_of_a_page_is_none_of_a_node(endpoint: str) -> None:
         parse_endpoints(f"n2:7701,{endpoint}")
 
 
+class Other(asyncio.Protocol):
+    """Something else than a node. ``first``: what it says as soon as somebody comes; nothing: it hangs up."""
+
+    def __init__(self, first: bytes | None) -> None:
+        self._first = first
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._first is None:
+            self._transport.close()
+        else:
+            self._transport.write(self._first)
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+@asynccontextmanager
+async def other(first: bytes | None) -> AsyncIterator[str]:
+    """Its address."""
+    seen: list[Other] = []
+
+    def made() -> Other:
+        seen.append(Other(first))
+        return seen[-1]
+
+    server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+        for each in seen:
+            each.end()
+        await server.wait_closed()
+        await asyncio.sleep(0)
+
+
 async def test_one_that_never_answers_may_be_another_port() -> None:
     """As the operators' does: it waits for the rest of a line."""
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
+    async with other(b"") as address:
         with pytest.raises(Unavailable, match=r"no answer within 0\.2 s; is that the port for clients"):
-            await NodeConnection.open(f"{host}:{port}", tls=None, timeout=0.2, token=None)
+            await NodeConnection.open(address, tls=None, timeout=0.2, token=None)
 
 
 async def test_one_that_hangs_up_may_want_tls_or_be_another_port() -> None:
-    async def rude(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    async with await asyncio.start_server(rude, "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
+    async with other(None) as address:
         with pytest.raises(Unavailable, match="it may want TLS, or not be the port for clients"):
-            await NodeConnection.open(f"{host}:{port}", tls=None, timeout=5, token=None)
+            await NodeConnection.open(address, tls=None, timeout=5, token=None)
 
 
 async def test_one_that_does_not_speak_tls_is_said_to(tmp_path: Path) -> None:
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await reader.read()
-        writer.close()
-
     make_test_authority(tmp_path, ["n1"])
-    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
+    async with other(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         with pytest.raises(Unauthenticated, match="it does not speak TLS"):
-            await NodeConnection.open(f"{host}:{port}", tls=client_context(tmp_path), timeout=5, token=None)
+            await NodeConnection.open(address, tls=client_context(tmp_path), timeout=5, token=None)
 
 
 @pytest.mark.parametrize("missing", ["ca.pem", "client.pem", "client.key"])
