@@ -231,17 +231,17 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = replace(drawn, partitions_change=rng.random() < PARTITIONS_CHANGE)
     drawn = replace(drawn, begun_go=drawn.partitions_change and rng.random() < BEGUN_GO)
     drawn = _moving(drawn, rng) if rng.random() < MEMBERS_CHANGE else drawn
-    drawn = _rotten(_darkened(drawn, rng, seconds), rng)
+    drawn = _damaged(_darkened(drawn, rng, seconds), rng, "rot_journal", JOURNALS_ROT)
     drawn = replace(drawn, waits=rng.random() < WAITS)
     drawn = _outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng)
-    drawn = _changing_disks(drawn, rng, "lose_disk", DISKS_LOST)  # where members change, that has a story of its own
-    return _changing_disks(drawn, rng, "put_back", PUT_BACK)
+    moves = drawn.members_change  # that has a story of its own of lost disks
+    drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
+    return _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
 
 
-def _changing_disks(drawn: Parameters, rng: random.Random, kind: str, share: float) -> Parameters:
-    """In some, a node comes back with an empty disk, or with an earlier one."""
-    chosen = rng.random() < share
-    if not chosen or not drawn.victims or drawn.blackout is not None or drawn.members_change:
+def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
+    """In some, a victim's disk suffers in the place of many another fault."""
+    if rng.random() >= share or never or not drawn.victims or drawn.blackout is not None:
         return drawn
     faults = tuple(replace(f, kind=kind) if rng.random() < share else f for f in drawn.faults)
     return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, kind})))
@@ -261,14 +261,6 @@ def _darkened(drawn: Parameters, rng: random.Random, seconds: float) -> Paramete
     if not (dark and drawn.write_behind) or drawn.members_change:
         return drawn
     return replace(drawn, blackout=at, faults=tuple(f for f in drawn.faults if f.kind not in DAMAGE))
-
-
-def _rotten(drawn: Parameters, rng: random.Random) -> Parameters:
-    """In some, journals rot in the place of many another fault."""
-    if rng.random() >= JOURNALS_ROT or not drawn.victims or drawn.blackout is not None:
-        return drawn
-    faults = tuple(replace(f, kind="rot_journal") if rng.random() < JOURNALS_ROT else f for f in drawn.faults)
-    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "rot_journal"})))
 
 
 def _moving(drawn: Parameters, rng: random.Random) -> Parameters:
