@@ -147,11 +147,18 @@ class NoNode:
     cluster = SETTINGS.cluster
     lineage = "ab" * 16
     members = NOBODY
-    raft = SimpleNamespace(admits=True)
+    raft = SimpleNamespace(
+        admits=True,
+        engine=SimpleNamespace(leader=None, term=1, commit_index=5),
+        links=SimpleNamespace(connected=lambda _: False),
+    )
+    parent = SimpleNamespace(global_index=5, voids=SimpleNamespace(count=0, kept=()))
+    recovery = SimpleNamespace(over=True)
+    scrubbing = lagging = SimpleNamespace(status=dict)
     admission = SimpleNamespace(used=lambda *_: (0, 0), admitted=0, refused_by={}, judged=lambda: iter(()))
     signals = SimpleNamespace(failures={})
     submitting = SimpleNamespace(waiting=NobodyWaits(), gone=lambda _: None, cancel=lambda _: None)
-    voiding = SimpleNamespace(check_blocked=lambda want: want)
+    voiding = SimpleNamespace(check_blocked=lambda want: want, rows=lambda _: [])
 
     def __init__(self) -> None:
         self.clock = self.offload = Still()
@@ -203,8 +210,8 @@ class NoNode:
     def global_commit_index(self) -> int:
         return 5
 
-    def status(self) -> dict[str, Any]:
-        return {"node": self.node_id}
+    def role(self) -> str:
+        return "follower"
 
     @property
     def rebuilding(self) -> Any:

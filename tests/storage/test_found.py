@@ -241,7 +241,7 @@ def test_records_inside_a_payload_that_was_torn_are_nobodys(guessed: bool) -> No
     journal = open_journal(disk)
     journal.add(COMMAND, 2, 1)
     journal.flush()
-    (path,) = (path for path in disk.paths())
+    (path,) = (path for path in disk.paths() if path.suffix == ".journal")
     header = disk.read_file(path)[: codec.SEGMENT_HEADER.size]
     salt = codec.check_segment_header(header, cluster=cluster_hash("c"), path="").salt
     salt = salt if guessed else codec.Salt(salt.magic, salt.crc ^ 1)
