@@ -196,7 +196,8 @@ def test_what_was_removed_is_said_or_passed_over(tmp_path: Path, retain: str) ->
         with pytest.raises(IndexCompacted) as caught:
             list(boom.scan_log(start_global=1))
         from_there = [b.global_index for b in boom.scan_log(start_global=1, on_compacted="first")]
-        assert from_there == list(range(caught.value.first, 49))
+        assert from_there == list(range(from_there[0], 49))
+        assert from_there[0] >= caught.value.first  # more may have gone meanwhile
 
 
 def test_a_view_of_all_partitions_is_of_one_moment(tmp_path: Path) -> None:
