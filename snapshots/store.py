@@ -196,9 +196,13 @@ class SnapshotStore:
         finally:
             file.close()
 
+    def free_bytes(self) -> int:
+        """What the disk has left."""
+        return self._disk.free_bytes(self._directory)
+
     def check_room(self, spare_bytes: int, nbytes: int = 0) -> None:
         """So much would be left with ``nbytes`` more in here; 0: nobody asks. Raises Unavailable."""
-        free = self._disk.free_bytes(self._directory) if spare_bytes else 0
+        free = self.free_bytes() if spare_bytes else 0
         if spare_bytes and free - nbytes < spare_bytes:
             wanted = f"{nbytes} bytes, and {spare_bytes} for everything else" if nbytes else f"{spare_bytes} more bytes"
             raise Unavailable(f"{self._directory}: no room: {free} bytes are free, wanted are {wanted}")

@@ -38,6 +38,8 @@ CAPTURES_MAX: Final = 64
 """Partitions that are asked for their state at the same time; who has something to apply comes by himself."""
 KEPT_BYTES_PER_BYTE: Final = 16
 """So much of what stays in its log whatever is done is worth a byte of a set."""
+SHORT_OF_ROOM: Final = 4
+"""So many times what sets leave to the logs: from there on `disk_free` has less admitted."""
 ASK_AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
 """Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
@@ -137,6 +139,8 @@ class Snapshotting:
         self._last_global = newest.global_index if newest is not None else GlobalLogIndex(0)
         self._last_bytes, self._last_reclaimable = counts.bytes, counts.reclaimable
         """Of ``counts``, at the last cut."""
+        self._earlier_reclaimable = counts.reclaimable
+        """At the one before."""
         self._last_time = clock.monotonic()
         self._closed = False
         self.taken = 0
@@ -166,6 +170,7 @@ class Snapshotting:
             0 < settings.entries <= entries
             or (0 < settings.log_bytes <= self._counts.bytes - self._last_bytes and self._is_worth_it())
             or 0 < settings.age_ms <= (now - self._last_time) * 1000
+            or (settings.log_bytes > 0 and self._is_short_of_room())
         )
 
     def _is_worth_it(self) -> bool:
@@ -174,6 +179,17 @@ class Snapshotting:
         removable = self._counts.reclaimable - self._last_reclaimable
         kept = self._counts.bytes - self._last_bytes - removable
         return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
+
+    def _is_short_of_room(self) -> bool:
+        """Soon nothing more is admitted, and two sets make room: logs go up to where the one before the newest begins.
+
+        Then nothing more is written, so that nothing else would ever be due.
+        """
+        newest = self._store.newest
+        gained = self._counts.reclaimable - self._earlier_reclaimable
+        if not self._spare_bytes or gained <= (0 if newest is None else newest.states_bytes):
+            return False
+        return self._store.free_bytes() < SHORT_OF_ROOM * self._spare_bytes
 
     def create(self, done: Done) -> None:
         """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here."""
@@ -196,6 +212,7 @@ class Snapshotting:
 
     def cut(self, *, raft_index: int, term: int, parent: ParentState) -> None:
         """The parent log has reached a cut; ``parent`` is its state there, ours to keep."""
+        self._earlier_reclaimable = self._last_reclaimable
         self._last_bytes, self._last_reclaimable = self._counts.bytes, self._counts.reclaimable
         self._last_time = self._clock.monotonic()
         self._last_global, self._asked_at = parent.global_index, None

@@ -93,7 +93,7 @@ class Later:
 class Bench:
     """One node's snapshotting, with everything else made of paper."""
 
-    def __init__(self, *, partitions: int = 2, behind: int = 0, **settings: int) -> None:
+    def __init__(self, *, partitions: int = 2, behind: int = 0, spare_bytes: int = 0, **settings: int) -> None:
         self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
         self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
@@ -122,6 +122,7 @@ class Bench:
             global_index=lambda: GlobalLogIndex(self.global_index),
             completed=self.completed.append,
             fatal=self.fatal.append,
+            spare_bytes=spare_bytes,
         )
 
     def applied(self, nbytes: int, *, reclaimable: bool = True) -> None:

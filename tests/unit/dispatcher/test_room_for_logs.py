@@ -1,0 +1,88 @@
+"""Sets are due early where the disk is nearly full: without them nothing could ever be removed again."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.upkeep.snapshotting import CUT, SHORT_OF_ROOM
+from logboom.types import GIB
+from tests.unit.dispatcher.test_snapshotting import Bench
+
+SPARE = 1 << 20
+
+
+def bench(*, log_bytes: int = 2 * GIB, spare_bytes: int = SPARE) -> Bench:
+    """With one set, and a disk that has much left."""
+    made = Bench(log_bytes=log_bytes, spare_bytes=spare_bytes)
+    made.cut(15)
+    made.offload.run()
+    return made
+
+
+def short_of_room(made: Bench) -> None:
+    made.disk.capacity -= made.store.free_bytes() - (SHORT_OF_ROOM * SPARE - 1)
+
+
+def write(made: Bench, nbytes: int, *, reclaimable: bool = True) -> None:
+    made.global_index += 1
+    made.applied(nbytes, reclaimable=reclaimable)
+
+
+def size(made: Bench) -> int:
+    assert made.store.newest is not None
+    return made.store.newest.states_bytes
+
+
+def sets_taken(made: Bench) -> int:
+    """Until none is due any more, with a write in between that is not worth one."""
+    for taken in range(10):
+        made.proposed.clear()
+        made.taking.tick()
+        if not made.proposed:
+            return taken
+        assert made.proposed == [CUT]
+        made.cut(made.global_index)
+        made.offload.run()
+        write(made, 1)
+    raise AssertionError("always due")
+
+
+def test_two_make_room_for_what_was_written_and_then_no_more() -> None:
+    """Logs go up to where the one before the newest begins."""
+    made = bench()
+    write(made, size(made) + 1)
+    assert sets_taken(made) == 0, "there is room"
+    short_of_room(made)
+    assert sets_taken(made) == 2
+
+
+def test_also_where_there_is_no_set_yet() -> None:
+    made = Bench(log_bytes=2 * GIB, spare_bytes=SPARE)
+    write(made, 1000)
+    short_of_room(made)
+    made.taking.tick()
+    assert made.proposed == [CUT]
+
+
+@pytest.mark.parametrize("reclaimable", [True, False])
+def test_not_for_less_than_they_cost(*, reclaimable: bool) -> None:
+    made = bench()
+    write(made, size(made) if reclaimable else 1000 * size(made), reclaimable=reclaimable)
+    short_of_room(made)
+    assert sets_taken(made) == 0
+
+
+@pytest.mark.parametrize(("log_bytes", "spare_bytes"), [(0, SPARE), (2 * GIB, 0)])
+def test_not_where_they_are_off_or_nobody_looks_at_the_disk(log_bytes: int, spare_bytes: int) -> None:
+    made = bench(log_bytes=log_bytes, spare_bytes=spare_bytes)
+    write(made, size(made) + 1)
+    short_of_room(made)
+    assert sets_taken(made) == 0
+
+
+def test_sets_that_fail_are_tried_twice_and_not_for_ever() -> None:
+    made = bench()
+    write(made, size(made) + 1)
+    made.disk.capacity -= made.store.free_bytes() - SPARE // 2
+    assert sets_taken(made) == 2
+    assert made.sets() == [15]
