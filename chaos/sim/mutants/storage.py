@@ -56,7 +56,10 @@ MUTANTS: Final = (
         "journal-name-not-synced",
         "A new journal file's name is not synced: with the power goes the file (I8).",
         ("VoteDurable", "AckDurable", "AcknowledgedKept", "AppliedDurable"),
-        (Edit(FILES + "new_segment", "self.disk.sync_directory(self.directory)", "pass"),),
+        (
+            Edit(FILES + "new_segment", "self.disk.sync_directory(self.directory)", "pass"),
+            Edit(FILES + "new_segment", "self.write_newest(sequence)", "pass"),  # which syncs the directory, too
+        ),
     ),
     Mutant(
         "log-name-not-synced",
