@@ -13,6 +13,9 @@ from logboom.errors import InvalidRequest, Unavailable
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import Answer, FakeNode, cluster, fails, until
 
+pytestmark = pytest.mark.timeout(60)
+"""Who never looks, or follows on where nothing comes, would wait for as long as all tests may."""
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
