@@ -52,15 +52,24 @@ class RetentionWatch:
 
         async def removed(parent: ParentState, partition: PartitionId, through: int) -> None:
             store, since = backend.logs[partition], backend.clock.wall_ms()
-            before = store.first_available_index
+            before, open_before = store.first_available_index, _open(store)
             await remove(parent, partition, through)
             if backend.partitioning.kind(partition).state_machine == "log":
-                self._check(host, backend, store, before, since, through)
+                self._check(host, backend, store, before, since, through, open_before)
 
         raft.propose = proposed  # type: ignore[method-assign]
         compaction._remove = removed  # type: ignore[assignment, method-assign]  # noqa: SLF001 - an observer
 
-    def _check(self, host: Host, backend: Backend, store: PartitionLog, before: int, since: int, through: int) -> None:
+    def _check(
+        self,
+        host: Host,
+        backend: Backend,
+        store: PartitionLog,
+        before: int,
+        since: int,
+        through: int,
+        open_before: Callable[[int], bool],
+    ) -> None:
         settings, partition = backend.settings.snapshot, int(store.partition_id)
         rows = [(self._times.get(self._batches[partition, last][1]), last) for _, last in self._ends(partition)]
         times = [at for at, _ in rows if at is not None]
@@ -78,17 +87,23 @@ class RetentionWatch:
         if first > max(before, young + 1) and not settings.retain_log_bytes:
             self._fail("RecordsKept", f"{story}; up to {young} is {settings.retain_log_ms} ms old")
         old = min(older(since - LATE_MS), through)
-        oldest = _oldest(store)
+        oldest = _oldest(store, open_before)
         if oldest and oldest <= old and not _is_read(store, oldest):
             self._fail("OutdatedRemoved", f"{story}; its first segment ends at {oldest}, up to {old} nothing stays")
 
 
-def _oldest(store: PartitionLog) -> int:
-    """Where the first segment ends, if nothing is written to it and nothing in it may yet be committed; or 0."""
+def _open(store: PartitionLog) -> Callable[[int], bool]:
+    """Whether a segment is one now that something is written to, or in which something may yet be committed."""
+    inside: Any = store
+    written, tips = inside._written_segment, inside._tentative.segments_behind(store.committed_index)  # noqa: SLF001 - an observer
+    return lambda segment: segment >= written or segment in tips
+
+
+def _oldest(store: PartitionLog, open_before: Callable[[int], bool]) -> int:
+    """Where the first segment ends, if it was open neither before (it was closed meanwhile) nor now; or 0."""
     inside: Any = store
     segments = sorted(inside._names)  # noqa: SLF001 - an observer
-    tips = inside._tentative.segments_behind(store.committed_index)  # noqa: SLF001 - an observer
-    if not segments or segments[0] >= inside._written_segment or segments[0] in tips:  # noqa: SLF001 - an observer
+    if not segments or open_before(segments[0]) or _open(store)(segments[0]):
         return 0
     return int(inside._committed.newest_in(segments[0]))  # noqa: SLF001 - an observer
 

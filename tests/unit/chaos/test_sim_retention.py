@@ -17,9 +17,12 @@ ENDS = [(1, 10), (2, 20), (3, 30)]
 
 
 async def found(
-    first: int, *, times: tuple[int, ...] = (50, 30, 10), lease: int | None = None, **how: Any
+    first: int, *, times: tuple[int, ...] = (50, 30, 10), lease: int | None = None, written: int = 3, **how: Any
 ) -> list[str]:
-    """What is wrong with a node that keeps records for 20 s, and whose log begins here after it was compacted to 30."""
+    """What is wrong with a node that keeps records for 20 s, and whose log begins here after it was compacted to 30.
+
+    ``written``: the segment that was written to when that began; then it was the third.
+    """
     wrong = list[str]()
     digests = {(0, last): (at, b"%d" % last) for at, last in ENDS}
     leases = [] if lease is None else [SimpleNamespace(index=lease)]
@@ -29,13 +32,13 @@ async def found(
         committed_index=30,
         _names=dict.fromkeys(range((first - 1) // 10, 4), ""),
         _tentative=SimpleNamespace(segments_behind=lambda _: set()),
-        _written_segment=3,
+        _written_segment=written,
         _committed=SimpleNamespace(newest_in=lambda segment: 10 * segment + 10),
         _leases=SimpleNamespace(_leases=leases),
     )
 
     async def remove(*_: object) -> None:
-        store.first_available_index = first
+        store.first_available_index, store._written_segment = first, 3
 
     compaction = SimpleNamespace(_remove=remove)
     backend: Any = SimpleNamespace(
@@ -68,6 +71,7 @@ async def test_what_may_be() -> None:
     assert await found(31, retain_log_bytes=1) == []
     assert await found(1, retain_log_ms=0) == []
     assert await found(1, times=(50, 30, 40)) == []  # clocks at odds
+    assert await found(11, written=1) == []  # full since what goes was chosen
 
 
 @pytest.mark.parametrize(
