@@ -5,7 +5,8 @@ As in ``batches``: an odd first byte puts the checksum right before the decoder 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import google_crc32c
 
@@ -20,36 +21,37 @@ from raftlog.journal.journal_base import BEGINNING, CRC, Base, BaseRecord, HardS
 from raftlog.journal.journal_codec import SEQUENCE_MAX
 
 PATH: Final = "/data/base"
+T = TypeVar("T")
 
 
 def base(data: bytes) -> None:
     """First byte odd: sealed."""
-    raw = data[1:]
-    if data[:1] and data[0] & 1:
-        raw = raw[: -CRC.size]
-        raw += CRC.pack(google_crc32c.value(raw))
-    try:
-        record = journal_base.decode(raw, cluster=CLUSTER, path=PATH)
-    except (CorruptData, IncompatibleVersion) as error:
-        holds(PATH in str(error), "an error that does not say which file")
-        return
-    holds(journal_base.encode(record, cluster=CLUSTER) == raw, "a base does not come back")
-    holds(record.base.index >= 1 and record.first_sequence >= 1 and record.hard.floor >= 1, "a base before the first")
+    raw, record = _decoded(data, journal_base.decode)
+    if record is not None:
+        holds(journal_base.encode(record, cluster=CLUSTER) == raw, "a base does not come back")
+        first = record.base.index, record.first_sequence, record.hard.floor
+        holds(min(first) >= 1, "a base before the first")
 
 
 def newest(data: bytes) -> None:
     """As ``base``."""
+    raw, sequence = _decoded(data, journal_newest.decode)
+    if sequence is not None:
+        again = journal_newest.encode(sequence, cluster=CLUSTER)
+        holds(again == raw, "what names the newest file does not come back")
+        holds(1 <= sequence <= SEQUENCE_MAX, "a file that cannot be")
+
+
+def _decoded(data: bytes, decode: Callable[..., T]) -> tuple[bytes, T | None]:
     raw = data[1:]
     if data[:1] and data[0] & 1:
         raw = raw[: -CRC.size]
         raw += CRC.pack(google_crc32c.value(raw))
     try:
-        sequence = journal_newest.decode(raw, cluster=CLUSTER, path=PATH)
+        return raw, decode(raw, cluster=CLUSTER, path=PATH)
     except (CorruptData, IncompatibleVersion) as error:
         holds(PATH in str(error), "an error that does not say which file")
-        return
-    holds(journal_newest.encode(sequence, cluster=CLUSTER) == raw, "what names the newest file does not come back")
-    holds(1 <= sequence <= SEQUENCE_MAX, "a file that cannot be")
+        return raw, None
 
 
 def parent_state(data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from logboom import Add, Put, SyncClient
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from tests.integration.recovery.test_lost_disk import said, stop
+from tests.integration.recovery.test_lost_disk import it_is_kept, said, stop
 from tests.integration.recovery.test_rejoin import SMALL, equal, rejoined, votes, wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("rolled back")]
@@ -73,15 +74,7 @@ def test_what_two_have_acknowledged_is_not_lost_with_one_of_them_put_back(cluste
         boom.submit(0, [Put(b"key", b"acknowledged")])
     stop(cluster, "n1")
     put_back(cluster, "n2", copy)
-    cluster.start_node("n2")
-    cluster.start_node("n3")
-    with cluster.client(timeout=30) as boom:
-        wait_for(lambda: boom.status(node=cluster.addresses["n2"])["role"] == "rejoining")
-        with pytest.raises(LogboomError):
-            boom.get(0, b"key", timeout=2.0)
-        cluster.start_node("n1")
-        assert boom.get(0, b"key") == b"acknowledged"
-        wait_for(lambda: votes(boom, cluster, "n2") and equal(boom, cluster))
+    it_is_kept(cluster)
     assert began_anew(cluster, "n2") == 1
 
 
@@ -175,14 +168,21 @@ def test_of_two_voters_the_other_has_everything_and_feeds_it(tmp_path: Path, lea
         assert not began_anew(cluster, node)
 
 
-def test_a_learner_is_fed_again(tmp_path: Path) -> None:
+@contextmanager
+def one_voter_and_a_learner(directory: Path) -> Iterator[tuple[LocalCluster, SyncClient, str]]:
+    """And the learner's id."""
     with (
-        LocalCluster(nodes=1, partitions=2, settings=SMALL, directory=tmp_path) as cluster,
+        LocalCluster(nodes=1, partitions=2, settings=SMALL, directory=directory) as cluster,
         cluster.client(timeout=30) as boom,
     ):
         boom.submit(0, [Add(b"n", 1)])
         node = cluster.add_node()
         cluster.take_in(node, boom, learner=True)
+        yield cluster, boom, node
+
+
+def test_a_learner_is_fed_again(tmp_path: Path) -> None:
+    with one_voter_and_a_learner(tmp_path) as (cluster, boom, node):
         wait_for(lambda: equal(boom, cluster))
         copy = copied(cluster, node)[node]
         write(boom)
@@ -194,13 +194,7 @@ def test_a_learner_is_fed_again(tmp_path: Path) -> None:
 
 def test_the_only_voter_is_refused_by_who_has_what_it_lacks(tmp_path: Path) -> None:
     """What follows would be something else than what a learner has already applied."""
-    with (
-        LocalCluster(nodes=1, partitions=2, settings=SMALL, directory=tmp_path) as cluster,
-        cluster.client(timeout=30) as boom,
-    ):
-        boom.submit(0, [Add(b"n", 1)])
-        node = cluster.add_node()
-        cluster.take_in(node, boom, learner=True)
+    with one_voter_and_a_learner(tmp_path) as (cluster, boom, node):
         copy = copied(cluster, "n1")["n1"]
         write(boom)
         put_back(cluster, "n1", copy)
