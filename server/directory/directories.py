@@ -7,6 +7,7 @@ journal.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 DIRECTORIES: Final = "directories.json"
 HEARD: Final = "heard.json"
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def open_directories(
@@ -93,12 +95,19 @@ def _heard(
     except CorruptData as error:  # they say it again; what is put back until then is not seen
         log.error("heard_damaged", error=str(error))
 
+    short = False
+
     def keep(heard: Heard, done: Callable[[], None]) -> None:
         def written(_: None, error: BaseException | None) -> None:
-            if error is not None:
+            nonlocal short
+            full = isinstance(error, OSError) and error.errno in NO_ROOM
+            if error is not None and not full:
                 fatal(error)
-            else:
-                done()
+                return
+            if full and not short:
+                log.warning("heard_not_kept", error=str(error))  # once, until there is room
+            short = full
+            done()  # what changes next is tried again; nobody relies on the file
 
         offload.submit(lambda: disk.replace_file(path, encode_heard(heard)), written)
 

@@ -159,6 +159,24 @@ class TestHeard:
         assert again.marks is not None
         assert again.marks.heard == {N2: Mark(OTHER, TOKEN, 9)}
 
+    def test_a_full_disk_ends_no_node_for_it_and_it_is_kept_once_there_is_room(self, disk: SimDisk) -> None:
+        node = Node(disk)
+        opened = node.open()
+        opened.follow(node.membership.current, settled=True)
+        opened.meet(N2, {"directory": OTHER, "life": TOKEN, "journal": [5, 8]})
+        room, disk.capacity = disk.capacity, disk.capacity - disk.free_bytes(DATA)
+        for sequence in (9, 10):
+            opened.told(N2, {"journal": sequence})
+            for _ in range(KEEP_BEATS):
+                opened.beat(rejoining=False)
+        assert node.fatal == []
+        assert not disk.exists(DATA / HEARD)
+        disk.capacity = room
+        opened.told(N2, {"journal": 11})
+        for _ in range(KEEP_BEATS):
+            opened.beat(rejoining=False)
+        assert decode_heard(disk.read_file(DATA / HEARD), path="") == {N2: Mark(OTHER, TOKEN, 11)}
+
     def test_it_says_how_far_its_journal_is_on_the_disk(self, disk: SimDisk) -> None:
         node = Node(disk)
         opened = node.open()
@@ -187,7 +205,7 @@ class TestHeard:
 
         def hook(operation: str, path: Path, _size: int) -> None:
             if HEARD in path.name:
-                raise OSError(28, "full")
+                raise OSError(5, "input/output error")
 
         disk.hook = hook
         for _ in range(KEEP_BEATS):
