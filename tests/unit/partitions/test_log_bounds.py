@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -32,6 +33,18 @@ def is_on_the_disk(disk: SimDisk, batch: Batch) -> bool:
     """Whatever becomes of what is not synced."""
     paths = [DIRECTORY / name for name in disk.list(DIRECTORY) if name.endswith(".log")]
     return any(b"".join(bytes(part) for part in batch.buffers) in disk.stable(path) for path in paths)
+
+
+def commit_all(log: PartitionLog, batches: Sequence[Batch]) -> None:
+    for number, batch in enumerate(batches, 1):
+        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+
+
+def synced(log: PartitionLog) -> None:
+    job = log.take()
+    assert job is not None
+    job.run()
+    job.done()
 
 
 class TestWhatTheJournalTakes:
@@ -82,25 +95,17 @@ class TestWhatWaitsForTheDisk:
         log, batches = open_log(SimDisk(random.Random(1))), chain(2)
         for batch in batches:
             log.append(batch)
-        for number, batch in enumerate(batches, 1):
-            log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+        commit_all(log, batches)
         assert log.awaits_sync(batches[0].last_index)
-        job = log.take()
-        assert job is not None
-        job.run()
-        job.done()
+        synced(log)
         assert not log.awaits_sync(batches[-1].last_index)
 
     def test_what_nobody_has_does_not(self) -> None:
         log, (first, second) = open_log(SimDisk(random.Random(1))), chain(2)
         assert log.concede(first.last_index, first.digest)
         log.append(second)
-        job = log.take()
-        assert job is not None
-        job.run()
-        job.done()
-        for number, batch in enumerate((first, second), 1):
-            log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+        synced(log)
+        commit_all(log, (first, second))
         assert log.durable_index == 0
         assert not log.awaits_sync(second.last_index)
 
@@ -110,8 +115,7 @@ class TestRecent:
         log, batches = open_log(SimDisk(random.Random(1))), chain(3)
         for batch in batches:
             log.append(batch)
-        for number, batch in enumerate(batches, 1):
-            log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+        commit_all(log, batches)
         asked = {"after_index": 0, "through_index": batches[-1].last_index}
         nbytes = sum(batch.nbytes for batch in batches)
         assert log.is_recent(**asked, nbytes=nbytes)
