@@ -53,12 +53,9 @@ SETTINGS: Final = {
     "admission.node_age_ms": 500,
 }
 
-THROTTLED: Final = {
-    # Nobody waits for effects, so a group is applied every 200 ms, and no more than this is admitted for each.
-    "apply.linger_ms": 200,
-    "apply.inline_bytes": 0,
-    "admission.partition_ops": 500,
-}
+OPS_PER_S: Final = 2_500
+"""Records that a partition takes, with ``--throttled``."""
+BURST_MS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,19 @@ class Shape:
     timeout_s: float
     wait_s: float
     """For admission, in the storm."""
-    throttled: bool = False
-    """What can be done is bounded by settings, and not by this machine's speed."""
+    ops_per_s: int = 0
+    """Records a second that each partition takes: settings bound what can be done; 0: the machine does."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Of the nodes."""
-        return {**SETTINGS, **(THROTTLED if self.throttled else {})}
+        if not self.ops_per_s:
+            return SETTINGS
+        return {
+            **SETTINGS,
+            "admission.partition_ops_per_s": self.ops_per_s,
+            "admission.rate_burst_ms": BURST_MS,
+        }
 
 
 class Crowd:
@@ -175,7 +178,6 @@ class Storm:
             seconds=0.0,
             timeout_s=shape.timeout_s,
             connections=CONNECTIONS,
-            wait="committed" if shape.throttled else "applied",
         )
         self._all: dict[str, Tally] = {}
         self.figures: dict[str, Any] = {}
@@ -188,14 +190,14 @@ class Storm:
     def _crowd(self, name: str, **changes: Any) -> list[Plan]:
         return [replace(self._base, name=f"{name}{k}", **changes) for k in range(self._shape.processes)]
 
-    def _quiet(self, name: str, seconds: float, partition: int = PARTITIONS - 1, wait: str = "") -> Plan:
+    def _quiet(self, name: str, seconds: float, partition: int = PARTITIONS - 1, wait: str = "applied") -> Plan:
         return replace(
             QUIET,
             endpoints=self._base.endpoints,
             name=name,
             seconds=seconds,
             partitions=(partition,),
-            wait=wait or self._base.wait,
+            wait=wait,
         )
 
     def capacity(self, when: str, seconds: float) -> float:
@@ -221,7 +223,7 @@ class Storm:
 
     def fairness(self, seconds: float) -> list[Check]:
         """A quiet client alone and beside hot ones, in turn."""
-        waits = dict.fromkeys((self._base.wait, "applied"))
+        waits = ("committed", "applied") if self._shape.ops_per_s else ("applied",)
         p99s: dict[str, list[float]] = {}
         for number in range(ROUNDS):
             for wait in waits:
@@ -327,7 +329,15 @@ def main() -> int:
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--deadline", type=float, default=2.0, help="of a request in the storm, in seconds")
     parser.add_argument("--admission-wait", type=float, default=1.0, help="of a request in the storm, in seconds")
-    parser.add_argument("--throttled", action="store_true", help="settings bound what can be done, not the machine")
+    parser.add_argument(
+        "--throttled",
+        type=int,
+        nargs="?",
+        const=OPS_PER_S,
+        default=0,
+        metavar="OPS_PER_S",
+        help=f"settings bound what can be done, not the machine: records a second and partition, {OPS_PER_S:,}",
+    )
     parser.add_argument("--directory", type=Path, default=SCRATCH, help="on the disk to be measured")
     parser.add_argument("--output", type=Path, default=RESULTS / "storm.json")
     parser.add_argument("--no-floors", action="store_true", help="exit 0 whatever the figures are")

@@ -254,7 +254,7 @@ class ScrubSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Budgets of requests that are admitted and not yet applied, and who waits for them."""
+    """Budgets of requests that are admitted and not yet applied, rates of what is admitted, and who waits for them."""
 
     partition_ops: int = 1_000_000
     """Records per partition."""
@@ -274,6 +274,16 @@ class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     """The same for the node: one partition that stands still holds up all of it. 0: off."""
     fair_share_percent: int = 80
     """Most of a budget that one principal, or one partition of the node's, gets alone; with others less. 100: all."""
+    principal_ops_per_s: int = 0
+    """Records a second that one principal (a certificate, or without any a connection) may write, 0: any number."""
+    principal_bytes_per_s: int = 0
+    """Bytes, 0: any number."""
+    partition_ops_per_s: int = 0
+    """Records a second that a partition takes; principals share them as they share budgets. 0: any number."""
+    partition_bytes_per_s: int = 0
+    """Bytes, 0: any number."""
+    rate_burst_ms: int = 1_000
+    """So far ahead of those rates one may be. What is larger goes when nothing is owed; the next one waits for it."""
     retry_after_ms: int = 50
     """Least that a refused client is told to wait; longer when what it lacks takes longer to drain,"""
     retry_after_max_ms: int = 2_000

@@ -134,6 +134,18 @@ def scarce(rng: random.Random, admission: AdmissionSettings, *, most: int) -> Ad
     )
 
 
+def rates(rng: random.Random, admission: AdmissionSettings) -> AdmissionSettings:
+    """So low that clients without patience are refused now and then."""
+    return msgspec.structs.replace(
+        admission,
+        principal_ops_per_s=rng.choice([0, 10, 100]),
+        principal_bytes_per_s=rng.choice([0, 2 * KIB]),
+        partition_ops_per_s=rng.choice([0, 20, 200]),
+        partition_bytes_per_s=rng.choice([0, 0, 4 * KIB]),
+        rate_burst_ms=rng.choice([10, 200, 2_000]),
+    )
+
+
 def lag(rng: random.Random) -> LagSettings:
     """A ladder with short rungs."""
     slow_ms = rng.choice([0, 150, 500])

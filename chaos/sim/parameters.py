@@ -70,6 +70,8 @@ PUT_BACK: Final = 0.15
 """Share of the seeds in which a victim's disk is put back to what it was, and of the faults there that are that."""
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
+RATED: Final = 0.15
+"""Share of the seeds in which it is bounded how fast somebody may write."""
 WAITS: Final = 0.6
 """Share of the seeds in which clients wait in every way."""
 LAG_KINDS: Final = ("slow_apply", "stall_apply")
@@ -236,7 +238,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng)
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
-    return _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
+    return _rated(_damaged(drawn, rng, "put_back", PUT_BACK, never=moves), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -311,6 +313,14 @@ def _admitted(drawn: Parameters, rng: random.Random) -> Parameters:
     admission = drawn_settings.scarce(rng, drawn.settings.admission, most=drawn.batch_max * 2)
     settings = msgspec.structs.replace(drawn.settings, admission=admission)
     return replace(drawn, settings=settings, admission_wait_s=rng.choice([0.0, 0.2, 2.0]))
+
+
+def _rated(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, whoever writes much writes faster than is let in; drawn last."""
+    if rng.random() >= RATED:
+        return drawn
+    admission = drawn_settings.rates(rng, drawn.settings.admission)
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, admission=admission))
 
 
 def _contested(drawn: Parameters) -> Parameters:

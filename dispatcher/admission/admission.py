@@ -2,7 +2,8 @@
 
 A gate has budgets of operations, bytes and batches of requests that are admitted and not yet applied, a bound on the
 age of the oldest of them, and what signals say; there is one per partition and one for the node. Principals, and
-partitions of the node, share what is scarce. Refused means: nothing taken, nothing written.
+partitions of the node, share what is scarce. Rates bound what is admitted a second. Refused means: nothing taken,
+nothing written.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from dispatcher.admission.budgets import Gate, Limits, Refusal, Taken, Use, Verdict
+from dispatcher.admission.budgets import Gate, Limits, Parts, Refusal, Taken, Use, Verdict
+from dispatcher.admission.rates import Rates
 from logboom.errors import LogboomError, Overloaded, PartitionFrozen, RecordTooLarge, from_wire
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
 from ports.invariant import InvariantViolated, invariant
-
-Parts = Sequence[tuple[PartitionId, int, int]]
-"""(partition, operations, bytes) of one request, each partition once."""
 
 OPERATOR: Final = "operator"
 SIGNALS: Final = "signals"
@@ -59,6 +58,7 @@ class Admission:
         """By principal and partition (None: the node); only of those who hold something."""
         share = settings.fair_share_percent / 100
         self._factor = share / (1 - share) if share < 1 else 0.0
+        self._rates = Rates(settings)
         self._frozen: dict[PartitionId, dict[str, str]] = {}
         """By whom, and why."""
         self.room: Callable[[PartitionId], None] = lambda _: None
@@ -99,6 +99,8 @@ class Admission:
                     if share is None:
                         share = shares[key] = Use()
                     share.take(operations, nbytes, 1)
+        if not self._rates.unbounded:
+            self._rates.take(parts, now, principal)
         self.admitted += 1
         return Ticket(self, taken)
 
@@ -122,8 +124,10 @@ class Admission:
             if refusal is not None:
                 return refusal
         whole = (operations, nbytes, len(parts))
-        refusal = node.refusal(whole, now)
-        return self._own_share(node, principal, whole, now) if refusal is None else refusal
+        refusal = node.refusal(whole, now) or self._own_share(node, principal, whole, now)
+        if refusal is None and not self._rates.unbounded:
+            refusal = self._rates.refusal(parts, now, principal)
+        return refusal
 
     def _own_share(self, gate: Gate, principal: str, wanted: tuple[int, int, int], now: float) -> Refusal | None:
         """Who has nothing yet leaves something for the next, too; only of what nobody has, he may have all."""
@@ -162,7 +166,9 @@ class Admission:
         if verdict is not None and verdict.refusal is not None and verdict.signal == refusal.gate:
             return from_wire(verdict.refusal)  # one of its own for each
         used, maximum = round(refusal.used, 3), refusal.maximum
-        if refusal.share_of is not None:
+        if refusal.is_own_rate:
+            what = f"your own requests reach {refusal.gate}"
+        elif refusal.share_of is not None:
             what = f"your own requests have their share of {refusal.gate}"
         elif refusal.partition_id is not None and refusal.gate.startswith("node"):
             what = f"it has its share of {refusal.gate}"
@@ -228,6 +234,7 @@ class Admission:
         invariant(shares.keys() == self._shares.keys(), "shares {}, tickets {}", list(self._shares), list(shares))
         for name, use in self._shares.items():
             self._same(name, use, shares[name])
+        self._rates.audit()
 
     @staticmethod
     def _same(key: object, use: Use, held: Sequence[Taken]) -> None:
@@ -246,6 +253,7 @@ class Admission:
         gate = self._gates.pop(partition_id)
         invariant(not gate.batches, "partition {} is gone with {} operations admitted", partition_id, gate.operations)
         self._frozen.pop(partition_id, None)
+        self._rates.remove(partition_id)
 
     def freeze(self, partition_id: PartitionId, reason: str = "", *, by: str = OPERATOR) -> None:
         """Admit nothing for this partition, and say why; whoever waits is told at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from logboom.types import PartitionId
@@ -13,6 +14,9 @@ RATE_S: Final = 0.1
 RATE_KEPT: Final = 0.6
 """and this much of it is from before."""
 UNITS: Final = ("ops", "bytes", "batches")
+
+Parts = Sequence[tuple[PartitionId, int, int]]
+"""(partition, operations, bytes) of one request, each partition once."""
 
 
 class Limits(NamedTuple):
@@ -35,7 +39,19 @@ class Refusal(NamedTuple):
     maximum: float
     retry_after: float = 0.0
     share_of: str | None = None
-    """Only this principal is held back, by its fair share; None: everybody is."""
+    """Only this principal is held back, by its fair share or its rate; None: everybody is."""
+    opens_at: float = 0.0
+    """Of a rate: time opens it, and nothing that is given back."""
+
+    @property
+    def is_own_rate(self) -> bool:
+        """Of this principal, wherever it writes."""
+        return self.opens_at > 0 and self.partition_id is None
+
+    @property
+    def lane(self) -> PartitionId | str | None:
+        """Where those wait who lack it: a partition's, the node's or, for its own rate, a principal's."""
+        return self.share_of if self.is_own_rate else self.partition_id
 
 
 class Verdict(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from dispatcher.admission.admission import Parts, Ticket
-from dispatcher.admission.budgets import Refusal
+from dispatcher.admission.admission import Ticket
+from dispatcher.admission.budgets import Parts, Refusal
 from logboom.errors import LogboomError
 from logboom.types import PartitionId
 
@@ -16,7 +18,8 @@ REQUESTS_LOOKED_AT: Final = 4
 """Of one principal, at a time: what is passed, however many wait, is found cheaply."""
 STALE_KEPT: Final = 64
 
-LaneKey = PartitionId | None
+LaneKey = PartitionId | str | None
+"""Of a partition, of a principal that is faster than it may be, or (None) of the node."""
 
 
 class Waiting:
@@ -109,3 +112,45 @@ class Lane:
         self.queues: dict[str, LaneQueue] = {}
         self.holds: dict[str | None, Waiting] = {}
         """What nothing passes any more; by the principal that it holds up, None: everybody."""
+
+
+class Later:
+    """Lanes that time opens, and when."""
+
+    def __init__(self) -> None:
+        self._at: dict[LaneKey, float] = {}
+        self._heap: list[tuple[float, int, LaneKey]] = []
+        self._numbers = itertools.count()
+
+    def look_at(self, key: LaneKey, when: float) -> None:
+        """Then, unless it is looked at before."""
+        if when < self._at.get(key, math.inf):
+            self._at[key] = when
+            heapq.heappush(self._heap, (when, next(self._numbers), key))
+            self._tidy()
+
+    def forget(self, key: LaneKey) -> None:
+        """Nobody waits there any more."""
+        self._at.pop(key, None)
+        self._tidy()
+
+    @property
+    def first(self) -> float:
+        """When the first one is due; infinite: none is."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def due(self, now: float) -> Iterator[LaneKey]:
+        """Those that are; each is given once."""
+        while self._heap and self._heap[0][0] <= now:
+            key = heapq.heappop(self._heap)[2]
+            del self._at[key]
+            self._tidy()
+            yield key
+
+    def _tidy(self) -> None:
+        """The first one counts, and the others are not too many that do not."""
+        while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if len(self._heap) > 2 * len(self._at) + STALE_KEPT:
+            self._heap = [each for each in self._heap if self._at.get(each[2]) == each[0]]
+            heapq.heapify(self._heap)

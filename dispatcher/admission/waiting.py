@@ -1,9 +1,10 @@
 """Requests that wait for admission: who is next when something is given back. Sans-io.
 
-Each waits in the lane of the gate that it lacks (a partition's or the node's), so a full partition holds up nobody
-else's requests. In a lane principals take turns by what they were given while others waited (start-time fair
-queueing); of one principal's requests the one that has to be in first goes first. What does not fit is passed by
-smaller ones, until it has waited ``queue_bypass_ms``: from then on nothing passes it.
+Each waits in the lane of the gate that it lacks (a partition's, the node's, or its principal's own), so a full
+partition holds up nobody else's requests. What is given back opens a gate or, if it is a rate, time does. In a lane
+principals take turns by what they were given while others waited (start-time fair queueing); of one principal's
+requests the one that has to be in first goes first. What does not fit is passed by smaller ones, until it has waited
+``queue_bypass_ms``: from then on nothing passes it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from dispatcher.admission.admission import Admission, Parts, Ticket
-from dispatcher.admission.budgets import Refusal, Use
-from dispatcher.admission.lanes import STALE_KEPT, Lane, LaneKey, LaneQueue, Waiting
+from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.budgets import Parts, Refusal, Use
+from dispatcher.admission.lanes import STALE_KEPT, Lane, LaneKey, LaneQueue, Later, Waiting
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
@@ -66,6 +67,7 @@ class WaitingRoom:
         self._dirty: dict[LaneKey, None] = {}
         self._shares: dict[LaneKey, None] = {}
         """Partitions' lanes where somebody waits for a share of the node: what others give back makes it larger."""
+        self._later = Later()
         self._seats = itertools.count(1)
         self._virtual = 0.0
         self._finished: dict[str, float] = {}
@@ -83,7 +85,7 @@ class WaitingRoom:
         return self._held_back(parts, principal, None, None) if self._all else None
 
     def _held_back(self, parts: Parts, principal: str, lane: LaneKey, waiting: Waiting | None) -> Refusal | None:
-        keys: list[LaneKey] = [None, *(partition_id for partition_id, _, _ in parts)]
+        keys: list[LaneKey] = [None, principal, *(partition_id for partition_id, _, _ in parts)]
         for key in keys:
             found = self._lanes.get(key)
             if found is None or (waiting is not None and key == lane):
@@ -91,7 +93,7 @@ class WaitingRoom:
             for hold in (found.holds.get(None), found.holds.get(principal)):
                 # Of two that hold each other up the one that came first goes on.
                 if hold is not None and not hold.over and (waiting is None or hold.number < waiting.number):
-                    return hold.refusal._replace(share_of=None)
+                    return hold.refusal if hold.refusal.is_own_rate else hold.refusal._replace(share_of=None)
         return None
 
     def enter(self, waiting: Waiting) -> None:
@@ -103,7 +105,7 @@ class WaitingRoom:
         self.nbytes += waiting.nbytes
         self._of.setdefault(waiting.principal, Use()).take(1, waiting.nbytes, 1)
         self._owned.setdefault(waiting.owner, {})[waiting] = None
-        self._sit(waiting, waiting.refusal.partition_id)
+        self._sit(waiting, waiting.refusal.lane)
         if len(self._ends) > 2 * len(self._all) + STALE_KEPT:
             self._ends = [each for each in self._ends if not each[2].over]
             heapq.heapify(self._ends)
@@ -126,10 +128,13 @@ class WaitingRoom:
         waiting.lane, waiting.seat = key, next(self._seats)
         lane = self._lanes.setdefault(key, Lane())
         lane.queues.setdefault(waiting.principal, LaneQueue()).put(waiting)
-        self._note_share(waiting)
+        self._note(waiting)
 
-    def _note_share(self, waiting: Waiting) -> None:
-        if waiting.lane is not None and waiting.refusal.gate.startswith("node_"):
+    def _note(self, waiting: Waiting) -> None:
+        """What opens its lane, if not what is given back there."""
+        if waiting.refusal.opens_at:
+            self._later.look_at(waiting.lane, waiting.refusal.opens_at)
+        elif waiting.lane is not None and waiting.refusal.gate.startswith("node_"):
             self._shares[waiting.lane] = None
 
     def _stand_up(self, waiting: Waiting) -> None:
@@ -145,6 +150,7 @@ class WaitingRoom:
         if not lane.queues:
             del self._lanes[waiting.lane]
             self._shares.pop(waiting.lane, None)
+            self._later.forget(waiting.lane)
 
     # -- going
 
@@ -217,9 +223,15 @@ class WaitingRoom:
             self._dirty.update(dict.fromkeys(self._lanes))
             self._wake()
 
+    @property
+    def opens_at(self) -> float:
+        """When time opens a lane in which somebody waits: call ``serve`` then. Infinite: never."""
+        return self._later.first
+
     def serve(self, now: float) -> None:
-        """Admit whoever can be, where something was given back."""
+        """Admit whoever can be, where something was given back, or it is time."""
         self.expire(now)
+        self._dirty.update(dict.fromkeys(self._later.due(now)))
         self._dirty.update(dict.fromkeys(itertools.islice(self._shares, LANES_LOOKED_AT)))
         while self._all and self._dirty and self._may_admit():
             key = next(iter(self._dirty))
@@ -283,11 +295,11 @@ class WaitingRoom:
             waiting.admitted(found)
             return None
         waiting.refusal = found
-        if found.partition_id == key:
-            self._note_share(waiting)
+        if found.lane == key:
+            self._note(waiting)
             return found
         self._stand_up(waiting)
-        self._sit(waiting, found.partition_id)
+        self._sit(waiting, found.lane)
         return None
 
     def charge(self, principal: str, nbytes: int) -> None:

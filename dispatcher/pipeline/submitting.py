@@ -27,6 +27,9 @@ from raftlog.entries.parent_state import EMPTY, Tail
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
+ALARM_S_MIN: Final = 0.001
+ALARM_S_MAX: Final = 0.05
+"""What opens later is seen in time by those who tick."""
 
 
 class Submitting:
@@ -45,6 +48,7 @@ class Submitting:
             check=pipeline.check_writable,
         )
         self._scheduled: asyncio.Handle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         admission.room = self.waiting.touch
         admission.barred = self._barred
 
@@ -102,6 +106,7 @@ class Submitting:
             failed=done,
         )
         self.waiting.enter(waiting)
+        self._set_alarm()
         return waiting
 
     def _redirect(self, request: SubmitRequest, done: Done) -> None:
@@ -175,12 +180,24 @@ class Submitting:
     def _serve(self) -> None:
         self._scheduled = None
         self.waiting.serve(self._pipeline.clock.monotonic())
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """For those who wait for a rate: it opens between two ticks."""
+        wait_s = self.waiting.opens_at - self._pipeline.clock.monotonic()
+        if self._alarm is None and wait_s < ALARM_S_MAX:
+            self._alarm = asyncio.get_running_loop().call_later(max(wait_s, ALARM_S_MIN), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._serve_soon()
 
     def tick(self, now: float) -> None:
         """Time passes: some have waited in vain; or this node admits again."""
         if self.waiting:
             self.waiting.expire(now)
             self.waiting.serve(now)
+            self._set_alarm()
 
     def eased(self) -> None:
         """Signals withhold less than before."""
@@ -210,6 +227,8 @@ class Submitting:
         """The node stops."""
         if self._scheduled is not None:
             self._scheduled.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
 
 

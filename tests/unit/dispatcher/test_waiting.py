@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.admission.admission import Admission, Parts, Ticket
-from dispatcher.admission.budgets import Verdict
+from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.budgets import Parts, Verdict
 from dispatcher.admission.lanes import Waiting
 from dispatcher.admission.waiting import FINISHED_KEPT, WaitingRoom
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, Overloaded, PartitionFrozen, Unavailable
@@ -397,6 +397,9 @@ def test_whatever_happens_everybody_is_answered_once_and_every_budget_comes_back
         queue_bypass_ms=rng.choice([1, 500, 5000]),
         partition_batches=rng.choice([3, 100]),
         partition_age_ms=rng.choice([0, 0, 3000]),
+        principal_ops_per_s=rng.choice([0, 5]),
+        partition_ops_per_s=rng.choice([0, 0, 10]),
+        rate_burst_ms=rng.choice([100, 1000]),
     )
     asked, waiting, refused = 0, list[Waiting](), set[str]()
     for _ in range(600):

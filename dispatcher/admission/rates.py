@@ -1,0 +1,177 @@
+"""Rates: how fast a principal, and all together at one partition, may write. Sans-io.
+
+A token bucket each, kept as what is owed (the generic cell rate algorithm, ITU-T I.371): a request owes as many seconds
+as it takes at the rate, at most ``rate_burst_ms`` may be owed, and time pays. What is larger than that goes when
+nothing is owed, and the next one waits for it. Nothing is ever given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from dispatcher.admission.budgets import Parts, Refusal
+from logboom.settings import AdmissionSettings
+from logboom.types import PartitionId
+from ports.invariant import invariant
+
+KEPT_MIN: Final = 1024
+"""Principals; of more those who owe nothing are forgotten."""
+NOTHING_S: Final = 1e-6
+"""Who owes less of what a partition's principals owe together owes nothing."""
+
+
+class Bound(NamedTuple):
+    """One setting."""
+
+    gate: str
+    column: int
+    """Of a part: 1 operations, 2 bytes."""
+    per_s: int
+
+
+class Owed:
+    """By those who write to one partition, in seconds at its rate, as of ``at``. What is paid is paid in proportion."""
+
+    __slots__ = ("_look_at", "_parts", "_scale", "at", "whole")
+
+    def __init__(self, now: float) -> None:
+        self.at = now
+        self.whole = 0.0
+        self._parts: dict[str, float] = {}
+        """By principal, times ``_scale``."""
+        self._scale = 1.0
+        self._look_at = KEPT_MIN
+
+    def pay(self, now: float) -> None:
+        """What time pays."""
+        paid, self.at = now - self.at, now
+        if paid >= self.whole:
+            self.whole, self._scale = 0.0, 1.0
+            self._parts.clear()
+        else:
+            self._scale *= 1 - paid / self.whole
+            self.whole -= paid
+            if self._scale < NOTHING_S:
+                self._tidy()
+
+    def of(self, principal: str) -> float:
+        """This one's part."""
+        return self._parts.get(principal, 0.0) * self._scale
+
+    def add(self, principal: str, cost: float) -> None:
+        """More is owed; '': by nobody."""
+        self.whole += cost
+        if principal:
+            self._parts[principal] = self._parts.get(principal, 0.0) + cost / self._scale
+            if len(self._parts) > self._look_at:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        scale, self._scale = self._scale, 1.0
+        self._parts = {who: part * scale for who, part in self._parts.items() if part * scale > NOTHING_S}
+        self._look_at = max(KEPT_MIN, 2 * len(self._parts))
+
+    def audit(self) -> None:
+        """Nobody's part is below zero, and all of them are not more than is owed."""
+        invariant(min(self._parts.values(), default=0.0) >= 0, "somebody owes less than nothing: {}", self._parts)
+        parts = sum(self._parts.values()) * self._scale
+        invariant(parts <= self.whole * (1 + NOTHING_S) + NOTHING_S, "{} s are owed, in parts {}", self.whole, parts)
+
+
+class Rates:
+    """All of one node."""
+
+    def __init__(self, settings: AdmissionSettings) -> None:
+        self._burst_s = settings.rate_burst_ms / 1000
+        share = settings.fair_share_percent / 100
+        self._factor = share / (1 - share) if share < 1 else 0.0
+        self._of_principals = _bounds("principal", settings.principal_ops_per_s, settings.principal_bytes_per_s)
+        self._of_partitions = _bounds("partition", settings.partition_ops_per_s, settings.partition_bytes_per_s)
+        self._paid_at: dict[tuple[str, str], float] = {}
+        """By gate and principal, when he will owe nothing; without an entry he owes nothing."""
+        self._look_at = KEPT_MIN
+        self._owed: dict[tuple[str, PartitionId], Owed] = {}
+        self.unbounded = not (self._of_principals or self._of_partitions)
+
+    def refusal(self, parts: Parts, now: float, principal: str) -> Refusal | None:
+        """Which rate stands in the way now, and for how long. Of a principal '' only partitions' do."""
+        for bound in self._of_principals if principal else ():
+            cost = _cost(bound, parts)
+            owed = max(0.0, self._paid_at.get((bound.gate, principal), now) - now)
+            if (wait := self._beyond(owed, cost)) > 0:
+                return self._refused(bound, None, owed + cost, now, wait, principal)
+        for bound in self._of_partitions:
+            for part in parts:
+                refusal = self._at_partition(bound, part[0], _cost(bound, [part]), now, principal)
+                if refusal is not None:
+                    return refusal
+        return None
+
+    def _at_partition(
+        self, bound: Bound, partition_id: PartitionId, cost: float, now: float, principal: str
+    ) -> Refusal | None:
+        owed = self._owed.get((bound.gate, partition_id))
+        if owed is None:
+            return None
+        owed.pay(now)
+        whole, factor, own = owed.whole, self._factor, owed.of(principal)
+        share_of = None
+        wait = self._beyond(whole, cost)
+        if wait <= 0 < whole and principal and factor:
+            # As ``Gate.share``: nobody owes more than so many times what is left of the burst. Both pay meanwhile.
+            wait = min(whole, (own + cost - factor * (self._burst_s - whole - cost)) / (own / whole + factor))
+            share_of = principal if own else None
+        return self._refused(bound, partition_id, whole + cost, now, wait, share_of) if wait > 0 else None
+
+    def take(self, parts: Parts, now: float, principal: str) -> None:
+        """It was admitted."""
+        for bound in self._of_principals if principal else ():
+            key = bound.gate, principal
+            self._paid_at[key] = max(now, self._paid_at.get(key, now)) + _cost(bound, parts)
+        if len(self._paid_at) > self._look_at:
+            self._paid_at = {key: at for key, at in self._paid_at.items() if at > now}
+            self._look_at = max(KEPT_MIN, 2 * len(self._paid_at))
+        for bound in self._of_partitions:
+            for part in parts:
+                at = bound.gate, part[0]
+                owed = self._owed.get(at)
+                if owed is None:
+                    owed = self._owed[at] = Owed(now)
+                owed.pay(now)
+                owed.add(principal, _cost(bound, [part]))
+
+    def remove(self, partition_id: PartitionId) -> None:
+        """It is gone."""
+        for bound in self._of_partitions:
+            self._owed.pop((bound.gate, partition_id), None)
+
+    def audit(self) -> None:
+        """Looks at each partition."""
+        for owed in self._owed.values():
+            owed.audit()
+
+    def _beyond(self, owed: float, cost: float) -> float:
+        """Seconds until so much more may be owed; above 0: not yet."""
+        return min(owed, owed + cost - self._burst_s)
+
+    def _refused(
+        self,
+        bound: Bound,
+        partition_id: PartitionId | None,
+        owed: float,
+        now: float,
+        wait: float,
+        share_of: str | None,
+    ) -> Refusal:
+        used = round(bound.per_s * owed / self._burst_s)  # a second, over the burst's time, if it were let in
+        return Refusal(bound.gate, partition_id, used, bound.per_s, wait, share_of, now + wait)
+
+
+def _cost(bound: Bound, parts: Parts) -> float:
+    return sum(part[bound.column] for part in parts) / bound.per_s
+
+
+def _bounds(scope: str, ops_per_s: int, bytes_per_s: int) -> Sequence[Bound]:
+    both = Bound(f"{scope}_ops_per_s", 1, ops_per_s), Bound(f"{scope}_bytes_per_s", 2, bytes_per_s)
+    return [bound for bound in both if bound.per_s]
