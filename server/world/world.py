@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from logboom.settings import ApplySettings
@@ -21,6 +22,7 @@ from ports.offload import Offload
 from ports.rng import Rng
 from ports.state_file import StateFile
 from server.world import logs
+from server.world.arenas import Lists
 from server.world.clock_os import OsClock
 from server.world.disk_os import OsDisk
 from server.world.http_os import OsHttp
@@ -87,7 +89,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
         slow_offload=ThreadOffload(workers=1, name="slow"),
         sleep=time.sleep,
-        open_state_file=KvFile,
+        open_state_file=partial(_state_file, Lists()),
         http=OsHttp(on_fatal=fatal),
         users_offload=lambda name: ThreadOffload(workers=OFFLOAD_THREADS, name=f"machine-{name}"),
         background=lambda name: ThreadOffload(workers=1, name=name),
@@ -95,6 +97,11 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         log_lines_lost=logs.lost,
         resident_bytes=_resident_bytes,
     )
+
+
+def _state_file(lists: Lists, directory: Path, settings: ApplySettings) -> StateFile:
+    with lists.apart():
+        return KvFile(directory, settings)
 
 
 def _resident_bytes() -> int:
