@@ -40,6 +40,8 @@ KEPT_BYTES_PER_BYTE: Final = 16
 """So much of what stays in its log whatever is done is worth a byte of a set."""
 SHORT_OF_ROOM: Final = 4
 """So many times what sets leave to the logs: from there on `disk_free` has less admitted."""
+ROOM_LOOK_S: Final = 1.0
+"""Between two looks at how much is free: it is the file system that is asked, on the loop."""
 ASK_AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
 """Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
@@ -141,7 +143,8 @@ class Snapshotting:
         """Of ``counts``, at the last cut."""
         self._earlier_reclaimable = counts.reclaimable
         """At the one before."""
-        self._last_time = clock.monotonic()
+        self._last_time = self._look_at = clock.monotonic()
+        self._short_of_room = False
         self._closed = False
         self.taken = 0
         self.failed = 0
@@ -170,7 +173,7 @@ class Snapshotting:
             0 < settings.entries <= entries
             or (0 < settings.log_bytes <= self._counts.bytes - self._last_bytes and self._is_worth_it())
             or 0 < settings.age_ms <= (now - self._last_time) * 1000
-            or (settings.log_bytes > 0 and self._is_short_of_room())
+            or (settings.log_bytes > 0 and self._is_short_of_room(now))
         )
 
     def _is_worth_it(self) -> bool:
@@ -180,7 +183,7 @@ class Snapshotting:
         kept = self._counts.bytes - self._last_bytes - removable
         return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
 
-    def _is_short_of_room(self) -> bool:
+    def _is_short_of_room(self, now: float) -> bool:
         """Soon nothing more is admitted, and two sets make room: logs go up to where the one before the newest begins.
 
         Then nothing more is written, so that nothing else would ever be due.
@@ -189,7 +192,10 @@ class Snapshotting:
         gained = self._counts.reclaimable - self._earlier_reclaimable
         if not self._spare_bytes or gained <= (0 if newest is None else newest.states_bytes):
             return False
-        return self._store.free_bytes() < SHORT_OF_ROOM * self._spare_bytes
+        if now >= self._look_at:
+            self._look_at = now + ROOM_LOOK_S
+            self._short_of_room = self._store.free_bytes() < SHORT_OF_ROOM * self._spare_bytes
+        return self._short_of_room
 
     def create(self, done: Done) -> None:
         """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here."""

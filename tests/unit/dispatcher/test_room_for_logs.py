@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.upkeep.snapshotting import CUT, SHORT_OF_ROOM
+from dispatcher.upkeep.snapshotting import CUT, ROOM_LOOK_S, SHORT_OF_ROOM
 from logboom.types import GIB
 from tests.unit.dispatcher.test_snapshotting import Bench
 
@@ -37,6 +37,7 @@ def sets_taken(made: Bench) -> int:
     """Until none is due any more, with a write in between that is not worth one."""
     for taken in range(10):
         made.proposed.clear()
+        made.now += ROOM_LOOK_S
         made.taking.tick()
         if not made.proposed:
             return taken
@@ -54,6 +55,18 @@ def test_two_make_room_for_what_was_written_and_then_no_more() -> None:
     assert sets_taken(made) == 0, "there is room"
     short_of_room(made)
     assert sets_taken(made) == 2
+
+
+def test_the_disk_is_asked_now_and_then_and_not_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty times a second, on the loop: whatever the file system takes to answer, nobody else is served meanwhile."""
+    made = bench()
+    write(made, size(made) + 1)
+    asked, real = list[float](), made.store.free_bytes
+    monkeypatch.setattr(made.store, "free_bytes", lambda: (asked.append(made.now), real())[1])
+    for _ in range(100):
+        made.now += ROOM_LOOK_S / 20
+        made.taking.tick()
+    assert 4 <= len(asked) <= 6
 
 
 def test_also_where_there_is_no_set_yet() -> None:
