@@ -17,15 +17,16 @@ from pathlib import Path
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.log.batch import INDEX_MAX, Batch, BatchHeader
+from partitions.log.batch import INDEX_MAX, Batch
 from partitions.log.compaction import Lease, Leases, removal
 from partitions.log.holes import hole_ref
 from partitions.log.log_holes import LogHoles
-from partitions.log.open_segment import OpenSegment, Write, WriteJob
+from partitions.log.open_segment import OpenSegment, WriteJob
 from partitions.log.opening import FROM_THE_BEGINNING, LogBase, open_segments
 from partitions.log.places import PLACES, saving, with_fetched
-from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef, Damage, segment_name
+from partitions.log.segment import BatchRef, Damage
 from partitions.log.tentative import Tentative
+from partitions.log.unwritten import Unwritten
 from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
 
@@ -54,19 +55,12 @@ class PartitionLog(LogHoles):
         self.damage: list[Damage] = []
         self.committed_index = PartitionLogIndex(0)
         self.highest_index = PartitionLogIndex(0)
-        self._settings = settings
         self._tentative = Tentative()
         self._head = NO_DIGEST
         # Appending
         self._order = 0
         self._written_order = 0
-        self._queue: list[Write] = []
-        self._unwritten: dict[tuple[int, bytes], Batch] = {}
-        self._tail_segment = 0
-        self._tail_offset = 0
-        self._tail_records = 0
-        self._tail_ends = False
-        """What is appended next begins another segment."""
+        self._unwritten = Unwritten(settings, self._names)
         self._written_segment = 0
         """Those before it are sealed."""
         self._followed: tuple[int, bytes, int] | None = None
@@ -101,7 +95,8 @@ class PartitionLog(LogHoles):
 
     def _recover(self, base: LogBase) -> None:
         found = open_segments(self._disk, self._directory, self.partition_id, base, self.open_segment)
-        self._names, self.damage = found.names, found.damage
+        self._names.update(found.names)
+        self.damage = found.damage
         if found.columns.before_index == base.last_index:
             found.columns.before_global = base.global_index
         self._committed.begin(found.columns)
@@ -110,8 +105,7 @@ class PartitionLog(LogHoles):
         self.committed_global_index = self.durable_global_index = base.global_index
         for ref in found.refs:
             self._hold(ref)
-        self._tail_segment, self._tail_offset = found.tail_segment, found.tail_offset
-        self._tail_records = found.tail_records
+        self._unwritten.begin(segment=found.tail_segment, offset=found.tail_offset, records=found.tail_records)
         self._written_segment = found.tail_segment
 
     def found_last(self) -> list[bytes]:
@@ -195,56 +189,28 @@ class PartitionLog(LogHoles):
             raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
         self._order += 1
         self._fill(batch, self._order if lost else None)
-        write = self._place(header)
-        ref = BatchRef(
-            header.first_index,
-            batch.last_index,
-            header.digest,
-            header.previous_digest,
-            header.term,
-            write.segment,
-            self._tail_offset,
-            header.nbytes,
-            self._order,
-        )
-        write.batches.append(batch)
-        write.refs.append(ref)
-        self._tail_offset += header.nbytes
-        self._tail_records += header.record_count
-        self._unwritten[batch.last_index, header.digest] = batch
+        ref = self._unwritten.append(batch, order=self._order)
         if not lost:
             self._hold(ref)
             self.recent.appended(batch)
         return True
 
-    def _place(self, header: BatchHeader) -> Write:
-        full = (
-            self._tail_segment == 0
-            or self._tail_ends
-            or self._tail_offset + header.nbytes > self._settings.segment_bytes
-            or self._tail_records + header.record_count > self._settings.segment_records
-        ) and (self._tail_segment == 0 or self._tail_offset > SEGMENT_HEADER_BYTES)
-        if full:
-            self._tail_segment += 1
-            self._tail_ends = False
-            self._tail_offset, self._tail_records = SEGMENT_HEADER_BYTES, 0
-            self._names[self._tail_segment] = segment_name(header.first_index, self._tail_segment)
-        if full or not self._queue:
-            self._queue.append(Write(self._tail_segment, header.first_index, self._tail_offset, [], []))
-        return self._queue[-1]
-
     # -- writing (ports.sync.SyncTarget)
 
     def take(self) -> WriteJob | None:
         """See ports.sync.SyncTarget. In write-behind mode the job syncs only when asked to (``request_sync``)."""
-        if not self._queue and not self._sync_requested:
+        if not self._unwritten.queued and not self._sync_requested:
             return None
         invariant(self._job is None, "partition {}: two writes at once", self.partition_id)
-        writes, self._queue = self._queue, []
         must_sync, self._sync_requested = self._sync_requested, False
         sync = self.mode is DurabilityMode.WRITE_AHEAD or must_sync
         self._job = WriteJob(
-            self.open_segment, writes, order=self._order, sync=sync, must_sync=must_sync, written=self.written
+            self.open_segment,
+            self._unwritten.take(),
+            order=self._order,
+            sync=sync,
+            must_sync=must_sync,
+            written=self.written,
         )
         return self._job
 
@@ -263,8 +229,7 @@ class PartitionLog(LogHoles):
             self._synced_order = max(self._synced_order, job.order)
         for write in job.writes:
             self._written_segment = write.segment
-            for ref in write.refs:
-                self._unwritten.pop((ref.last_index, ref.digest), None)
+            self._unwritten.written(write.refs)
             self._committed.mend(write.refs)
         self._advance_durable()
 
@@ -306,7 +271,7 @@ class PartitionLog(LogHoles):
 
     def read_batch(self, last_index: int, digest: bytes) -> bytes:
         """A held batch, raw, written or not. Raises CorruptData or IndexCompacted. Blocking."""
-        queued = self._unwritten.get((last_index, digest))
+        queued = self._unwritten.find(last_index, digest)
         if queued is not None:
             return b"".join(queued.buffers)
         ref = self.find(last_index, digest)
@@ -371,7 +336,8 @@ class PartitionLog(LogHoles):
             keep_from_index,
             self.durable_index,
         )
-        self._tail_ends |= ends and self._tail_segment > 0 and self._first_in(self._tail_segment) < keep_from_index
+        if ends:
+            self._unwritten.end_segment(before_index=keep_from_index)
         tips = self._tentative.segments_behind(self.committed_index)
         sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
         # None behind one that stays: to a start it would be missing (partitions.log.opening).
@@ -380,9 +346,6 @@ class PartitionLog(LogHoles):
         self._committed.forget(gone)
         self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
-
-    def _first_in(self, segment: int) -> int:
-        return int(self._names[segment][:20])
 
     # -- being filled from another node
 

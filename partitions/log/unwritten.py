@@ -1,0 +1,91 @@
+"""Batches that are appended and not written yet: in which segment of the log each will lie, and where in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logboom.settings import LogSettings
+from partitions.log.batch import Batch
+from partitions.log.open_segment import Write
+from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef, segment_name
+
+
+class Unwritten:
+    """Of one log. On the loop, but for ``find``."""
+
+    def __init__(self, settings: LogSettings, names: dict[int, str]) -> None:
+        """``names``: the log's segment files by ordinal, to which those are added that begin here."""
+        self._settings = settings
+        self._names = names
+        self._queue: list[Write] = []
+        self._batches: dict[tuple[int, bytes], Batch] = {}
+        """By last index and digest; also those that a job is writing."""
+        self._segment = self._offset = self._records = 0
+        """The newest segment, and what it has with all that is appended."""
+        self._ends = False
+        """What is appended next begins another segment."""
+
+    def begin(self, *, segment: int, offset: int, records: int) -> None:
+        """At start: what is in the files ends there."""
+        self._segment, self._offset, self._records = segment, offset, records
+
+    def __contains__(self, key: tuple[int, bytes]) -> bool:
+        return key in self._batches
+
+    def find(self, last_index: int, digest: bytes) -> Batch | None:
+        """None: it is in a file, or not held. Any thread."""
+        return self._batches.get((last_index, digest))
+
+    @property
+    def queued(self) -> bool:
+        """There is something to ``take``."""
+        return bool(self._queue)
+
+    def append(self, batch: Batch, *, order: int) -> BatchRef:
+        """Behind all others, in another segment if the newest is full; where it will be."""
+        header = batch.header
+        full = (
+            self._segment == 0
+            or self._ends
+            or self._offset + header.nbytes > self._settings.segment_bytes
+            or self._records + header.record_count > self._settings.segment_records
+        ) and (self._segment == 0 or self._offset > SEGMENT_HEADER_BYTES)
+        if full:
+            self._segment += 1
+            self._ends = False
+            self._offset, self._records = SEGMENT_HEADER_BYTES, 0
+            self._names[self._segment] = segment_name(header.first_index, self._segment)
+        if full or not self._queue:
+            self._queue.append(Write(self._segment, header.first_index, self._offset, [], []))
+        write = self._queue[-1]
+        ref = BatchRef(
+            header.first_index,
+            batch.last_index,
+            header.digest,
+            header.previous_digest,
+            header.term,
+            write.segment,
+            self._offset,
+            header.nbytes,
+            order,
+        )
+        write.batches.append(batch)
+        write.refs.append(ref)
+        self._offset += header.nbytes
+        self._records += header.record_count
+        self._batches[batch.last_index, header.digest] = batch
+        return ref
+
+    def take(self) -> list[Write]:
+        """All that is queued, for a job that writes it."""
+        writes, self._queue = self._queue, []
+        return writes
+
+    def written(self, refs: Sequence[BatchRef]) -> None:
+        """These are in a file."""
+        for ref in refs:
+            self._batches.pop((ref.last_index, ref.digest), None)
+
+    def end_segment(self, *, before_index: int) -> None:
+        """The newest segment takes no more, if its first batch lies before this index."""
+        self._ends |= self._segment > 0 and int(self._names[self._segment][:20]) < before_index
