@@ -7,7 +7,6 @@ import itertools
 import socket
 import ssl
 import sys
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any, Final, cast
 
 from logboom.client import handshake
 from logboom.client.arrivals import Stream
+from logboom.client.turns import Turns
 from logboom.dialing import connect
 from logboom.errors import (
     InvalidRequest,
@@ -44,7 +44,6 @@ STREAM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Received and not yet consumed, per stream; then the connection stops reading, unless somebody waits for more."""
 QUEUED_BYTES_MAX: Final = 64 * 1024
 """Before the next flush; who wants to send more waits for his turn."""
-LAST_FIRST_AFTER_S: Final = 0.1
 UNSENT_BYTES_MAX: Final = 256 * 1024
 """What the kernel takes beyond what the other side has room for: what is in there cannot be given up any more."""
 TCP_NOTSENT_LOWAT: Final = 25
@@ -76,8 +75,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._queue: list[Buffer] = []
         self._queued = 0
         self._congested = False
-        self._turns: deque[tuple[float, asyncio.Future[None]]] = deque()
-        """Who waits to send, and since when."""
+        self._turns = Turns(self._loop, has_room=self._has_room)
         self._reading = True
         self._alive_at = self._loop.time()
         self._unsent = 0
@@ -181,46 +179,25 @@ class NodeConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self._congested = False
-        self._grant()
+        self._turns.grant()
 
     # -- requests
 
     async def writable(self) -> None:
         """Wait for one's turn while the node is not reading fast enough. Then send, before anything is awaited.
 
-        What is not sent yet can still be given up for nothing, so little is queued behind here. First come, first
-        served; but once somebody has waited long, the last to come is first: who has waited longest is nearest to his
-        deadline, and a node kept busy with what nobody waits for any more would do nothing else.
+        What is not sent yet can still be given up for nothing, so little is queued behind here.
         """
-        if self.is_writable or self.closed:
-            return
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._turns.append((self._loop.time(), turn))
-        try:
-            await turn
-        finally:
-            self._loop.call_soon(self._grant)  # the next one's, as soon as this one has sent or given up
+        if not self.is_writable and not self.closed:
+            await self._turns.take()
 
     @property
     def is_writable(self) -> bool:
         """The node reads fast enough, and nobody waits."""
-        return self._has_room and not self._turns
+        return not self._turns.waiting and self._has_room()
 
-    @property
     def _has_room(self) -> bool:
         return not self._congested and self._queued < QUEUED_BYTES_MAX
-
-    def _grant(self) -> None:
-        turns = self._turns
-        while turns and turns[0][1].done():
-            turns.popleft()
-        while turns and (self._has_room or self.closed):
-            long = self._loop.time() - turns[0][0] > LAST_FIRST_AFTER_S
-            _, turn = turns.pop() if long else turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                if not self.closed:  # else all go, to be told so
-                    return
 
     def post(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer], answered: Answered) -> int:
         """Send, and be told of the answer. Not when it is closed. What comes back is for ``forget``.
@@ -338,8 +315,8 @@ class NodeConnection(asyncio.BufferedProtocol):
         queue, self._queue, self._queued = self._queue, [], 0
         if queue and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(queue)
-        if self._turns:
-            self._grant()
+        if self._turns.waiting:
+            self._turns.grant()
 
     def _expect(self) -> None:
         """Silence counts from here on, not from before there was anything to answer."""
@@ -398,7 +375,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self.closed = True
         if self._beat is not None:
             self._beat.cancel()
-        self._grant()
+        self._turns.end()
         replies, self._replies = self._replies, {}
         for answered in replies.values():
             answered(self._why(error))

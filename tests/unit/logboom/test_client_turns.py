@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logboom.client import connection as module
+from logboom.client import turns as module
 from logboom.client.connection import QUEUED_BYTES_MAX, NodeConnection
 from logboom.wire import Kind
 

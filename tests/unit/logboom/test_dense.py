@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from logboom import Client, Put, Receipt
-from logboom.client import connection
+from logboom.client import connection, turns
 from logboom.client.dense import Lines, Turn
 from logboom.errors import NotLeader, OutOfSequence
 from logboom.wire import Frame, Kind
@@ -97,7 +97,7 @@ async def test_streams_do_not_wait_for_each_other() -> None:
 
 async def test_a_congested_node_gets_them_in_order_and_a_failed_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found with Spark beside a change of leader: the last to come went first, all were refused, one at a time."""
-    monkeypatch.setattr(connection, "LAST_FIRST_AFTER_S", -1.0)
+    monkeypatch.setattr(turns, "LAST_FIRST_AFTER_S", -1.0)
     monkeypatch.setattr(connection, "QUEUED_BYTES_MAX", 1)
     expected, seen = 0, Counter[int]()
 
