@@ -62,7 +62,7 @@ class SecondHistory:
         """Faults up to a moment; then another history begins. When that was."""
         restoring = self.restoring
         restoring.start(self.seen)
-        copying = asyncio.ensure_future(restoring.back_up())
+        copying = asyncio.ensure_future(restoring.backing_up.go_on())
         copying.add_done_callback(self._task_ended)
         faults = [fault for fault in self.parameters.faults if fault.at < restoring.at]
         await asyncio.gather(self.nemesis.play(faults), asyncio.sleep(restoring.at))
@@ -72,7 +72,7 @@ class SecondHistory:
         await self.nemesis.ended()
         for host in self.hosts:
             host.start()
-        await self._ending.within("a backup is taken", restoring.at_least_one())
+        await self._ending.within("a backup is taken", restoring.backing_up.at_least_one())
         await asyncio.sleep(self._rng.uniform(0.0, WRITES_S))  # which are given up
         self.oracle.checkpoint()
         self._stop_all()
@@ -96,7 +96,7 @@ class SecondHistory:
 
     def _restore(self) -> None:
         """All nodes, from one set."""
-        meta = self.restoring.choose()
+        meta = self.restoring.backing_up.choose()
         self.restoring.restore(meta)
         begins = Configuration.of_settings(self.parameters.settings.cluster.members)
         self._second(begins, meta.raft_index, meta.global_index, self.hosts, given_up="fail")

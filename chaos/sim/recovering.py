@@ -37,7 +37,6 @@ class Recovered(NamedTuple):
     """Of its journal, which begins behind ``base_index``."""
     base_index: int
     lineage: str
-    crashes: int
 
 
 class Recovering:
@@ -57,7 +56,6 @@ class Recovering:
         self._rng = rng
         self._note = note
         self._fail = fail
-        self._crashes = 0
 
     def recover(self, host: Host) -> Recovered | None:
         """None: it cannot."""
@@ -88,7 +86,7 @@ class Recovering:
         if alone is None or alone.voters != (host.name,):
             self._fail("RecoverWhole", f"{host.name}: its journal ends with {alone}")
         self._note(f"{host.name} is recovered: {lineage}, {found.last_index} entries")
-        return Recovered(host, alone or Configuration(), entries, base, lineage, self._crashes)
+        return Recovered(host, alone or Configuration(), entries, base, lineage)
 
     def _killed_again_and_again(self, host: Host) -> None:
         """What was begun is gone on with, until the node is its cluster's only voter."""
@@ -100,7 +98,7 @@ class Recovering:
             try:
                 recover(host.settings, act=True, world=world)
             except PlugPulled:
-                self._crashes, killed = self._crashes + 1, True
+                killed = True
             except InvalidRequest as error:
                 if not crashes or ONLY_VOTER not in str(error):
                     self._fail("RecoverWhole", f"{host.name}: {error}")
