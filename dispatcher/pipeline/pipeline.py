@@ -112,7 +112,7 @@ class Pipeline(Presence):
         self.tails: dict[PartitionId, Tail] = {}
         self.recovery = Recovered(self.logs)
         self._touched: set[PartitionId] = set()
-        self._lagging: set[PartitionId] = set()
+        self._unsynced: set[PartitionId] = set()
         """Partitions with committed batches that are not synced here yet: write-behind ones."""
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
@@ -282,8 +282,8 @@ class Pipeline(Presence):
 
     def synced(self) -> None:
         """See RaftEvents."""
-        if self._lagging:
-            self._touched.update(self._lagging)
+        if self._unsynced:
+            self._touched.update(self._unsynced)
             self._settle()
 
     def peer_frame(self, peer: NodeId, frame: Frame) -> None:
@@ -349,9 +349,9 @@ class Pipeline(Presence):
             self._publish(partition_id)
             whole = store.durable_index == store.committed_index
             if whole:
-                self._lagging.discard(partition_id)
+                self._unsynced.discard(partition_id)
             else:
-                self._lagging.add(partition_id)
+                self._unsynced.add(partition_id)
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
             for callback in tuple(self._commit_callbacks.get(partition_id, ())):  # some take themselves off it
                 callback()

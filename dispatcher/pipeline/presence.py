@@ -51,7 +51,7 @@ class Presence(ABC):
     voiding: Voiding
     _worker_of: Callable[[PartitionId, Progressed], ApplyWorker]
     _commit_callbacks: dict[PartitionId, list[Callable[..., None]]]
-    _lagging: set[PartitionId]
+    _unsynced: set[PartitionId]
     _touched: set[PartitionId]
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Presence(ABC):
         self.rebuilding.ended(partition_id)
         self.voiding.ended(partition_id)
         self.lagging.ended(partition_id)
-        self._lagging.discard(partition_id)
+        self._unsynced.discard(partition_id)
         self.tails.pop(partition_id, None)
         if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
             self.raft.group.dirty(self.logs[partition_id])

@@ -21,7 +21,7 @@ def settling() -> Any:
         _settle_due=False,
         _settle_later=None,
         _touched={ONE},
-        _lagging=set(),
+        _unsynced=set(),
         _commit_callbacks={},
         _ordered_callbacks={},
         _publish=nothing,
