@@ -13,7 +13,7 @@
     ├── Overloaded                admission refused it; nothing was written
     ├── QuotaExceeded
     ├── PartitionFrozen
-    ├── PartitionPaused
+    ├── PartitionPaused           reserved
     ├── PartitionLost             a committed batch is lost everywhere: an operator declares it void
     ├── Voided                    it was declared void: it had no effect, and readers go on behind it
     ├── NotLeader                 ask ``leader``
@@ -28,7 +28,7 @@
     ├── CommandsRejected          commands that the state machine refused
     ├── IndexCompacted
     ├── Unauthenticated
-    ├── PermissionDenied
+    ├── PermissionDenied          reserved
     ├── CorruptData
     ├── IncompatibleVersion
     ├── WrongNode                 a data directory or certificate of another node or cluster
@@ -144,7 +144,7 @@ class PartitionFrozen(LogboomError):
 
 
 class PartitionPaused(LogboomError):
-    """``partition_id`` does not apply now; an operator resumes it."""
+    """Reserved: nothing raises it yet. A barrier over a paused partition gets BarrierBlocked, a read Unavailable."""
 
     code = "partition_paused"
     retryable = True
@@ -253,7 +253,7 @@ class Unauthenticated(LogboomError):
 
 
 class PermissionDenied(LogboomError):
-    """Not allowed for this principal."""
+    """Reserved: nothing raises it yet. There are no roles; whoever has a certificate may do everything."""
 
     code = "permission_denied"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_help_does_not_load_the_client() -> None:
     script = "import sys; from logboom.cli import cli; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"rich", "pyarrow", "logboom.testing", "cryptography"} & set(loaded)
+
+
+def test_every_error_is_raised_somewhere_or_says_that_it_is_reserved() -> None:
+    """What is in the tree, in docs/protocol.md, and never comes is caught by people for nothing."""
+    root = Path(logboom.__file__).parents[1]
+    folders = ("logboom", "raftlog", "partitions", "dispatcher", "snapshots", "server")
+    modules = [path for folder in folders for path in (root / folder).rglob("*.py") if path != Path(errors.__file__)]
+    text = "\n".join(path.read_text() for path in modules)
+    for kind in errors.BY_CODE.values():
+        raised = re.search(rf"\b{kind.__name__}\(|\"{kind.code}\"", text) is not None
+        reserved = (kind.__doc__ or "").startswith("Reserved: nothing raises it")
+        assert raised != reserved or kind is errors.LogboomError, kind.__name__
 
 
 def test_types_are_shipped() -> None:
