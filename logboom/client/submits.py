@@ -251,7 +251,7 @@ class Submitter:
         *,
         own: bool,
     ) -> dict[str, Any]:
-        """Of a SUBMIT frame to the leader, with this client's own numbers or (``own``) somebody else's."""
+        """Of a SUBMIT frame to the leader, with this client's ``own`` numbers, or with somebody else's."""
         if wait is None and "ack" not in at.welcome.get("features", ()):
             wait = Level.APPLIED  # a node of an earlier release, whose partitions have no say
         return {
