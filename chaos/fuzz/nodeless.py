@@ -243,7 +243,7 @@ class NoNode:
 
     @property
     def scans(self) -> Scans:
-        return Scans(self, scans_max=1)
+        return Scans(cast("Any", self), scans_max=1)
 
     @property
     def views(self) -> Any:
@@ -254,7 +254,7 @@ class NoNode:
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         reads.scan_range(header)
         for partition in partitions:
-            await reads.make_fresh(self, header, partition, deadline)
+            await reads.make_fresh(cast("Any", self), header, partition, deadline)
             yield reads.entries(*next(FewKeys().scan()))
 
     async def read_index(self, deadline: float, *, lone: bool = False) -> int:

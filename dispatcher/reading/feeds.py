@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatcher.reading.read_budget import Grant
+from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Unavailable, Voided
 from logboom.records import KEY_BYTES_MAX, RecordBlock
@@ -120,7 +121,7 @@ class Feed(ABC):
     """
 
     def __init__(
-        self, backend: Any, wanted: FeedRequest, *, send: Send, congested: Callable[[], bool], ended: Ended
+        self, backend: Surroundings, wanted: FeedRequest, *, send: Send, congested: Callable[[], bool], ended: Ended
     ) -> None:
         self._backend = backend
         self._wanted = wanted

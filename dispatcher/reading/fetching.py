@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from dispatcher.reading.read_budget import Grant
+from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, InvalidRequest, Unavailable, Voided
 from logboom.types import MIB, PartitionId
 from logboom.wire import shown
@@ -44,7 +45,7 @@ class Found(NamedTuple):
     parts: list[memoryview]
 
 
-def parse(backend: Any, header: Mapping[str, Any]) -> list[Wanted]:
+def parse(backend: Surroundings, header: Mapping[str, Any]) -> list[Wanted]:
     """In the order of the logs. Raises InvalidRequest, NoSuchPartition."""
     rows = header.get("rows")
     if not isinstance(rows, list) or not 1 <= len(rows) <= ROWS_MAX:
@@ -73,7 +74,9 @@ def _ranges(given: Any, number: int) -> list[tuple[int, int]] | None:
     return [(offset, length) for offset, length in given]
 
 
-async def fetch(backend: Any, header: Mapping[str, Any]) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
+async def fetch(
+    backend: Surroundings, header: Mapping[str, Any]
+) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
     """Headers and bodies of DATA: rows in any order, each once. Raises IndexCompacted, CorruptData, Unavailable."""
     numbers, lengths, body = list[int](), list[int](), list[bytes]()
     for partition, rows in groupby(parse(backend, header), key=lambda each: each.partition_id):
@@ -92,7 +95,7 @@ async def fetch(backend: Any, header: Mapping[str, Any]) -> AsyncGenerator[tuple
     yield {"rows": numbers, "lengths": lengths}, body
 
 
-async def _of_one_batch(backend: Any, log: PartitionLog, rows: Sequence[Wanted]) -> list[Found]:
+async def _of_one_batch(backend: Surroundings, log: PartitionLog, rows: Sequence[Wanted]) -> list[Found]:
     """Those of the rows, from the first on, that are in the same batch and in one answer."""
     first = rows[0].record
     if first > log.durable_index:
@@ -153,7 +156,7 @@ def _pick(batch: Batch, wanted: Wanted) -> Found:
     return Found(wanted.number, [payload[offset : offset + length] for offset, length in wanted.ranges])
 
 
-async def _admitted(backend: Any, nbytes: int, order: int) -> Grant:
+async def _admitted(backend: Surroundings, nbytes: int, order: int) -> Grant:
     room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def admitted() -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.reading.merging import Merge, Run, Window
+from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Voided
 from logboom.types import Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
@@ -51,7 +52,7 @@ class LogScan(Feed):
 
     def __init__(
         self,
-        backend: Any,
+        backend: Surroundings,
         partitions: Sequence[PartitionId],
         wanted: FeedRequest,
         *,

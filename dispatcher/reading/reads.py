@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value, pack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge, Unavailable
@@ -17,7 +18,7 @@ from logboom.wire import REPLY_BYTES_MAX, Frame, shown
 KEYS_MAX: Final = 10_000
 
 
-def state_damaged(backend: Any, partition_id: PartitionId, machine: Machine, error: CorruptData) -> None:
+def state_damaged(backend: Surroundings, partition_id: PartitionId, machine: Machine, error: CorruptData) -> None:
     """A read has met it. Of a machine that was replaced since, or is gone, nobody needs to know."""
     if backend.machines.get(partition_id) is machine:
         backend.rebuilding.damaged(partition_id, error)
@@ -33,7 +34,7 @@ def encode_value(value: Value) -> bytes:
     raise InvalidRequest(f"the state machine gave {value!r:.40} as a value: they are bytes, or tuples of numbers")
 
 
-def partition_of_header(backend: Any, header: Mapping[str, Any]) -> PartitionId:
+def partition_of_header(backend: Surroundings, header: Mapping[str, Any]) -> PartitionId:
     """The partition that a request names. Raises NoSuchPartition."""
     number = field_of(header, "partition", int)
     if number not in backend.workers:
@@ -42,7 +43,7 @@ def partition_of_header(backend: Any, header: Mapping[str, Any]) -> PartitionId:
 
 
 async def make_fresh(
-    backend: Any, header: Mapping[str, Any], partition_id: PartitionId, deadline: float, *, lone: bool = False
+    backend: Surroundings, header: Mapping[str, Any], partition_id: PartitionId, deadline: float, *, lone: bool = False
 ) -> None:
     """Wait until this node may answer the read that ``header`` asks for. ``lone``: nobody else is known to ask."""
     mode = header.get("read", "linearizable")
@@ -79,7 +80,9 @@ def keys_of(frame: Frame) -> list[bytes]:
     return keys
 
 
-async def get(backend: Any, frame: Frame, deadline: float, *, lone: bool = False) -> tuple[dict[str, Any], list[Any]]:
+async def get(
+    backend: Surroundings, frame: Frame, deadline: float, *, lone: bool = False
+) -> tuple[dict[str, Any], list[Any]]:
     """Header and body of VALUES. ``lone``: the client waits for nothing else."""
     partition_id, keys = partition_of_header(backend, frame.header), keys_of(frame)
     await make_fresh(backend, frame.header, partition_id, deadline, lone=lone)
@@ -87,7 +90,9 @@ async def get(backend: Any, frame: Frame, deadline: float, *, lone: bool = False
     with backend.using(partition_id) as machine:
         try:
             found = backend.at_hand.get(machine, distinct)
-            values, position = found or await backend.threads_of(partition_id).run(lambda: machine.get(distinct))
+            if found is None:
+                found = await backend.threads_of(partition_id).run(lambda: machine.get(distinct))
+            values, position = found
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             raise
@@ -107,7 +112,7 @@ async def get(backend: Any, frame: Frame, deadline: float, *, lone: bool = False
     return reply, [block.metadata, block.data]
 
 
-async def digest(backend: Any, partition_id: PartitionId) -> tuple[bytes, Position] | None:
+async def digest(backend: Surroundings, partition_id: PartitionId) -> tuple[bytes, Position] | None:
     """Of a partition's state; None: it is damaged, or gone."""
     if backend.rebuilding.fenced(partition_id) or partition_id not in backend.machines:
         return None

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.reading import reads
+from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
@@ -87,7 +88,7 @@ class View:
 class Scans:
     """One node's."""
 
-    def __init__(self, backend: Any, *, scans_max: int) -> None:
+    def __init__(self, backend: Surroundings, *, scans_max: int) -> None:
         self._backend = backend
         self._scans_max = scans_max
         self.open = 0

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dispatcher.reading import reads
 from dispatcher.reading.feeds import Feed, FeedRequest, Send
 from dispatcher.reading.log_scan import LogScan
+from dispatcher.reading.surroundings import Surroundings
 from dispatcher.reading.tail import Tail
 from dispatcher.requests.requests import field_of
 from logboom.errors import LogboomError, QuotaExceeded
@@ -23,7 +24,7 @@ class Streams:
 
     def __init__(
         self,
-        backend: Any,
+        backend: Surroundings,
         *,
         reply: Callable[..., None],
         fail: Callable[[int, LogboomError], None],

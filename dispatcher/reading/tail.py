@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
+from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IndexCompacted, LogboomError
 from logboom.types import Level, PartitionId
 from logboom.wire import FLAG_MORE, Kind
@@ -30,7 +31,7 @@ class Tail(Feed):
 
     def __init__(
         self,
-        backend: Any,
+        backend: Surroundings,
         partition_id: PartitionId,
         wanted: FeedRequest,
         *,

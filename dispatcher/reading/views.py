@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dispatcher.reading import reads
 from dispatcher.reading.scans import Rows, View, rows_of
+from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
 from logboom.state_machine import Machine
@@ -27,7 +28,7 @@ PARTITIONS_MAX: Final = 1024
 class Views:
     """One node's."""
 
-    def __init__(self, backend: Any, *, views_max: int) -> None:
+    def __init__(self, backend: Surroundings, *, views_max: int) -> None:
         self._backend = backend
         self._views_max = views_max
         self.open = 0

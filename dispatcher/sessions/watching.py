@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dispatcher.barriers.watermarks import to_row
+from dispatcher.pipeline.backend import Backend
 from logboom.errors import LogboomError
 from logboom.types import PartitionId, Watermark
 
@@ -23,7 +24,7 @@ class Watch:
 
     def __init__(
         self,
-        backend: Any,
+        backend: Backend,
         partitions: Sequence[PartitionId] | None,
         *,
         every_ms: int,
@@ -60,7 +61,7 @@ class Watch:
             self._tell(backend)
         self._timer = self._later(self._every, self.move)
 
-    def _tell(self, backend: Any) -> None:
+    def _tell(self, backend: Backend) -> None:
         marks = backend.watermarks.all(self._wanted)
         if self._wanted is None:
             marks = [mark for mark in marks if backend.recovered([mark.partition_id])]

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from logboom.config import PARTITIONS_MAX
 from logboom.errors import CorruptData
+from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, PartitionId
 from ports.invariant import invariant
 
@@ -196,7 +197,7 @@ class Lifecycle:
         return cls(begun, next_id, created, destroyed), end
 
 
-def kind_of(cluster: Any, lifecycle: Lifecycle, partition_id: PartitionId) -> Kind:
+def kind_of(cluster: ClusterSettings, lifecycle: Lifecycle, partition_id: PartitionId) -> Kind:
     """Of a partition that lives; ``cluster``: the settings of those that nobody created."""
     created = lifecycle.created.get(partition_id)
     if created is not None:

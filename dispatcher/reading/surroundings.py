@@ -1,0 +1,120 @@
+"""What reads find around them: the node, as far as they need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.read_budget import ReadBudget
+from logboom.errors import CorruptData, LogboomError
+from logboom.settings import Settings
+from logboom.state_machine import Machine
+from logboom.types import GlobalLogIndex, Level, PartitionId
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
+from ports.clock import Clock
+from ports.offload import Offload
+from raftlog.entries.lifecycle import Kind
+from raftlog.entries.parent_state import ParentState
+
+
+class Kinds(Protocol):
+    """See Partitioning."""
+
+    def kind(self, partition_id: PartitionId) -> Kind:
+        """Of a partition that lives."""
+        ...
+
+
+class Fences(Protocol):
+    """See Rebuilding."""
+
+    def fenced(self, partition_id: PartitionId) -> bool:
+        """Its state must not be read."""
+        ...
+
+    def damaged(self, partition_id: PartitionId, error: CorruptData) -> object:
+        """The state cannot be read."""
+        ...
+
+
+class Fresh(Protocol):
+    """See Freshness."""
+
+    async def recent(self, max_age: float, deadline: float) -> GlobalLogIndex:
+        """Everything committed ``max_age`` seconds before this call is at or below it. Raises Unavailable."""
+        ...
+
+
+class Surroundings(Protocol):
+    """See the module. What is not explained here is at ``Backend``, which has all of it."""
+
+    settings: Settings
+    clock: Clock
+    offload: Offload
+    parent: ParentState
+
+    @property
+    def logs(self) -> Mapping[PartitionId, PartitionLog]: ...
+
+    @property
+    def machines(self) -> Mapping[PartitionId, Machine]: ...
+
+    @property
+    def workers(self) -> Mapping[PartitionId, ApplyWorker]: ...
+
+    @property
+    def partitioning(self) -> Kinds: ...
+
+    @property
+    def rebuilding(self) -> Fences: ...
+
+    @property
+    def freshness(self) -> Fresh: ...
+
+    @property
+    def read_budget(self) -> ReadBudget: ...
+
+    @property
+    def at_hand(self) -> AtHand: ...
+
+    def partition_ids(self) -> Sequence[PartitionId]: ...
+
+    def missing(self, partition_id: int) -> LogboomError: ...
+
+    def log(self, partition_id: PartitionId) -> PartitionLog: ...
+
+    def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]: ...
+
+    def threads_of(self, partition_id: PartitionId) -> Offload: ...
+
+    def hurry(self, partitions: Iterable[PartitionId]) -> None: ...
+
+    # -- how far everything is
+
+    def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool: ...
+
+    def global_commit_index(self) -> GlobalLogIndex: ...
+
+    def applied_index(self, partition_id: PartitionId) -> int: ...
+
+    def safe_horizon(self, partitions: Iterable[PartitionId], level: Level) -> GlobalLogIndex: ...
+
+    async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex: ...
+
+    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None: ...
+
+    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]: ...
+
+    def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]: ...
+
+    def subscribe_ordered(self, callback: Callable[[], None]) -> Callable[[], None]: ...
+
+    # -- damage
+
+    def damaged(self, partition_id: PartitionId, damage: DamagedBatch) -> None: ...
+
+    def is_lost(self, digest: bytes) -> bool: ...
