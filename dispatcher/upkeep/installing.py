@@ -15,23 +15,21 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from dispatcher.upkeep.log_fetching import LogFetch
 from dispatcher.upkeep.sources import Sources, batches_in, number
-from logboom.errors import CorruptData, LogboomError, ProtocolError
+from logboom.errors import LogboomError, ProtocolError
 from logboom.settings import ClusterSettings, SnapshotSettings
-from logboom.types import DIGEST_BYTES, MIB, NO_DIGEST, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import MIB, NO_DIGEST, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
-from partitions.log.batch import parse_header
 from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from ports.seldom import Seldom
 from ports.timers import wait
-from raftlog.engine.messages import INDEX_MAX
 from raftlog.entries.lifecycle import Kind as PartitionKind
 from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import ParentState
-from raftlog.entries.voids import Void
 from raftlog.links.links import Links
 from raftlog.links.payloads import Payloads
 from snapshots.meta import SetMeta, decode
@@ -252,57 +250,28 @@ class Installing:
             return []
         self._filled.append(store)
         global_index = GlobalLogIndex(meta.global_index)
-        rows: list[tuple[int, int, bytes]] = []
-        after: int = store.committed_index
-        voids = {each.first_index: each for each in parent.voids.of(partition_id)}
-        while after < tail.last_index:
-            void = voids.get(PartitionLogIndex(after + 1))
-            if void is not None:
-                store.concede(void.last_index, void.digest)
-                rows.append((void.last_index, void.global_index, void.digest))
-                after = void.last_index
+        fetch = LogFetch(store, tail, parent.voids.of(partition_id))
+        while not fetch.is_whole:
+            if fetch.step_over():
                 continue
-            began = self._clock.monotonic()
-            ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": tail.last_index}
+            began, after, through = self._clock.monotonic(), fetch.after, tail.last_index
+            ask = {"global_index": global_index, "partition": partition_id, "after": after, "through": through}
             frame = await self._sources.ask_for_log(ask)
             pieces = batches_in(frame)
             if not pieces:
-                since = _void(frame, partition_id)
-                if since is not None and since.first_index == after + 1 and since.last_index <= tail.last_index:
-                    voids[since.first_index] = since  # declared behind the cut
-                    continue
-                first, before = number(frame.header, "first"), frame.header.get("before")
-                log.warning("history_not_fetched", partition=partition_id, after=after, first=first)
-                if first > tail.last_index:
-                    return []  # all of it is gone everywhere: this copy begins at the cut
-                if first <= after + 1 or type(before) is not bytes or len(before) != DIGEST_BYTES:
-                    raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
-                in_front = number(frame.header, "before_global") if "before_global" in frame.header else 0
-                store.follow(
-                    PartitionLogIndex(first - 1), before, in_front
-                )  # and what is here of before, which does not
-                rows, after = [], first - 1
+                if not fetch.goes_on(frame):
+                    return []
                 continue
-            for raw, found_global in pieces:
-                header = parse_header(raw)
-                if header.partition_id != partition_id or header.first_index != after + 1:
-                    raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
-                self._payloads.receive(raw)
-                rows.append((header.last_index, found_global, header.digest))
-                after = header.last_index
+            fetch.take(pieces, self._payloads.receive)
             self._poke()
-            while not store.is_durable(after, rows[-1][2]):
-                if not store.holds(after, rows[-1][2]):
-                    raise CorruptData(f"partition {partition_id}: what was fetched up to {after} does not chain")
+            while not fetch.is_durable():
                 await wait(DURABLE_POLL_S)
-            self.progress = Fetched(global_index, after, tail.last_index, partition_id)
+            self.progress = Fetched(global_index, fetch.after, tail.last_index, partition_id)
             await self._keep_pace(len(frame.body), began)
-        if rows and rows[-1][2] != tail.digest:
-            raise CorruptData(f"partition {partition_id}: what was fetched does not end as the snapshot says")
+        fetch.check_end()
         while store.awaits_sync(tail.last_index):
             await wait(DURABLE_POLL_S)
-        nowhere = {(void.last_index, void.digest) for void in voids.values()}
-        return [store.save_fetched(rows, through_index=tail.last_index, voids=nowhere)]
+        return [fetch.save()]
 
     async def _keep_pace(self, nbytes: int, began: float) -> None:
         due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)
@@ -314,17 +283,3 @@ def _write(file: Any, body: memoryview, offset: int, *, sync: bool) -> None:
     file.write([body], offset=offset)
     if sync:
         file.sync()
-
-
-def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
-    """What stands in the place of what was asked for, on a node that says so. Raises ProtocolError."""
-    said = frame.header.get("void")
-    if said is None:
-        return None
-    kinds = [type(value) for value in said] if isinstance(said, list) else []
-    if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= INDEX_MAX:
-        raise ProtocolError("LOG_CHUNK: bad void")
-    first, last, digest, global_index = said
-    void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
-    void.check()
-    return void

@@ -1,0 +1,117 @@
+"""One partition's log on its way from other nodes: what this node's copy lacks up to a snapshot's cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from dispatcher.upkeep.sources import number
+from logboom.errors import CorruptData, ProtocolError
+from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.wire import Frame
+from partitions.log.batch import parse_header
+from partitions.log.log import PartitionLog
+from raftlog.engine.messages import INDEX_MAX
+from raftlog.entries.parent_state import Tail
+from raftlog.entries.voids import Void
+
+log = structlog.get_logger(__name__)
+
+
+class LogFetch:
+    """Whoever drives it asks for what follows ``after``, and hands over what comes."""
+
+    def __init__(self, store: PartitionLog, tail: Tail, voids: Iterable[Void]) -> None:
+        """``tail``: where the log ends at the cut; ``voids``: what counts as nothing in front of that."""
+        self.after: int = store.committed_index
+        """What is behind this is still lacking."""
+        self._store = store
+        self._tail = tail
+        self._voids = {each.first_index: each for each in voids}
+        self._rows: list[tuple[int, int, bytes]] = []
+        """Last index, global index, digest of what came."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is lacking."""
+        return self.after >= self._tail.last_index
+
+    def step_over(self) -> bool:
+        """What comes next is void: nobody is asked for it."""
+        void = self._voids.get(PartitionLogIndex(self.after + 1))
+        if void is None:
+            return False
+        self._store.concede(void.last_index, void.digest)
+        self._rows.append((void.last_index, void.global_index, void.digest))
+        self.after = void.last_index
+        return True
+
+    def take(self, pieces: Sequence[tuple[memoryview, int]], receive: Callable[[memoryview], object]) -> None:
+        """Batches, with their global indices, that follow. Raises ProtocolError."""
+        partition_id = self._store.partition_id
+        for raw, global_index in pieces:
+            header = parse_header(raw)
+            if header.partition_id != partition_id or header.first_index != self.after + 1:
+                raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
+            receive(raw)
+            self._rows.append((header.last_index, global_index, header.digest))
+            self.after = header.last_index
+
+    def is_durable(self) -> bool:
+        """All that was taken is. Raises CorruptData for what cannot be appended."""
+        digest = self._rows[-1][2]
+        if self._store.is_durable(self.after, digest):
+            return True
+        if not self._store.holds(self.after, digest):
+            raise CorruptData(
+                f"partition {self._store.partition_id}: what was fetched up to {self.after} does not chain"
+            )
+        return False
+
+    def goes_on(self, frame: Frame) -> bool:
+        """Nobody has what follows: it is void since, or gone, and the log begins behind it. Raises ProtocolError.
+
+        False: it is gone up to the cut. This copy begins there, with nothing.
+        """
+        partition_id, last_index = self._store.partition_id, self._tail.last_index
+        since = _void(frame, partition_id)
+        if since is not None and since.first_index == self.after + 1 and since.last_index <= last_index:
+            self._voids[since.first_index] = since  # declared behind the cut
+            return True
+        first, before = number(frame.header, "first"), frame.header.get("before")
+        log.warning("history_not_fetched", partition=partition_id, after=self.after, first=first)
+        if first > last_index:
+            return False
+        if first <= self.after + 1 or type(before) is not bytes or len(before) != DIGEST_BYTES:
+            raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
+        in_front = number(frame.header, "before_global") if "before_global" in frame.header else 0
+        self._store.follow(PartitionLogIndex(first - 1), before, in_front)  # and what is here of before, which does not
+        self._rows, self.after = [], first - 1
+        return True
+
+    def check_end(self) -> None:
+        """Raises CorruptData for a log that ends otherwise than the snapshot says."""
+        if self._rows and self._rows[-1][2] != self._tail.digest:
+            raise CorruptData(
+                f"partition {self._store.partition_id}: what was fetched does not end as the snapshot says"
+            )
+
+    def save(self) -> Callable[[], None]:
+        """A job that saves the places of all of it, once it is synced."""
+        nowhere = {(void.last_index, void.digest) for void in self._voids.values()}
+        return self._store.save_fetched(self._rows, through_index=self._tail.last_index, voids=nowhere)
+
+
+def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
+    """What stands in the place of what was asked for, on a node that says so. Raises ProtocolError."""
+    said = frame.header.get("void")
+    if said is None:
+        return None
+    kinds = [type(value) for value in said] if isinstance(said, list) else []
+    if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= INDEX_MAX:
+        raise ProtocolError("LOG_CHUNK: bad void")
+    first, last, digest, global_index = said
+    void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
+    void.check()
+    return void
