@@ -25,8 +25,8 @@ from partitions.log.opening import LogBase, begin_places
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
+from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, flush, open_log
-from tests.unit.partitions.test_storage import P
 from tests.unit.snapshots.states_world import Dump, entries
 
 LOG = P

@@ -15,11 +15,11 @@ from dispatcher.pipeline.partitioning import Partitioning, destroyed
 from dispatcher.pipeline.recovered import Recovered
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, PartitionFrozen
 from logboom.settings import ClusterSettings
-from logboom.types import DurabilityMode, Level, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
 from raftlog.engine import Engine
 from raftlog.entries.lifecycle import Change, Kind, Lifecycle
 from raftlog.entries.parent_state import ParentState
-from tests.unit.dispatcher import barrier_desk, test_pending
+from tests.unit.dispatcher import barrier_desk, pending_desk
 from tests.unit.dispatcher.test_watermarks import move
 
 A, B = PartitionId(0), PartitionId(1)
@@ -33,11 +33,11 @@ def gone() -> LogboomError:
 
 class TestWaiting:
     def test_requests_are_answered_and_give_their_budget_back(self) -> None:
-        desk = test_pending.Desk()
-        asked = {wait: desk.submit(wait, [A, B]) for wait in test_pending.WAITS}
+        desk = pending_desk.Desk()
+        asked = {wait: desk.submit(wait, [A, B]) for wait in pending_desk.WAITS}
         for ends, _ in asked.values():
             for partition, last in ends:
-                desk.pending.committed(partition, PartitionLogIndex(last), test_pending.GlobalLogIndex(last))
+                desk.pending.committed(partition, PartitionLogIndex(last), GlobalLogIndex(last))
         desk.pending.ended(A, lambda: destroyed(A, outcome="applied"))
         assert desk.admission.used(A) == (0, 0)
         desk.admission.remove(A)
@@ -46,7 +46,7 @@ class TestWaiting:
             "applied"
         ] * 2
         for ends, _ in asked.values():
-            desk.pending.applied(test_pending.batch(ends[1][1]), B)
+            desk.pending.applied(pending_desk.batch(ends[1][1]), B)
         assert desk.admission.used() == (0, 0)
         assert all(len(answers) == 1 for _, answers in asked.values())
         assert len(desk.pending) == 0
@@ -100,10 +100,10 @@ class TestComingAndGoing:
         replaying.add(A)
         assert not replaying.of([A])
         marks = Watermarks([A, B])
-        replaying.notice(cast(Engine, engine), test_pending.GlobalLogIndex(0), marks)
+        replaying.notice(cast(Engine, engine), GlobalLogIndex(0), marks)
         engine.covering_commit = lambda: 1
         engine.applied_index = 1
-        replaying.notice(cast(Engine, engine), test_pending.GlobalLogIndex(0), marks)
+        replaying.notice(cast(Engine, engine), GlobalLogIndex(0), marks)
         assert replaying.over
         replaying.add(PartitionId(9))
         assert replaying.of([9])

@@ -6,7 +6,7 @@ import pytest
 
 from logboom.errors import LogboomError, Outcome, UnknownOutcome
 from logboom.types import Level, PartitionLogIndex
-from tests.unit.dispatcher.test_pending import WAITS, A, B, Desk
+from tests.unit.dispatcher.pending_desk import WAITS, A, B, Desk
 
 
 @pytest.mark.parametrize("wait", WAITS)

@@ -17,8 +17,8 @@ from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.test_installing import Inline
+from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
-from tests.unit.partitions.test_storage import P
 
 BATCHES = chain(4)
 LAST = BATCHES[-1]

@@ -12,7 +12,7 @@ from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
 from ports.disk import Disk
-from tests.unit.partitions.test_storage import P, chain
+from tests.unit.partitions.batches import P, chain
 
 DIRECTORY = Path("/n1/log")
 SETTINGS = LogSettings(segment_bytes=900, open_files_max=2, reader_lease_ms=1000)

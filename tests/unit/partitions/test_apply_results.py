@@ -17,7 +17,7 @@ from logboom.state_machine import ApplyBatch, Results, Sealed
 from logboom.types import PartitionLogIndex
 from partitions.apply.apply_core import ApplyGroup
 from partitions.apply.dedupe import Dedupe
-from tests.unit.partitions.test_storage import flush, make
+from tests.unit.partitions.batches import flush, make
 from tests.unit.partitions.worker_world import world
 
 

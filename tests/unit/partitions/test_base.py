@@ -15,6 +15,7 @@ from partitions.log.log import ChainBroken
 from partitions.log.opening import LogBase
 from partitions.log.segment import BatchRef, pack_index, parse_index
 from server.world.disk_os import OsDisk
+from tests.unit.partitions.batches import chain, make
 from tests.unit.partitions.compaction_world import (
     COUNT,
     DIRECTORY,
@@ -27,7 +28,6 @@ from tests.unit.partitions.compaction_world import (
     open_log,
     settle,
 )
-from tests.unit.partitions.test_storage import chain, make
 
 
 class TestBase:

@@ -15,6 +15,7 @@ from partitions.log.batch import parse_batch
 from partitions.log.log import PartitionLog
 from partitions.log.segment import segment_ordinal
 from server.world.disk_os import OsDisk
+from tests.unit.partitions.batches import chain, make
 from tests.unit.partitions.compaction_world import (
     COUNT,
     DIRECTORY,
@@ -28,7 +29,6 @@ from tests.unit.partitions.compaction_world import (
     raw,
     settle,
 )
-from tests.unit.partitions.test_storage import chain, make
 
 
 def ordinals(disk: SimDisk) -> list[int]:

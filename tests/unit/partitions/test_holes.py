@@ -15,8 +15,8 @@ from partitions.log.log import ChainBroken, PartitionLog
 from partitions.log.opening import LogBase
 from partitions.log.reading import DamagedBatch
 from ports.invariant import InvariantViolated
-from tests.unit.partitions.test_mending import DIRECTORY, flush, open_log
-from tests.unit.partitions.test_storage import P, chain, make
+from tests.unit.partitions.batches import chain, make
+from tests.unit.partitions.test_mending import flush, open_log
 from tests.unit.partitions.worker_world import world
 
 GONE = 2
@@ -134,14 +134,7 @@ def test_places_tell_a_later_start_what_is_void() -> None:
     log.save_places(log.durable_index)()
     log.close()
     last = batches[-1]
-    again = PartitionLog.open(
-        disk=disk,
-        directory=DIRECTORY,
-        partition_id=P,
-        settings=log._settings,
-        mode=log.mode,
-        base=LogBase(last.last_index, last.digest, 7),  # type: ignore[arg-type]
-    )
+    again = open_log(disk, LogBase(last.last_index, last.digest, 7))  # type: ignore[arg-type]
     read_over(again, batches)
     assert again.first_available_index == 1, "no segment was taken for removed"
 

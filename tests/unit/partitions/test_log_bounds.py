@@ -20,7 +20,7 @@ from partitions.log.log import PartitionLog
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
 from partitions.log.tentative import PRUNE, Tentative
-from tests.unit.partitions.test_storage import P, chain, make
+from tests.unit.partitions.batches import P, chain, make
 
 DIRECTORY = Path("/n1/3")
 

@@ -12,20 +12,22 @@ from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
 from partitions.log.batch import Batch, parse_batch
 from partitions.log.log import PartitionLog
+from partitions.log.opening import LogBase
 from partitions.log.reading import DamagedBatch
-from tests.unit.partitions.test_storage import P, chain, make
+from tests.unit.partitions.batches import P, chain, make
 
 DIRECTORY = Path("/n1/log")
 COUNT = 9
 
 
-def open_log(disk: SimDisk) -> PartitionLog:
+def open_log(disk: SimDisk, base: LogBase | None = None) -> PartitionLog:
     return PartitionLog.open(
         disk=disk,
         directory=DIRECTORY,
         partition_id=P,
         settings=LogSettings(segment_bytes=700),
         mode=DurabilityMode.WRITE_AHEAD,
+        base=base,
     )
 
 

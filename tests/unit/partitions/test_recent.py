@@ -11,7 +11,7 @@ from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
 from partitions.log.recent import COPY_BYTES, RecentBatches
-from tests.unit.partitions.test_storage import chain, flush, make, open_log
+from tests.unit.partitions.batches import chain, flush, make, open_log
 
 
 def commit(log: PartitionLog, batches: list[Batch]) -> None:

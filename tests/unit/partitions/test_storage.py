@@ -12,76 +12,22 @@ from hypothesis import strategies as st
 from logboom.commands import Add, Cas, Command, Delete, Put
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.records import RecordBlock
-from logboom.settings import ApplySettings, LogSettings
+from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import (
     KIB,
     MIB,
-    DurabilityMode,
     GlobalLogIndex,
-    PartitionId,
     PartitionLogIndex,
-    ProducerId,
     Status,
-    Term,
 )
 from partitions.apply.dedupe import Dedupe
-from partitions.log.batch import Batch, build_batch, parse_batch
-from partitions.log.log import ChainBroken, PartitionLog
+from partitions.log.batch import parse_batch
+from partitions.log.log import ChainBroken
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_apply import apply_blocks
 from partitions.machines.kv_file import KvFile
-from server.world.disk_os import OsDisk
-
-P = PartitionId(3)
-PRODUCER = ProducerId(bytes(range(16)))
-
-
-def make(first: int, previous: bytes, payloads: list[bytes], *, term: int = 1, sequence: int = 0, **more: int) -> Batch:
-    return build_batch(
-        partition_id=P,
-        first_index=first,
-        term=Term(term),
-        timestamp_ms=more.get("timestamp_ms", 1),
-        producer=PRODUCER,
-        epoch=more.get("epoch", 0),
-        sequence=sequence,
-        floor=more.get("floor", 0),
-        dense=bool(more.get("dense", 0)),
-        records=RecordBlock.from_columns(payloads=payloads),
-        previous_digest=previous,
-    )
-
-
-def chain(count: int) -> list[Batch]:
-    batches, previous, first = [], bytes(16), 1
-    for number in range(count):
-        batch = make(first, previous, [b"%d-%d" % (number, k) for k in range(1 + number % 3)])
-        batches.append(batch)
-        previous, first = batch.digest, batch.last_index + 1
-    return batches
-
-
-def open_log(path: Path, **changes: int) -> PartitionLog:
-    return PartitionLog.open(
-        disk=OsDisk(),
-        directory=path,
-        partition_id=P,
-        settings=LogSettings(**{"segment_bytes": 4096, **changes}),  # type: ignore[arg-type]
-        mode=DurabilityMode.WRITE_AHEAD,
-    )
-
-
-def flush(log: PartitionLog) -> None:
-    job = log.take()
-    if job is not None:
-        job.run()
-        job.done()
-
-
-def commit(log: PartitionLog, batches: list[Batch]) -> None:
-    for number, batch in enumerate(batches, 1):
-        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+from tests.unit.partitions.batches import chain, commit, flush, make, open_log
 
 
 class TestBatch:

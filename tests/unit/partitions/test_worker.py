@@ -8,7 +8,7 @@ from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from ports.invariant import InvariantViolated
-from tests.unit.partitions.test_storage import PRODUCER
+from tests.unit.partitions.batches import PRODUCER
 from tests.unit.partitions.worker_world import HeldOffload, failures, pauses, world
 
 

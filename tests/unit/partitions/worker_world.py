@@ -16,7 +16,7 @@ from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from ports.offload import Offload
-from tests.unit.partitions.test_storage import P, flush, make
+from tests.unit.partitions.batches import P, flush, make
 from tests.unit.raftlog.world import MemoryDisk, VirtualClock, VirtualLoop, VirtualOffload
 
 JOB_S = 0.0001

@@ -15,7 +15,7 @@ from logboom.types import NO_DIGEST, DurabilityMode
 from partitions.log.batch import Batch
 from partitions.log.log import BatchRef, PartitionLog
 from raftlog.journal.journal import Journal
-from tests.unit.partitions.test_storage import P, make
+from tests.unit.partitions.batches import P, make
 
 DIRECTORY = Path("/n1/files")
 

@@ -8,8 +8,8 @@ from chaos.sim.disk import SimDisk
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.logs import check_log
+from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import DIRECTORY, base_at, grown
-from tests.unit.partitions.test_storage import P
 
 
 def checked(disk: SimDisk, tail: Tail, void: Container[bytes]) -> Report:

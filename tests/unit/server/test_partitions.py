@@ -24,7 +24,7 @@ from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from server.directory.partitions import PartitionRooms, created_in
-from tests.unit.partitions.test_storage import flush, make
+from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.test_failed_sync import failing_syncs
 
 ROOT = Path("/data/partitions")
