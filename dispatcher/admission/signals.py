@@ -101,13 +101,13 @@ def _registered(name: str, built_in: Sequence[str]) -> Signal:
     if name not in registered:
         known = ", ".join(sorted([*built_in, *registered]))
         raise ConfigError(f"admission signal {name!r} is not known; known are {known}", path="admission.signals")
-    signal: Any = registered[name].load()()
+    signal: Signal = registered[name].load()()
     if getattr(signal, "scope", None) not in ("node", "partition") or not callable(getattr(signal, "read", None)):
         raise ConfigError(
             f"admission signal {name!r} has no scope `node` or `partition`, or no read: see logboom.signals.Signal",
             path="admission.signals",
         )
-    return signal  # type: ignore[no-any-return]
+    return signal
 
 
 class Said(NamedTuple):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from logboom.types import KIB, MIB
@@ -167,7 +168,7 @@ class GroupSync:
     def _start(self, shares: Sequence[Sequence[SyncJob]]) -> None:
         self._running = len(shares)
         for share in shares:
-            self._offload.submit(lambda share=share: _run(share), self._share_done)  # type: ignore[misc]
+            self._offload.submit(partial(_run, share), self._share_done)
 
     def _take(self) -> tuple[list[SyncJob], list[SyncJob]]:
         """Jobs that sync for themselves; the journal's and those that need nothing more than its sync."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
-from logboom.types import DIGEST_BYTES, PartitionId
+from logboom.types import DIGEST_BYTES, PartitionId, Term
 from partitions.log.committed import NOWHERE_SEGMENT, Columns
 from partitions.log.places import PLACES, decode_places
 from partitions.log.segment import (
@@ -251,7 +251,7 @@ def _index(check: _Check, log: Path, found: Scanned) -> None:
     if known is None or raw[INDEX_HEADER.size - DIGEST_BYTES : INDEX_HEADER.size] != chain:
         check.report.damage(path, "does not match its digest", advice)
         return
-    rows = {ref._replace(term=ref.term & TERM_BITS) for ref in found.refs}  # type: ignore[arg-type]
+    rows = {ref._replace(term=Term(ref.term & TERM_BITS)) for ref in found.refs}
     strange = [ref for ref in known.refs if ref not in rows and not _in_fenced(ref, check.fenced, log)]
     if strange:
         problem = f"names a batch at {strange[0].offset} that the segment does not have"
