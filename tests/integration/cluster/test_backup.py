@@ -16,7 +16,8 @@ from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.records import RecordBlock
 from logboom.testing import LocalCluster
-from tests.integration.cluster.test_snapshots import KV, LOG, SMALL, compact, equal_states, fill, wait_for
+from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, equal_states, fill
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
 

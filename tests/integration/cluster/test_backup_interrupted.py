@@ -22,7 +22,8 @@ from server.offline import backup as module
 from server.offline.backup import backup
 from server.offline.restore import restore
 from server.offline.verify import verify
-from tests.integration.cluster.test_snapshots import KV, LOG, SMALL, compact, equal_states, fill, segments, wait_for
+from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, equal_states, fill, segments
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
 

@@ -9,7 +9,7 @@ import pytest
 
 from logboom import Put, SyncClient
 from logboom.testing import LocalCluster
-from tests.integration.cluster.test_members import wait_for
+from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
 

@@ -6,8 +6,7 @@ import json
 import shutil
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -19,15 +18,9 @@ from logboom import Add, SyncClient
 from logboom.cli import cli
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("members")]
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 class Load:

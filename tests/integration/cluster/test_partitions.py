@@ -11,7 +11,8 @@ import pytest
 from logboom import Add, Put, Record
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, PartitionDestroyed, Unavailable
 from logboom.testing import LocalCluster
-from tests.integration.cluster.test_snapshots import KV, SMALL, base, compact, equal_states, fill, wait_for
+from tests.integration.cluster.snapshots_world import KV, SMALL, base, compact, equal_states, fill
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("partitions")]
 

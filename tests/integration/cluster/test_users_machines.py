@@ -12,7 +12,8 @@ import pytest
 from logboom import Put, Record
 from logboom.errors import InvalidRequest, LogboomError, PartitionFrozen
 from logboom.testing import LocalCluster
-from tests.integration.cluster.test_snapshots import KV, SMALL, base, equal_states, wait_for
+from tests.integration.cluster.snapshots_world import KV, SMALL, base, equal_states
+from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
 SETTINGS = {name: value for name, value in SMALL.items() if name != "cluster.overrides"}

@@ -23,7 +23,8 @@ from logboom.testing import LocalCluster
 from partitions.log.batch import HEADER_BYTES
 from partitions.log.segment import SEGMENT_HEADER_BYTES
 from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
-from tests.integration.cluster.test_snapshots import KV, LOG, SMALL, compact, fill, wait_for
+from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, fill
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
 

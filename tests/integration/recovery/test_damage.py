@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from logboom import Add, Put
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
 SEGMENT = 1024 * KIB
@@ -39,13 +39,6 @@ def stopped(cluster: LocalCluster) -> str:
     cluster.kill(node, signal.SIGTERM)
     wait_for(lambda: not cluster.alive(node))
     return node
-
-
-def wait_for(holds, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def assert_equal(cluster: LocalCluster) -> None:

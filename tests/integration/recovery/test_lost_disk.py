@@ -6,14 +6,25 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from logboom import Add, Put
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from tests.integration.recovery.test_rejoin import KEYS, SMALL, Load, equal, ready, rejoined, votes, wait_for
+from tests.integration.recovery.losing_world import (
+    KEYS,
+    SMALL,
+    Load,
+    equal,
+    it_is_kept,
+    ready,
+    rejoined,
+    said,
+    stop,
+    votes,
+)
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lost disks")]
 
@@ -23,18 +34,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(nodes=3, partitions=2, settings=SMALL, directory=tmp_path) as running:
         running.wait_serving()
         yield running
-
-
-def said(cluster: LocalCluster, node: str, event: str) -> list[dict[str, Any]]:
-    lines = cluster.log(node).read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row.get("event") == event]
-
-
-def stop(cluster: LocalCluster, node: str) -> Path:
-    """Its data directory."""
-    cluster.kill(node)
-    wait_for(lambda: not cluster.alive(node))
-    return cluster.data_dirs[node]
 
 
 def test_every_node_in_turn_loses_its_disk_and_votes_again(cluster: LocalCluster) -> None:
@@ -65,19 +64,6 @@ def only_n2_runs_once_two_have_acknowledged(cluster: LocalCluster) -> None:
         stop(cluster, "n3")
         boom.submit(0, [Put(b"key", b"acknowledged")])
     stop(cluster, "n1")
-
-
-def it_is_kept(cluster: LocalCluster) -> None:
-    """n2, which has forgotten it, and n3 are a majority that knows nothing of it; n1 comes back."""
-    cluster.start_node("n2")
-    cluster.start_node("n3")
-    with cluster.client(timeout=30) as boom:
-        wait_for(lambda: boom.status(node=cluster.addresses["n2"])["role"] == "rejoining")
-        with pytest.raises(LogboomError):
-            boom.get(0, b"key", timeout=2.0)
-        cluster.start_node("n1")
-        assert boom.get(0, b"key") == b"acknowledged"
-        wait_for(lambda: votes(boom, cluster, "n2") and equal(boom, cluster))
 
 
 def test_what_two_have_acknowledged_is_not_lost_with_one_of_their_disks(cluster: LocalCluster) -> None:

@@ -15,8 +15,8 @@ from logboom.cli import cli
 from logboom.errors import ConfigError, LogboomError
 from logboom.testing import LocalCluster
 from raftlog.journal.journal import Journal
-from tests.integration.recovery.test_lost_disk import said, stop
-from tests.integration.recovery.test_rejoin import SMALL, equal, votes, wait_for
+from tests.integration.recovery.losing_world import SMALL, equal, said, stop, votes
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lost disks")]
 

@@ -2,68 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 from click.testing import CliRunner
 
-from logboom import Add, Put, SyncClient
+from logboom import Put
 from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from logboom.types import KIB
 from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
+from tests.integration.recovery.losing_world import KEYS, SMALL, Load, equal, ready, rejoined, segments, votes
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
-SMALL = {
-    "raft.journal_segment_bytes": 16 * KIB,
-    "snapshot.entries": 150,
-    "raft.redo_bytes_max": 512,
-    "log.segment_bytes": 1024 * KIB,
-    "log.batch_bytes_max": 256 * KIB,
-}
-KEYS = 16
-
-
-class Load:
-    """Adds one after the other, by several hands, for as long as it lasts; what was acknowledged is counted."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.acknowledged = [0] * KEYS
-        self.unknown = 0
-        self._over = threading.Event()
-        self._cluster = cluster
-        self._hands = [threading.Thread(target=self._write, args=(hand,)) for hand in range(4)]
-
-    def __enter__(self) -> Self:
-        for hand in self._hands:
-            hand.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for hand in self._hands:
-            hand.join()
-
-    def _write(self, hand: int) -> None:
-        with self._cluster.client(timeout=30) as boom:
-            for number in itertools.count():
-                if self._over.is_set():
-                    return
-                key = hand + 4 * (number % 4)
-                try:
-                    boom.submit(key % 2, [Add(b"key %d" % key, 1), Put(b"last %d" % key, b"x" * 300)])
-                    self.acknowledged[key] += 1
-                except LogboomError:
-                    self.unknown += 1
-                time.sleep(0.002)
 
 
 @pytest.fixture
@@ -72,21 +27,10 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
 def flip(path: Path, offset: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[offset] ^= 4
     path.write_bytes(raw)
-
-
-def segments(journal: Path) -> list[Path]:
-    return sorted(journal.glob("*.journal"))
 
 
 def rot_record(journal: Path) -> None:
@@ -103,33 +47,6 @@ def rot_base(journal: Path) -> None:
 
 def lose_segment(journal: Path) -> None:
     segments(journal)[0].unlink()
-
-
-def votes(boom: SyncClient, cluster: LocalCluster, node: str) -> bool:
-    """It says that it follows or leads; else its role is what it is instead of a voter."""
-    try:
-        return boom.status(node=cluster.addresses[node], timeout=1.0)["role"] in ("leader", "follower")
-    except LogboomError:
-        return False
-
-
-def equal(boom: SyncClient, cluster: LocalCluster) -> bool:
-    try:
-        states = [boom.status(node=cluster.addresses[n], digests=True) for n in cluster.nodes]
-    except LogboomError:
-        return False
-    return all(s["recovered"] and s["digests"] == states[0]["digests"] for s in states)
-
-
-def rejoined(cluster: LocalCluster, node: str) -> int:
-    """How often."""
-    return cluster.log(node).read_text().count('"rejoined"')
-
-
-def ready(cluster: LocalCluster, node: str) -> bool:
-    """Its journal begins behind a base, in several files: so there is something to damage."""
-    journal = cluster.data_dirs[node] / "journal"
-    return (journal / "base").exists() and len(segments(journal)) > 1
 
 
 def test_every_node_in_turn_loses_its_journal_and_votes_again(cluster: LocalCluster) -> None:

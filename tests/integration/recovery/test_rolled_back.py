@@ -13,8 +13,8 @@ import pytest
 from logboom import Add, Put, SyncClient
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from tests.integration.recovery.test_lost_disk import it_is_kept, said, stop
-from tests.integration.recovery.test_rejoin import SMALL, equal, rejoined, votes, wait_for
+from tests.integration.recovery.losing_world import SMALL, equal, it_is_kept, rejoined, said, stop, votes
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("rolled back")]
 

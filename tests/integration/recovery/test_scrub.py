@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from logboom import Add, Put, SyncClient
 from logboom.errors import CorruptData, LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("scrub")]
 
@@ -45,13 +45,6 @@ def boom(cluster: LocalCluster) -> Iterator[SyncClient]:
             client.submit(0, [Put(b"k%02d" % number, os.urandom(100_000)), Add(b"n", 1)])
         wait_for(lambda: equal_states(cluster, client))
         yield client
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def equal_states(cluster: LocalCluster, boom: SyncClient) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from logboom.cli import cli
 from logboom.errors import BarrierBlocked, CorruptData, InvalidRequest, LogboomError, PartitionLost
 from logboom.testing import LocalCluster
 from server.offline.verify import verify
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
 LOST, WELL = 0, 1
@@ -25,13 +25,6 @@ SETTINGS = {
     "snapshot.keep": 2,
     "scrub.pause_ms": 0,
 }
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 40.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture
