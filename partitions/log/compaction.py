@@ -9,6 +9,8 @@ from logboom.types import PartitionLogIndex
 from ports.disk import Disk
 
 BESIDE = (".idx", ".broken")
+UNFINISHED = ".new"
+"""Of a file that was to take another's place (``Disk.replace_file``) when the process ended."""
 
 
 class Lease:
@@ -75,6 +77,8 @@ def remove_beside(disk: Disk, log: Path) -> None:
 
 
 def orphans(names: Iterable[str]) -> list[str]:
-    """Of the files in a log's directory: those whose segment has been removed."""
+    """Of the files in a log's directory, at a start: those whose segment has been removed, and what a crash left."""
+    names = sorted(names)
     present = {name for name in names if Path(name).suffix in (".log", *BESIDE)}
-    return [name for name in sorted(present) if Path(name).with_suffix(".log").name not in present]
+    alone = [name for name in sorted(present) if Path(name).with_suffix(".log").name not in present]
+    return alone + [name for name in names if name.endswith(UNFINISHED)]

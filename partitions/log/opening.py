@@ -64,7 +64,7 @@ def open_segments(
             opened.tail_offset = open_segment.reopen(
                 file, found.refs, ordinal=ordinal, end=found.end, proven=found.proven
             )
-    for name in orphans(listed):
+    for name in orphans(disk.list(directory)):
         disk.remove(directory / name)
     return opened
 

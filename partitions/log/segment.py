@@ -76,7 +76,7 @@ def segment_name(first_index: int, ordinal: int) -> str:
 
 def segment_ordinal(name: str) -> int:
     """Inverse, for the part that numbers segments in the order in which they were made."""
-    return int(name[21:29])
+    return int(name[21:].partition(".")[0])
 
 
 def pack_segment_header(partition_id: PartitionId, *, ordinal: int, first_index: int) -> bytes:

@@ -23,6 +23,10 @@ Pending = tuple[Kind, bytes]
 BASE: Final = "base"
 NEWEST: Final = "newest"
 SUFFIX: Final = ".journal"
+BROKEN: Final = ".broken"
+"""Of a file beside one of those: what a torn tail of it held."""
+UNFINISHED: Final = ".new"
+"""Of a file that was to take another's place (``Disk.replace_file``) when the process ended."""
 
 
 @dataclass(slots=True)
@@ -62,6 +66,13 @@ class Tail:
     def sealed(self, hard: HardState) -> Sealed:
         """It is full."""
         return Sealed(self.file.path, self.sequence - 1, self.highest, self.redo_bytes > 0, hard)
+
+
+def leftovers(names: Sequence[str]) -> list[str]:
+    """Of the files in a journal's directory, at a start: those that mean nothing, and that nobody else would remove."""
+    unfinished = [name for name in names if name.endswith((f"{SUFFIX}{UNFINISHED}", f"{BROKEN}{UNFINISHED}"))]
+    broken = [name for name in names if name.endswith(BROKEN)]
+    return unfinished + [name for name in broken if name.removesuffix(BROKEN) + SUFFIX not in names]
 
 
 def name_of(sequence: int) -> str:
@@ -201,6 +212,9 @@ class JournalFiles:
         removed = self.sealed[:gone]
         for each in removed:
             self.disk.remove(each.path)
+            broken = each.path.with_suffix(BROKEN)  # means nothing without it
+            if self.disk.exists(broken):
+                self.disk.remove(broken)
         if removed:
             self.disk.sync_directory(self.directory)
             del self.sealed[:gone]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from logboom.errors import CorruptData
 from ports.disk import File
@@ -14,12 +13,10 @@ from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
 from raftlog.journal.journal_codec import Kind
-from raftlog.journal.journal_files import BASE, NEWEST, SUFFIX, JournalFiles, Tail, name_of
+from raftlog.journal.journal_files import BASE, BROKEN, NEWEST, SUFFIX, JournalFiles, Tail, leftovers, name_of
 
 Entry = tuple[bytes, int, int]
 """Command, Raft index, term: the engine's own shape."""
-
-SCAN_BYTES_MAX: Final = 1 << 31
 
 
 @dataclass
@@ -63,6 +60,8 @@ class Replay:
             self._write_again(files.tail)
             disk.sync_directory(files.directory)
             files.write_newest(self.first)
+        for name in leftovers(disk.list(files.directory)):
+            disk.remove(files.directory / name)
 
     def _begin(self, names: list[str]) -> list[str]:
         """Read the base; returns the names of the files behind it."""
@@ -105,7 +104,7 @@ class Replay:
                 raise CorruptData(f"{path}: nothing is left of a journal that was begun", path=str(path), offset=0)
             files.tail = files.start_segment(file, self.sequence)
             return
-        raw = file.read(offset=0, length=min(size, SCAN_BYTES_MAX))
+        raw = file.read(offset=0, length=size)
         header = codec.check_segment_header(raw, cluster=files.cluster, path=str(path))
         if header.first_sequence != self.sequence:
             raise CorruptData(
@@ -159,7 +158,7 @@ class Replay:
             return
         rest = raw[end:].rstrip(b"\0")
         # Keep what is cut: an operator may want to know what a power loss left behind.
-        self.files.disk.replace_file(file.path.with_suffix(".broken"), rest)
+        self.files.disk.replace_file(file.path.with_suffix(BROKEN), rest)
         file.write([bytes(len(rest))], offset=end)
         file.sync()
 
