@@ -66,7 +66,8 @@ class Partitioning:
         """Until it is open, or gone."""
         self._trials = 0
         """Under way: each has somebody who waits for it."""
-        self._uses: Counter[PartitionId] = Counter()
+        self._uses: Counter[int] = Counter()
+        """By a machine's id."""
         self._closing: dict[PartitionId, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -111,11 +112,17 @@ class Partitioning:
         machine = self._rooms.machines.get(partition_id)
         if machine is None:
             raise self.missing(partition_id)
-        self._uses[partition_id] += 1
+        self._uses[id(machine)] += 1
         try:
             yield machine
         finally:
-            self._uses[partition_id] -= 1
+            self._uses[id(machine)] -= 1
+
+    async def unused(self, partition_id: PartitionId, machine: Machine) -> None:
+        """Until nobody reads from this machine, which nobody new gets, nor from what was captured of it."""
+        while self._uses[id(machine)] or self._pipeline.snapshots.taking.holds(partition_id):
+            await wait(POLL_S)
+        del self._uses[id(machine)]
 
     # -- asking (leader only)
 
@@ -285,13 +292,12 @@ class Partitioning:
         self._answer(partition_id, partition_id)
 
     async def _close(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
-        taking = self._pipeline.snapshots.taking
+        machine = self._rooms.ending[partition_id]
         await worker.close()
-        while self._uses[partition_id] or taking.holds(partition_id):
-            await wait(POLL_S)
-        del self._uses[partition_id], self._closing[partition_id]
+        await self.unused(partition_id, machine)
+        del self._closing[partition_id]
         try:
-            await worker.offload.run(partial(discard, self._rooms.ending[partition_id]))
+            await worker.offload.run(partial(discard, machine))
         except (OSError, InvariantViolated) as error:
             self._pipeline.raft.fatal(error)
             return

@@ -6,8 +6,7 @@ A fenced partition answers no reads, and its watermarks stay where they were (I7
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,12 +16,14 @@ from logboom.errors import CorruptData
 from logboom.state_machine import NOWHERE, Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.worker import ApplyWorker
+from ports.clock import Clock
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
 
 REBUILDS_MAX: Final = 3
-"""Of a partition, while the node runs: whatever damages it again and again is not the disk."""
+"""Of a partition within ``WITHIN_S``: whatever damages it again and again is not the disk."""
+WITHIN_S: Final = 86_400.0
 WANT_AGAIN_S: Final = 1.0
 
 
@@ -64,6 +65,9 @@ class Rebuilding:
         workers: dict[PartitionId, ApplyWorker],
         worker_of: Callable[[PartitionId], ApplyWorker],
         rebuild: Callable[[PartitionId, Machine], Rebuilt],
+        unused: Callable[[PartitionId, Machine], Awaitable[None]],
+        retire: Callable[[Machine, Machine], None],
+        clock: Clock,
         offload: Offload,
         want: Callable[[str, GlobalLogIndex], None],
         changed: Callable[[PartitionId], None],
@@ -71,18 +75,23 @@ class Rebuilding:
     ) -> None:
         """``rebuild`` runs on ``offload``; ``want`` asks other nodes for a snapshot behind an index.
 
-        ``changed``: look at it again.
+        ``unused``: until nobody looks into a machine any more. ``retire`` closes the first one, and keeps the second in
+        mind no longer; on ``offload``. ``changed``: look at it again.
         """
         self._machines = machines
         self._workers = workers
         self._worker_of = worker_of
         self._rebuild = rebuild
+        self._unused = unused
+        self._retire = retire
+        self._clock = clock
         self._offload = offload
         self._want = want
         self._changed = changed
         self._fatal = fatal
         self._fences: dict[PartitionId, _Fence] = {}
-        self._rebuilds: Counter[PartitionId] = Counter()
+        self._lately: dict[PartitionId, list[float]] = {}
+        """When states were found damaged, within ``WITHIN_S``."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted_at = -1e9
 
@@ -124,8 +133,7 @@ class Rebuilding:
             worker = self._workers[partition_id]
             self._fences[partition_id] = _Fence(worker.applied if fence is None else fence.floor, str(error))
             self._changed(partition_id)
-            self._rebuilds[partition_id] += 1
-            if self._rebuilds[partition_id] > REBUILDS_MAX:
+            if self._times(partition_id) > REBUILDS_MAX:
                 log.error("state_given_up", partition=partition_id)
                 worker.useless = True
                 worker.pause()
@@ -134,6 +142,13 @@ class Rebuilding:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         return lambda: partition_id not in self._fences
+
+    def _times(self, partition_id: PartitionId) -> int:
+        """That this happened of late, with this one."""
+        now = self._clock.monotonic()
+        lately = [at for at in self._lately.get(partition_id, ()) if now - at < WITHIN_S]
+        self._lately[partition_id] = [*lately, now]
+        return len(lately) + 1
 
     async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
         fence = self._fences[partition_id]
@@ -147,7 +162,8 @@ class Rebuilding:
             self._fatal(error)
             return
         if partition_id not in self._workers:
-            return  # destroyed meanwhile; whoever made the machine closes it
+            await self._offload.run(lambda: self._retire(found.machine, damaged))
+            return  # destroyed meanwhile, with the damaged one
         self._machines[partition_id] = found.machine
         fresh = self._workers[partition_id] = self._worker_of(partition_id)
         worker.hand_over(fresh)
@@ -159,10 +175,13 @@ class Rebuilding:
             fresh.useless = True
             fresh.drop_cut()
         self._changed(partition_id)
+        await self._unused(partition_id, damaged)
+        await self._offload.run(lambda: self._retire(damaged, found.machine))
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""
         self._fences.pop(partition_id, None)
+        self._lately.pop(partition_id, None)
 
     def tick(self, now: float, stuck: str | None) -> None:
         """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""

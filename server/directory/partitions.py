@@ -197,6 +197,10 @@ class PartitionRooms:
         """Another machine in the place of a damaged one, which stays open. Blocking."""
         return self._states.rebuild(partition_id, self.logs[partition_id], damaged)
 
+    def retire(self, gone: Machine, other: Machine) -> None:
+        """Close one of the two that ``rebuild`` had to do with, for good. Blocking."""
+        self._states.retire(gone, other)
+
     def offload(self, state_machine: str) -> Offload:
         """See Rooms."""
         if state_machine in BUILT_IN or self._world.users_offload is None:

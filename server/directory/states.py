@@ -50,7 +50,7 @@ class States:
         self._directory_of = directory_of
         self._open_machine = open_machine
         self._retired: list[Machine] = []
-        """Damaged, and open for as long as somebody may look into them; and what was made in their place."""
+        """Damaged, and open while somebody may look into them; and what was made and has not taken its place yet."""
 
     def open(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
         """At start. ``installing``: the node is made from this set, and no state stays behind it."""
@@ -78,7 +78,7 @@ class States:
         return self._remade(partition_id, machine, needed, installing)
 
     def rebuild(self, partition_id: PartitionId, store: PartitionLog, damaged: Machine) -> Rebuilt:
-        """While the node runs: another machine in the place of a damaged one, which stays open until ``close``."""
+        """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``."""
         self._retired.append(damaged)
         self._set_aside(partition_id)
         # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
@@ -86,6 +86,14 @@ class States:
         rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most)
         self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
+
+    def retire(self, gone: Machine, other: Machine) -> None:
+        """Nobody looks into ``gone`` any more; who closes ``other`` is known."""
+        for machine in (gone, other):
+            at = next((at for at, each in enumerate(self._retired) if each is machine), None)
+            if at is not None:
+                del self._retired[at]
+        _give_up(gone)
 
     def close(self) -> None:
         """Of what was damaged nothing is saved that matters."""

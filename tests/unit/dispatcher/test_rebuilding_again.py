@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from dispatcher.upkeep.rebuilding import REBUILDS_MAX, Lacks, Rebuilding, Rebuilt
+from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Lacks, Rebuilding, Rebuilt
 from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
@@ -49,11 +49,18 @@ class World:
         self.lacks: Lacks | None = None
         self.wanted: list[str] = []
         self.fatal: list[BaseException] = []
+        self.now = 1000.0
+        self.looked_into: set[object] = set()
+        """Machines that somebody still reads from."""
+        self.retired: list[tuple[object, object]] = []
         self.rebuilding = Rebuilding(
             machines=self.machines,
             workers=self.workers,
             worker_of=lambda _: cast("Any", Worker(4)),
             rebuild=self._rebuild,
+            unused=self._unused,
+            retire=lambda gone, other: self.retired.append((gone, other)),
+            clock=cast("Any", self),
             offload=cast("Any", self),
             want=lambda story, _: self.wanted.append(story),
             changed=lambda _: None,
@@ -66,6 +73,13 @@ class World:
     def _rebuild(self, partition: PartitionId, damaged: Any) -> Rebuilt:
         self.made.append(damaged)
         return Rebuilt(cast("Any", object()), self.lacks)
+
+    async def _unused(self, partition: PartitionId, machine: Any) -> None:
+        while machine in self.looked_into:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+    def monotonic(self) -> float:
+        return self.now
 
     async def damage(self, story: str) -> Callable[[], bool]:
         repaired = self.rebuilding.damaged(P, CorruptData(story))
@@ -101,6 +115,49 @@ async def test_one_that_is_damaged_again_and_again_is_given_up() -> None:
     assert len(world.made) == REBUILDS_MAX
     assert world.workers[P].useless
     assert world.workers[P].state == "paused"
+
+
+async def test_one_that_is_damaged_now_and_then_for_years_is_made_anew_each_time() -> None:
+    """The fourth time since the start it was given up: a disk that loses a sector a year is no reason."""
+    world = World()
+    for number in range(3 * REBUILDS_MAX):
+        await world.damage(str(number))
+        world.workers[P].applied = Position(PartitionLogIndex(10), GlobalLogIndex(10))
+        assert world.rebuilding.shown(P)[1] == "running"
+        world.now += WITHIN_S / (REBUILDS_MAX - 1)
+    assert len(world.made) == 3 * REBUILDS_MAX
+    assert len(world.rebuilding._lately[P]) <= REBUILDS_MAX
+
+
+async def test_the_damaged_one_is_closed_as_soon_as_nobody_looks_into_it_any_more() -> None:
+    """It stayed open until the node stopped, with what it held in memory, its files and the room that they take."""
+    world = World()
+    damaged = world.machines[P]
+    world.looked_into.add(damaged)
+    await world.damage("first")
+    made = world.machines[P]
+    assert made is not damaged
+    assert world.retired == []
+    world.looked_into.clear()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.retired == [(damaged, made)]
+    assert not world.rebuilding._tasks
+
+
+async def test_of_a_partition_that_is_destroyed_meanwhile_nothing_stays_open() -> None:
+    world = World()
+    damaged, made = world.machines[P], object()
+
+    def destroy(*_: object) -> Rebuilt:
+        del world.workers[P]
+        world.rebuilding.ended(P)
+        return Rebuilt(cast("Any", made), None)
+
+    world.rebuilding._rebuild = destroy
+    await world.damage("first")
+    assert world.retired == [(made, damaged)]
+    assert (world.rebuilding._lately, world.rebuilding._fences) == ({}, {})
 
 
 async def test_what_nothing_here_helps_against_is_asked_for() -> None:

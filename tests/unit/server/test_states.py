@@ -189,6 +189,27 @@ def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(worl
     world.states.close()
 
 
+def test_a_damaged_one_is_closed_once_nobody_reads_from_it_and_what_has_its_place_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.saved(7)
+    world.set_at(6)
+    first, _ = world.states.open(P, log_from(1), None)
+    second, _ = world.states.rebuild(P, log_from(1), first)
+    third, _ = world.states.rebuild(P, log_from(1), second)
+    closed = list[Machine]()
+
+    def close(machine: KvMachine) -> None:
+        closed.append(machine)
+
+    monkeypatch.setattr(KvMachine, "close", close)
+    world.states.retire(first, second)
+    world.states.retire(second, third)
+    assert closed == [first, second]
+    world.states.close()
+    assert closed == [first, second]
+
+
 def test_a_set_that_was_fetched_and_not_installed_is_not_begun_with_while_it_runs(world: World) -> None:
     """Found by review: the state was ahead of the log then, and the first view of several partitions ended the node."""
     world.saved(7)
