@@ -102,11 +102,10 @@ class Frontiers:
                 self._ask((partition_id, want.level), now=True)
 
     def ended(self, partition_id: PartitionId) -> None:
-        """The partition is gone, everywhere."""
+        """The partition is gone, everywhere. Who heard of that before it was asked has to be told to forget the row."""
         for level in LEVELS:
-            self._rows.pop((partition_id, level), None)
-            for unasked in self._unasked.values():
-                unasked.pop((partition_id, level), None)
+            if self._rows.pop((partition_id, level), None) is not None:
+                self._ask((partition_id, level))
 
     # -- who answers
 

@@ -81,6 +81,8 @@ class Backend(Pipeline):
 
     @cached_property
     def _applied_callbacks(self) -> dict[PartitionId, list[Callable[..., None]]]:
+        """Of those that somebody follows; listened for once anybody does."""
+        self.watermarks.listen(self._applied_moved)
         return {}
 
     def _eased(self) -> None:
@@ -327,8 +329,6 @@ class Backend(Pipeline):
 
     def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
         """The same for what is applied."""
-        if not self._applied_callbacks:
-            self.watermarks.listen(self._applied_moved)
         callbacks = self._applied_callbacks.setdefault(partition_id, [])
         callbacks.append(callback)
         gone = self.subscribe_commits(partition_id, callback)  # which is told when the partition is destroyed
@@ -337,6 +337,8 @@ class Backend(Pipeline):
             gone()
             if callback in callbacks:
                 callbacks.remove(callback)
+            if not callbacks and self._applied_callbacks.get(partition_id) is callbacks:
+                del self._applied_callbacks[partition_id]
 
         return end
 

@@ -105,6 +105,8 @@ class Presence(ABC):
     def snapshot_completed(self, meta: SetMeta) -> None:
         """A set is complete on this node: its partitions' watermarks say so."""
         for each in meta.partitions:
+            if self.partitioning.is_gone(each.partition_id):
+                continue  # destroyed since the cut: nobody asks for it, and nobody would forget it
             self.watermarks.snapshotted(PartitionId(each.partition_id), PartitionLogIndex(each.applied_index))
             self.barriers.snapshotted(PartitionId(each.partition_id), meta.global_index)
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from logboom.errors import LogboomError, Overloaded
 from logboom.wire import Kind
 
+GATES_MAX: Final = 64
+OTHERS: Final = "others"
+"""Gates beyond those: a signal of a user may name one for each customer, say."""
+
 
 @dataclass(slots=True)
 class SessionCounts:
-    """Since the start. Bounded: kinds, codes and gates are fixed sets."""
+    """Since the start. Bounded: kinds and codes are fixed sets, and of gates the first ``GATES_MAX`` are told apart."""
 
     requests: Counter[Kind] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
@@ -24,4 +29,7 @@ class SessionCounts:
         """A request was answered with it."""
         self.errors[error.code] += 1
         if isinstance(error, Overloaded):
-            self.refused[str(error.fields.get("limit", ""))] += 1
+            gate = str(error.fields.get("limit", ""))
+            if gate not in self.refused and len(self.refused) >= GATES_MAX:
+                gate = OTHERS
+            self.refused[gate] += 1

@@ -1,0 +1,102 @@
+"""What a node remembers of partitions, gates and states that were, once they are no more: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.presence import Presence
+from dispatcher.sessions.session_counts import GATES_MAX, OTHERS, SessionCounts
+from logboom.errors import Overloaded, PartitionDestroyed
+from logboom.types import GlobalLogIndex, Scope
+from tests.unit.dispatcher.barrier_desk import A, B, Desk
+from tests.unit.dispatcher.frontier_world import N1, N2, World
+from tests.unit.dispatcher.test_partition_ends import Stage
+
+
+def test_a_set_that_is_complete_when_one_of_its_partitions_is_gone_says_nothing_of_that_one() -> None:
+    desk = Desk()
+    desk.barriers.ended(A, lambda: PartitionDestroyed("gone"))
+    desk.watermarks.remove(A)
+    here: Any = SimpleNamespace(
+        watermarks=desk.watermarks,
+        barriers=desk.barriers,
+        partitioning=SimpleNamespace(is_gone=lambda partition: partition == A),
+    )
+    sections = [SimpleNamespace(partition_id=p, applied_index=7) for p in (A, B)]
+    Presence.snapshot_completed(here, cast("Any", SimpleNamespace(partitions=sections, global_index=GlobalLogIndex(9))))
+    assert set(desk.watermarks._snapshot) == set(desk.barriers._snapshotted) == {B}
+
+
+class Followed(Backend):
+    """As much of it as followers of what is applied need."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.watermarks = desk.watermarks
+        self._commit_callbacks = {}
+
+
+def test_who_has_followed_what_is_applied_leaves_nothing_behind() -> None:
+    desk = Desk()
+    backend, heard = Followed(desk), list[str]()
+    for number in range(3):
+        leave = backend.subscribe_applied(A, lambda *_: heard.append("a"))
+        other = backend.subscribe_applied(A, lambda *_: heard.append("b"))
+        desk.apply(A, 2 * number + 1)
+        leave()
+        desk.apply(A, 2 * number + 2)
+        other()
+        other()  # a partition that is destroyed tells its followers, who leave, and are told to
+    assert heard == ["a", "b", "b"] * 3  # each once, however often somebody began to listen
+    assert backend._applied_callbacks == {}
+    desk.apply(A, 100)
+    assert len(heard) == 9
+
+
+def test_who_destroyed_a_partition_before_it_was_asked_for_it_forgets_that_it_was() -> None:
+    """It kept the row until the link broke, and looked at it twenty times a second."""
+    world = World()
+    world[N2].barriers.ended(A, lambda: PartitionDestroyed("gone"))
+    world[N2].watermarks.remove(A)
+    world[N1].wait(5, [A, B], reach=Scope.ALL)
+    world.talk()
+    assert len(world[N2].telling) == 2
+    world[N1].barriers.ended(A, lambda: PartitionDestroyed("gone"))
+    world[N1].watermarks.remove(A)
+    world.talk()
+    assert [len(node.telling) for node in world.nodes.values()] == [0, 0, 0]
+    assert all(not node.telling._held for node in world.nodes.values())
+
+
+def test_gates_that_users_signals_name_are_told_apart_as_far_as_there_is_room() -> None:
+    counts = SessionCounts()
+    for number in range(10 * GATES_MAX):
+        counts.failed(Overloaded("no", limit=f"quota of customer {number}"))
+    counts.failed(Overloaded("no", limit="quota of customer 1"))
+    assert len(counts.refused) == GATES_MAX + 1
+    assert counts.refused[OTHERS] == 9 * GATES_MAX
+    assert counts.refused["quota of customer 1"] == 2
+
+
+async def test_who_waits_to_close_a_machine_waits_for_those_who_read_from_that_one() -> None:
+    """Not for those who read from the one that has taken its place: at a busy partition there is always somebody."""
+    stage = Stage()
+    holds, old, new = [A], object(), object()
+    stage.snapshots = SimpleNamespace(taking=SimpleNamespace(holds=lambda partition: partition in holds))  # type: ignore[attr-defined]
+    partitioning, machines = stage.partitioning, stage.rooms.machines
+    machines[A] = old
+    with partitioning.using(A) as read:
+        assert read is old
+        machines[A] = new
+        ended = asyncio.create_task(partitioning.unused(A, cast("Any", old)))
+        await asyncio.sleep(0)
+    with partitioning.using(A) as read:
+        assert read is new
+        await asyncio.sleep(0)
+        assert not ended.done()
+        holds.clear()  # what was captured for a snapshot is written
+        async with asyncio.timeout(10):
+            await ended
+    assert set(partitioning._uses) == {id(new)}
