@@ -37,6 +37,8 @@ STAGGER_S: Final = 0.2
 """With no connection open, the next node is tried beside the first after this long."""
 DOWN_MIN_S: Final = 0.05
 DOWN_MAX_S: Final = 2.0
+DOWN_KEPT: Final = 64
+"""Addresses that could not be reached, and may be tried again: members come and go."""
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
@@ -123,6 +125,8 @@ class Cluster(Lookout):
         except LogboomError:
             pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
             pause = min(pause, DOWN_MAX_S)
+            if len(self._down) >= DOWN_KEPT:
+                self._down = {each: until for each, until in self._down.items() if self.now < until[0]}
             self._down[address] = (self.now + pause * (0.5 + self._rng.random()), pause)
             raise
         self._down.pop(address, None)
