@@ -186,6 +186,9 @@ def check(settings: Settings) -> None:
         _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
     if net.peer_frame_bytes < PEER_FRAME_BYTES_MIN:
         _wrong("net.peer_frame_bytes", f"must be {PEER_FRAME_BYTES_MIN} or more: snapshots go in pieces of a mebibyte")
+    if raft.message_bytes_max // 2 + raft.entry_bytes_max + 64 * KIB > net.peer_frame_bytes:
+        # Half of it is for entries, and the last of those may go over: in one frame.
+        _wrong("raft.message_bytes_max", "halved, and entry_bytes_max, must leave 64 KiB below net.peer_frame_bytes")
     if min(net.client_frame_bytes, net.unauthenticated_frame_bytes) < CLIENT_FRAME_BYTES_MIN:
         _wrong("net.client_frame_bytes", f"and unauthenticated_frame_bytes must be {CLIENT_FRAME_BYTES_MIN} or more")
     if net.client_frame_bytes > settings.admission.node_bytes:

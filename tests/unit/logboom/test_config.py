@@ -98,6 +98,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"cluster.members": f"n1=a:{'7' * 5000}@b:1"}, "cluster.members[0].peer_address", "host:port"),
         ({"cluster.overrides": {"8": {}}}, "cluster.overrides.8", "partition id below 8"),
         ({"log.batch_bytes_max": 8 * 1024 * 1024}, "log.batch_bytes_max", "peer_frame_bytes"),
+        ({"raft.message_bytes_max": 64 * 1024 * 1024}, "raft.message_bytes_max", "peer_frame_bytes"),
+        ({"raft.entry_bytes_max": 8 * 1024 * 1024}, "raft.message_bytes_max", "entry_bytes_max"),
         ({"admission.node_bytes": 1}, "admission.node_bytes", "one request"),
         ({"log.linger_ms": 0}, "log.linger_ms", "positive"),
         ({"lag.look_ms": 0}, "lag.look_ms", "positive"),
