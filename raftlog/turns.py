@@ -41,9 +41,11 @@ class Turns:
                 timer.cancel()
 
     def _on_timer(self) -> None:
-        self._group.rest()
-        self.poke()
-        self.tick_later()
+        try:
+            self._group.rest()
+            self.poke()
+        finally:  # whatever goes wrong: without ticks there are no elections
+            self.tick_later()
 
     def poke(self) -> None:
         """Have a turn soon, once."""

@@ -158,16 +158,18 @@ class Pipeline(Presence):
             await worker.close()
 
     def _expire(self) -> None:
-        now = self.clock.monotonic()
-        self.pending.expire(now)
-        self.submitting.tick(now)
-        self.forwarding.expire(now)
-        self.snapshots.taking.tick()
-        self.rebuilding.tick(now, self._stuck())
-        self._tell_progress()  # a congested link was passed over
-        if not self.recovery.over:
-            self._settle()  # the first commit of a term may be an entry without routes
-        self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+        try:
+            now = self.clock.monotonic()
+            self.pending.expire(now)
+            self.submitting.tick(now)
+            self.forwarding.expire(now)
+            self.snapshots.taking.tick()
+            self.rebuilding.tick(now, self._stuck())
+            self._tell_progress()  # a congested link was passed over
+            if not self.recovery.over:
+                self._settle()  # the first commit of a term may be an entry without routes
+        finally:  # whatever goes wrong: the next deadline comes
+            self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
 
     # -- submit
 

@@ -80,8 +80,10 @@ class ClientService:
 
     def start(self) -> None:
         """Begin to expire barriers."""
-        self.backend.barriers.expire(self.backend.clock.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self.start)
+        try:
+            self.backend.barriers.expire(self.backend.clock.monotonic())
+        finally:  # whatever goes wrong: the next deadline comes
+            self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self.start)
 
     async def status(self, *, digests: bool = False) -> dict[str, Any]:
         """See dispatcher.sessions.status; with what is known here."""

@@ -15,6 +15,7 @@ from logboom.types import NodeId
 from ports.clock import Clock
 from ports.net import ConnectionHandler, ConnectionLimits, Network
 from ports.rng import Rng
+from ports.seldom import Seldom
 from ports.timers import wait
 from raftlog.links.refusals import Refusals
 
@@ -49,6 +50,7 @@ class Dialling:
         links: Mapping[NodeId, Link],
         link_to: Callable[[NodeId], Link],
         refusals: Refusals,
+        seldom: Seldom,
         network: Network,
         clock: Clock,
         rng: Rng,
@@ -60,6 +62,7 @@ class Dialling:
         self._links = links
         self._link_to = link_to
         self._refusals = refusals
+        self._seldom = seldom
         self._network = network
         self._clock = clock
         self._rng = rng
@@ -101,11 +104,7 @@ class Dialling:
                     continue
             link = self._link_to(peer)
             try:
-                await self._network.dial(address, link, limits=self._limits, tls=self._tls)
-                async with asyncio.timeout(self._limits.handshake_s):
-                    await link.settled.wait()
-                if link.peer is None:
-                    raise ConnectionResetError("closed before it had introduced itself")
+                await self._call(address, link)
                 if peer in self._links:
                     continue
             except (OSError, TimeoutError, LogboomError) as error:
@@ -118,6 +117,16 @@ class Dialling:
                 if link.peer is None:
                     link.abort()
                 raise
+            except Exception as error:  # noqa: BLE001 - nobody waits for this task: it would never be called again
+                self._seldom.say(log.error, "dial_failed", peer=peer, exc_info=error)
+                link.abort()
             if mine or peer in self._refusals:
                 await wait(self._refusals.pause(peer, pause) * (0.5 + self._rng.random()))
             pause = min(pause * 2, self._refusals.most(peer, REDIAL_MAX_S))
+
+    async def _call(self, address: str, link: Link) -> None:
+        await self._network.dial(address, link, limits=self._limits, tls=self._tls)
+        async with asyncio.timeout(self._limits.handshake_s):
+            await link.settled.wait()
+        if link.peer is None:
+            raise ConnectionResetError("closed before it had introduced itself")

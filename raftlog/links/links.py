@@ -120,6 +120,7 @@ class Links:
             links=self.links,
             link_to=lambda peer: _Link(self, peer),
             refusals=self.refusals,
+            seldom=self.seldom,
             network=network,
             clock=clock,
             rng=rng,
