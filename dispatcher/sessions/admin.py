@@ -98,8 +98,13 @@ async def _void_batch(
         raise NotLeader(error.message, leader=backend.leader_address()) from None
 
 
-async def _called(backend: Backend, begin: Callable[[Done[T]], None], deadline: float, slow: LogboomError) -> T:
-    """What ``begin`` calls back with; ``slow`` is raised when that takes too long. NotLeader says who leads."""
+async def _called(
+    backend: Backend, begin: Callable[[Done[T]], Callable[[], None] | None], deadline: float, slow: LogboomError
+) -> T:
+    """What ``begin`` calls back with; ``slow`` is raised when that takes too long. NotLeader says who leads.
+
+    ``begin`` may return the way to take that back: of those who wait no longer nobody is to be kept in mind.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -112,13 +117,16 @@ async def _called(backend: Backend, begin: Callable[[Done[T]], None], deadline: 
             answer.set_result(found)
 
     timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), lambda: done(slow))
+    leave: Callable[[], None] | None = None
     try:
-        begin(done)
+        leave = begin(done)
         return await answer
     except NotLeader as error:
         raise NotLeader(error.message, leader=backend.leader_address()) from None
     finally:
         timer.cancel()
+        if leave is not None:
+            leave()
 
 
 def _snapshots(backend: Backend) -> dict[str, Any]:

@@ -52,6 +52,10 @@ WAITERS_MAX: Final = 256
 Done = Callable[[SetMeta | LogboomError], None]
 
 
+def _nobody(_: SetMeta | LogboomError) -> None:
+    """Whoever asked waits no longer; the snapshot is to be taken all the same."""
+
+
 class Progress(NamedTuple):
     """Of the snapshot under way, for people."""
 
@@ -197,14 +201,25 @@ class Snapshotting:
             self._short_of_room = self._store.free_bytes() < SHORT_OF_ROOM * self._spare_bytes
         return self._short_of_room
 
-    def create(self, done: Done) -> None:
-        """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here."""
+    def create(self, done: Done) -> Callable[[], None]:
+        """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here.
+
+        Returns the way to wait no longer: what was asked for goes on without.
+        """
         if not self._raft.admits:
             raise NotLeader("this node does not lead", leader=None)
         if len(self._waiting) + len(self._awaiting) >= WAITERS_MAX:
             raise Unavailable("many wait for a snapshot already; try again", retry_after=1.0)
         self._waiting.append(done)
         self.tick()
+        return partial(self._leave, done)
+
+    def _leave(self, done: Done) -> None:
+        if done in self._awaiting:
+            self._awaiting.remove(done)
+        elif done in self._waiting:
+            self._waiting.remove(done)
+            self._waiting = self._waiting or [_nobody]
 
     def progress(self) -> Progress | None:
         """Of the one under way."""

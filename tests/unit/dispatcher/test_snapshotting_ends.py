@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dispatcher.sessions import admin
 from dispatcher.upkeep.snapshotting import WAITERS_MAX
-from logboom.errors import Unavailable
+from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.types import PartitionId
 from tests.unit.dispatcher.test_snapshotting import Bench
 
@@ -60,3 +62,25 @@ def test_only_so_many_wait() -> None:
     bench.cut(30)
     bench.offload.run()
     bench.create()
+
+
+async def test_who_waited_too_long_keeps_nobody_else_from_waiting_and_theirs_is_taken_all_the_same() -> None:
+    """Found by review: a daily snapshot that never came in time was refused after some months, while one lasted."""
+    bench = Bench(partitions=3, behind=1)
+    backend: Any = SimpleNamespace(
+        clock=SimpleNamespace(monotonic=lambda: 0.0), snapshots=SimpleNamespace(taking=bench.taking)
+    )
+
+    async def too_slow() -> None:
+        with pytest.raises(DeadlineExceeded):
+            await admin.act(backend, {"action": "snapshot"}, 0.0)
+
+    await too_slow()
+    bench.cut(30)  # which lasts
+    for _ in range(WAITERS_MAX + 1):
+        await too_slow()
+    assert len(bench.taking._waiting) + len(bench.taking._awaiting) == 1
+    bench.workers[BEHIND].arrive(at=10)
+    bench.offload.run()
+    bench.taking.tick()
+    assert len(bench.proposed) == 2, "they were told that it goes on"
