@@ -141,6 +141,11 @@ class Dedupe:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def drop(self) -> None:
+        """The partition is gone. What knows each other is garbage that may be looked for much later: keep it small."""
+        for each in (self._producers, self._staged, self._evicted, self._recorded):
+            each.clear()
+
     def decide(self, header: BatchHeader) -> Decision:
         """Reads only."""
         if header.producer == NO_PRODUCER:

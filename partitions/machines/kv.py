@@ -217,12 +217,18 @@ class KvMachine:
                     self.checkpoint()
             finally:
                 self._file.close()
+                self._drop()
 
     def discard(self) -> None:
         """Close it, and save nothing: nobody needs what it holds."""
         if not self._closed:
             self._closed = True
             self._file.close()
+            self._drop()
+
+    def _drop(self) -> None:
+        """Who has closed it may be known to it, and both be garbage that is looked for much later."""
+        self._changes, self._saving = _Unsaved(), _Unsaved()
 
 
 class KvDump:

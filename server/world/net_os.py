@@ -149,6 +149,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._queue.clear()
+        # Handlers and connections know each other: they are garbage that is looked for now and then, and what TLS has
+        # for each of them is fifty times as large.
+        self._transport = None
         self._guard(lambda: self._handler.closed(self._error or exc))
 
     # -- the handler's side (ports.net.Connection)

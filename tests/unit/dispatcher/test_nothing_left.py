@@ -10,7 +10,9 @@ from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.presence import Presence
 from dispatcher.sessions.session_counts import GATES_MAX, OTHERS, SessionCounts
 from logboom.errors import Overloaded, PartitionDestroyed
+from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, Scope
+from partitions.apply.dedupe import Dedupe, Producer
 from tests.unit.dispatcher.barrier_desk import A, B, Desk
 from tests.unit.dispatcher.frontier_world import N1, N2, World
 from tests.unit.dispatcher.test_partition_ends import Stage
@@ -100,3 +102,25 @@ async def test_who_waits_to_close_a_machine_waits_for_those_who_read_from_that_o
         async with asyncio.timeout(10):
             await ended
     assert set(partitioning._uses) == {id(new)}
+
+
+async def test_the_producers_of_what_is_destroyed_are_forgotten() -> None:
+    """A hundred thousand of them take a hundred megabytes, and garbage that is old is hardly ever looked for."""
+    stage, closed = Stage(), list[object]()
+
+    async def close() -> None:
+        assert len(dedupe) == 9, "it may still apply"
+
+    async def run(job: Any) -> None:
+        closed.append(job)
+
+    dedupe = Dedupe(ApplySettings(), [(bytes([number]) * 16, Producer().encode()) for number in range(9)])
+    worker = SimpleNamespace(close=close, dedupe=dedupe, offload=SimpleNamespace(run=run))
+    stage.snapshots = SimpleNamespace(taking=SimpleNamespace(holds=lambda _: False))  # type: ignore[attr-defined]
+    stage.ended = stage.workers.pop  # type: ignore[attr-defined]
+    stage.workers[A] = worker
+    stage.rooms.machines[A] = object()
+    stage.partitioning.destroy(A, stage.told.append)
+    stage.commit()
+    await stage.partitioning._closing[A]
+    assert (stage.told, len(closed), len(dedupe)) == ([A], 1, 0)

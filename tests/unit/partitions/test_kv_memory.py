@@ -173,6 +173,14 @@ def test_what_is_written_often_takes_the_memory_of_its_newest_value(tmp_path: Pa
     assert machine.unsaved_bytes == 0
 
 
+def test_what_was_never_saved_takes_no_memory_once_nobody_needs_it(tmp_path: Path) -> None:
+    """Of a partition that is destroyed: its worker and the machine are garbage that may be looked for much later."""
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    machine.apply([batch(1, [Put(b"k", bytes(10_000))])], lambda _: (position(1), {}))
+    machine.discard()
+    assert machine.unsaved_bytes == 0
+
+
 def test_a_reader_sees_one_moment_while_applies_and_checkpoints_go_on(tmp_path: Path) -> None:
     """Two keys that are always equal; whoever reads them in between must never see them differ."""
     machine = KvMachine(KvFile(tmp_path, ApplySettings()))
