@@ -173,6 +173,8 @@ class ReadSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What all of a node's streams have read and not yet handed to their connections."""
     segments_max: int = 512
     """Segments that are read at the same time, by all of them."""
+    streams_max: int = 32_768
+    """So many are open: each is looked at whenever something is committed that it may be waiting for."""
     window_bytes: int = 4 * MIB
     """What a scan over many partitions reads at a time (one batch may be larger),"""
     window_segments_max: int = 256
@@ -215,7 +217,8 @@ class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     kv_map_bytes: int = 64 * 1024 * MIB
     """Address space of one partition's LMDB, less with more than a thousand partitions; disk is used as needed."""
     producers_max: int = 65_536
-    """Producers remembered per partition; the one that wrote longest ago is forgotten first."""
+    """Producers remembered per partition; the one that wrote longest ago is forgotten first. This and the next two must
+    be equal on all nodes, and stay as the cluster began: they decide what is applied. A restore may change them."""
     producer_ranges_max: int = 1_024
     """Separate applied ranges above a producer's floor."""
     producer_receipts: int = 16

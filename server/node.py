@@ -40,6 +40,7 @@ from server.directory.agreement import member_of, settings_digest
 from server.directory.directories import open_directories
 from server.directory.faults import drop_hook
 from server.directory.install import Intent
+from server.directory.remembered import remembered
 from server.opening import Opened
 from server.watching.watching import Watching, not_renewed
 from server.world.world import World, real_world
@@ -291,7 +292,11 @@ class Node:
             payloads=pipeline.payloads,
             links_of=lambda events: Links(
                 identity=Identity(
-                    self.node_id, settings.cluster.id, settings_digest(settings.cluster), self.data_dir.manifest.lineage
+                    self.node_id,
+                    settings.cluster.id,
+                    settings_digest(settings.cluster),
+                    self.data_dir.manifest.lineage,
+                    remembered(settings.apply),
                 ),
                 members={},
                 network=self.network,

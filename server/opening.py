@@ -23,6 +23,7 @@ from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
 from server.directory.partitions import PartitionRooms, changes_in, created_in, ordered_in
 from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
+from server.directory.remembered import check_remembered
 from server.directory.shares import apply_share, log_share
 from server.world.world import World
 from snapshots.meta import SetMeta
@@ -70,6 +71,8 @@ class Opened:
             self.data_dir.manifest.check_partitions(manifest, self._used())
             self.data_dir.adopt(manifest)
         self._open_partitions(installing)
+        used = any(store.highest_index for store in self.rooms.logs.values())
+        check_remembered(disk, self.data_dir.path, settings.apply, used=used)
         intent.done()
 
     def _open_journal(self, begun: bool) -> Journal:  # noqa: FBT001 - as open_journal has it

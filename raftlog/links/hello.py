@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from logboom.errors import LineageMismatch, ProtocolError, WrongNode
 from logboom.types import NodeId, is_lineage, lineage_shown
+from logboom.wire import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Identity:
     settings_digest: bytes
     lineage: str | None = ""
     """Which history of the cluster; None: this node joins, and takes that of whoever has it for a member."""
+    remembers: tuple[int, ...] | None = None
+    """How much of producers: it decides what is applied. None: nobody asks."""
 
 
 class Claim(NamedTuple):
@@ -40,6 +43,16 @@ class Claim(NamedTuple):
             if numbers and isinstance(ids, list) and all(isinstance(each, str) for each in ids):
                 return cls(term, index, tuple(map(NodeId, ids)))
         raise ProtocolError("PEER_HELLO: bad field members")
+
+
+def check_remembers(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:
+    """Raises WrongNode. A node of an earlier release does not say."""
+    theirs = header.get("remembers")
+    if None not in (theirs, mine.remembers) and theirs != list(mine.remembers or ()):
+        raise WrongNode(
+            f"{peer} remembers other numbers of producers, their ranges and receipts: {shown(theirs)}, and this node "
+            f"{list(mine.remembers or ())}; apply.producers_max, producer_ranges_max and producer_receipts must agree"
+        )
 
 
 def check_lineage(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:

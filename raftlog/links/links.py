@@ -28,7 +28,7 @@ from ports.timers import wait
 from raftlog.entries.configuration import Configuration
 from raftlog.links.dialling import Dialling
 from raftlog.links.directories import Directories
-from raftlog.links.hello import Claim, Identity, check_lineage
+from raftlog.links.hello import Claim, Identity, check_lineage, check_remembers
 from raftlog.links.refusals import Refusals
 
 log = structlog.get_logger(__name__)
@@ -233,6 +233,7 @@ class Links:
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
             "rejoining": self.rejoining,
             "features": list(FEATURES),
+            **({} if self.identity.remembers is None else {"remembers": list(self.identity.remembers)}),
             **({} if self.directories is None else self.directories.fields(self.links, peer)),
         }
 
@@ -258,6 +259,7 @@ class Links:
         check_lineage(mine, NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
+        check_remembers(mine, NodeId(peer), header)
         if self.rejoining and "rejoining" not in header:
             raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
         if self.directories is not None:

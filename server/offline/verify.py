@@ -26,6 +26,8 @@ from server.directory.install import INTENT, Intent
 from server.directory.manifest import Manifest, decode
 from server.directory.partitions import changes_in
 from server.directory.rejoin import REJOIN, set_aside
+from server.directory.remembered import REMEMBERED
+from server.directory.remembered import decode as decode_remembered
 from server.offline.backup_dir import INDEX
 from server.offline.findings import REBUILD, Progress, Report, bytes_below, silent
 from server.offline.locking import locked
@@ -44,6 +46,7 @@ REJOINS: Final = (
 )
 BEGINS_ANEW: Final = "start the node: with three voters or more it rejoins under its id, as after a damaged journal"
 SAID_AGAIN: Final = "start the node: the others say again how far their journals are"
+AS_SET: Final = "start the node with the settings of `[apply]` that the others have: they count then"
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
 
@@ -132,6 +135,14 @@ class _Node:
                 decode_heard(raw, path=str(path))
             except CorruptData as error:
                 self._report.error(path, error, SAID_AGAIN)
+        path = self._path / REMEMBERED
+        if self._disk.exists(path):
+            raw = self._disk.read_file(path)
+            self._report.read("remembered", len(raw))
+            try:
+                decode_remembered(raw, path=str(path))
+            except CorruptData as error:
+                self._report.error(path, error, AS_SET)
 
     def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
         directory = self._path / "snapshots"

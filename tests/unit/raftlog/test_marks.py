@@ -281,6 +281,7 @@ def hello_of(current: Configuration, fields: dict[str, Any]) -> dict[str, Any]:
         "settings": bytes(16),
         "members": [1 << 40, 1 << 40, list(current.ids)],
         "rejoining": False,
+        "remembers": [1 << 40] * 3,
         "features": ["frontiers"],
         **fields,
     }
