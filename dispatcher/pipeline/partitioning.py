@@ -112,11 +112,21 @@ class Partitioning:
         machine = self._rooms.machines.get(partition_id)
         if machine is None:
             raise self.missing(partition_id)
-        self._uses[id(machine)] += 1
+        let_go = self.hold(partition_id)
         try:
             yield machine
         finally:
-            self._uses[id(machine)] -= 1
+            let_go()
+
+    def hold(self, partition_id: PartitionId) -> Callable[[], None]:
+        """The machine that it has now is not closed before what this returns is called, once."""
+        machine = id(self._rooms.machines.get(partition_id))
+        self._uses[machine] += 1
+
+        def let_go() -> None:
+            self._uses[machine] -= 1
+
+        return let_go
 
     async def unused(self, partition_id: PartitionId, machine: Machine) -> None:
         """Until nobody reads from this machine, which nobody new gets, nor from what was captured of it."""
@@ -137,6 +147,7 @@ class Partitioning:
         known = self.lifecycle.with_token(token) if not asked else asked[0]
         if known is None:
             created = [p for p, change in self._proposed.items() if change.kind is not None]
+            self._rooms.check_room(1 + len(created) + len(self._opening))
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
             trial = self._rooms.trial(kind.state_machine)
             if trial is not None:

@@ -39,6 +39,10 @@ class Rooms(Protocol):
         """Raises InvalidRequest if this node cannot open such a state machine."""
         ...
 
+    def check_room(self, more: int) -> None:
+        """Raises InvalidRequest if this process cannot have the files of so many more partitions open."""
+        ...
+
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """A job that opens one for nothing, as that partition would be: raises InvalidRequest if that fails. Blocking.
 

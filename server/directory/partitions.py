@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -15,8 +16,8 @@ from dispatcher.upkeep.compaction import removes
 from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import ConfigError, CorruptData, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
-from logboom.state_machine import Machine, Position, in_order
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.state_machine import NOWHERE, Machine, Position, in_order
+from logboom.types import PRODUCER_ID_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply.apply_counts import ApplyCounts
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
@@ -37,6 +38,14 @@ from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
+
+THERE: Final = Position(PartitionLogIndex(1), GlobalLogIndex(1))
+SEALED: Final = {bytes(range(1, PRODUCER_ID_BYTES + 1)): b"of a trial"}
+"""What machines of users are tried with: where it is, and what it keeps for its node."""
+FILES_EACH: Final = 3
+"""Of a partition, open for as long as it lives."""
+FILES_SPARE: Final = 64
+"""For logs that are read, snapshots, links."""
 
 
 class PartitionRooms:
@@ -101,6 +110,10 @@ class PartitionRooms:
             if store.highest_index or partition_id >= self._settings.cluster.partitions:
                 found = self._state(partition_id, store, installing)
             else:  # whoever has just written the settings had better be told than have an empty partition damaged
+                trial = self.trial(kind.state_machine)
+                if trial is not None:
+                    machine_class(kind.state_machine)  # which says better what there is
+                    trial(partition_id)
                 found = self._states.open(partition_id, store, installing)
             self.machines[partition_id] = found.machine
             if found.lacks is not None:
@@ -124,6 +137,12 @@ class PartitionRooms:
         except Exception as error:  # a user's module
             raise InvalidRequest(f"state machine {state_machine!r} cannot be loaded: {error!r}") from error
 
+    def check_room(self, more: int) -> None:
+        """See Rooms. Where it is handed up nobody can refuse it: all nodes would end, then and at every start."""
+        why = self._world.no_files_left(FILES_SPARE + FILES_EACH * more)
+        if why is not None:
+            raise InvalidRequest(f"no room for another partition: {why}")
+
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """See Rooms. In a directory of its own, which is removed."""
         known = state_machine in BUILT_IN or state_machine in self._kinds_tried
@@ -145,6 +164,11 @@ class PartitionRooms:
                     opened.append(self._on_trial(state_machine, partition_id, directory / name))
                 doing = "dumped and loaded"  # as whoever lags is given it, long after it was created
                 _carry_over(*opened)
+                doing = "opened again"  # as after a restart
+                opened[0].checkpoint()
+                opened.pop(0).close()
+                opened.append(self._on_trial(state_machine, partition_id, directory / "one"))
+                _kept(opened[-1])
                 doing = "closed"
                 for machine in opened:
                     discard(machine)
@@ -311,12 +335,19 @@ class PartitionRooms:
 
 def _carry_over(one: Machine, other: Machine) -> None:
     """From a machine that has applied nothing but indices, as of a batch that is void, to an empty one."""
-    there = Position(PartitionLogIndex(1), GlobalLogIndex(1))
-    one.apply([], lambda _: (there, {}))
+    one.apply([], lambda _: (THERE, SEALED))
     with one.dump() as dump:
-        other.load(in_order(dump.entries()), there)
-    if other.position() != there:
-        raise ValueError(f"it loads {there} and says {other.position()}")
+        other.load(in_order(dump.entries()), THERE)
+    if other.position() != THERE:
+        raise ValueError(f"it loads {THERE} and says {other.position()}")
+    if dict(other.meta()) != SEALED:
+        raise ValueError("what seal gave it to keep (Space.META) is not in its dump, or not loaded")
+
+
+def _kept(again: Machine) -> None:
+    """After a checkpoint and a restart: position and meta, or neither. One alone would apply twice, or not at all."""
+    if (again.position(), dict(again.meta())) not in ((THERE, SEALED), (NOWHERE, {})):
+        raise ValueError(f"it has saved {THERE} and {len(SEALED)} entry of meta, and comes back otherwise")
 
 
 def changes_in(journal: Journal) -> list[Change]:

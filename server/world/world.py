@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import secrets
 import time
 from collections.abc import Callable
@@ -71,6 +72,8 @@ class World:
     """How long syncs took, by kind of file, if somebody counts."""
     log_lines_lost: Callable[[], int] = int
     """Since the process began; of a world that counts them."""
+    no_files_left: Callable[[int], str | None] = lambda _: None
+    """Why the process cannot have so many more files open; None: it can."""
 
 
 def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None]) -> World:
@@ -95,6 +98,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         background=lambda name: ThreadOffload(workers=1, name=name),
         fsyncs=disk.syncs.snapshot,
         log_lines_lost=logs.lost,
+        no_files_left=no_files_left,
         resident_bytes=_resident_bytes,
     )
 
@@ -102,6 +106,19 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
 def _state_file(lists: Lists, directory: Path, settings: ApplySettings) -> StateFile:
     with lists.apart():
         return KvFile(directory, settings)
+
+
+def no_files_left(more: int) -> str | None:
+    """See World. The lowest number that is free is taken: it tells how many are not."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return str(error)
+    os.close(number)
+    if limit == resource.RLIM_INFINITY or number + more <= limit:
+        return None
+    return f"{number} of {limit} file descriptors are taken: see `ulimit -n`"
 
 
 def _resident_bytes() -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from logboom import Add, Put, Record
+from logboom import Add, Put, Record, SyncClient
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, PartitionDestroyed, Unavailable
 from logboom.testing import LocalCluster
 from tests.integration.cluster.snapshots_world import KV, SMALL, base, compact, equal_states, fill
@@ -158,3 +159,25 @@ def test_the_last_partition_stays(tmp_path: Path) -> None:
         assert boom.partitions() == [created]
         with pytest.raises(PartitionDestroyed):
             boom.submit_by_key([Put(b"a", b"1")])
+
+
+def test_partitions_without_end_are_refused_before_descriptors_run_out(tmp_path: Path) -> None:
+    """Found by review: all nodes ended where one of them had none left, and at each start again."""
+    cluster = LocalCluster(partitions=1, directory=tmp_path)
+    try:
+        for node in cluster.nodes:
+            cluster.start_node(node)
+            resource.prlimit(cluster.pid(node), resource.RLIMIT_NOFILE, (256, 256))  # long before it looks
+        cluster.wait_serving()
+        with cluster.client(timeout=20) as client:
+            with pytest.raises(InvalidRequest, match="of 256 file descriptors are taken"):
+                create(client, 200)
+            assert all(cluster.alive(node) for node in cluster.nodes)
+            client.submit(0, Put(b"k", b"v"), wait="applied")
+    finally:
+        cluster.stop()
+
+
+def create(client: SyncClient, count: int) -> None:
+    for _ in range(count):
+        client.create_partition()

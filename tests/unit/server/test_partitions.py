@@ -23,7 +23,7 @@ from raftlog.entries.entry import Route, pack_control, pack_routes
 from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
-from server.directory.partitions import PartitionRooms, created_in
+from server.directory.partitions import FILES_EACH, FILES_SPARE, PartitionRooms, created_in
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.test_failed_sync import failing_syncs
 
@@ -38,7 +38,9 @@ def made(disk: SimDisk, settings: Settings | None = None) -> PartitionRooms:
     data_dir = SimpleNamespace(
         partition=lambda p: ROOT / str(p), partition_directories=lambda d: d.list(ROOT) if d.exists(ROOT) else []
     )
-    world = SimpleNamespace(disk=disk, apply_offload=None, save_offload=None, clock=None, open_state_file=None)
+    world = SimpleNamespace(
+        disk=disk, apply_offload=None, save_offload=None, clock=None, open_state_file=None, no_files_left=lambda _: None
+    )
     return PartitionRooms(
         settings=settings or Settings(),
         world=cast(Any, world),
@@ -216,3 +218,19 @@ def test_of_what_is_removed_nothing_is_remembered() -> None:
         rooms.open(PartitionId(number), Kind("log", DurabilityMode.WRITE_AHEAD))
         rooms.remove(PartitionId(number))
     assert (rooms._kinds, rooms._apply) == ({}, {})
+
+
+def test_another_partition_is_refused_while_there_is_no_room_for_its_files() -> None:
+    """Found by review: whoever created partitions until descriptors ran out ended all nodes, at every start, too."""
+    disk = SimDisk(random.Random(0))
+    rooms, asked = made(disk), list[int]()
+    rooms.check_room(1)
+
+    def none_left(more: int) -> str:
+        asked.append(more)
+        return "250 of 256 file descriptors are taken"
+
+    rooms._world = cast(Any, SimpleNamespace(no_files_left=none_left))
+    with pytest.raises(InvalidRequest, match="no room for another partition: 250 of 256"):
+        rooms.check_room(2)
+    assert asked == [FILES_SPARE + 2 * FILES_EACH]
