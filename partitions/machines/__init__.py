@@ -11,6 +11,7 @@ from logboom.errors import ConfigError
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, StateMachine
 from logboom.types import PartitionId
+from partitions.machines.guarded import answer, guard
 from partitions.machines.kv import KvMachine
 from partitions.machines.log import LogMachine
 from ports.disk import Disk
@@ -40,7 +41,7 @@ def open_machine(
     found = _registered(name) if name not in BUILT_IN else None
     disk.make_directory(directory)
     if found is not None:
-        return _whole(name, found.open(directory, partition_id, settings))
+        return guard(name, _whole(name, answer(name, found.open, directory, partition_id, settings)))
     if name == "log":
         return LogMachine(disk, directory / "checkpoint")
     return KvMachine(open_state_file(directory, settings))
@@ -52,7 +53,7 @@ def discard(machine: Machine) -> None:
 
 
 def _whole(name: str, machine: Machine) -> Machine:
-    lacking = [each for each in NEEDED if not hasattr(machine, each)]
+    lacking = [each for each in NEEDED if not answer(name, hasattr, machine, each)]
     if lacking:
         with suppress(Exception):  # it cannot be used, whatever it says
             machine.close()
@@ -74,7 +75,7 @@ def _registered(name: str) -> type[StateMachine]:
     if name not in registered:
         known = ", ".join(sorted([*BUILT_IN, *registered]))
         raise ConfigError(f"state machine {name!r} is not known; known are {known}", path="cluster.state_machine")
-    found: type[StateMachine] = registered[name].load()
+    found: type[StateMachine] = answer(name, registered[name].load)
     missing = [each for each in ("dump", "load") if not callable(getattr(found, each, None))]
     if missing:
         _refuse(name, missing)

@@ -49,7 +49,17 @@ class ThreadOffload:
 
     async def run(self, job: Callable[[], T]) -> T:
         """See Offload."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+        def work() -> T:
+            try:
+                return job()
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    raise
+                # No future takes the one, and who waited would do so for ever; the others would end the loop.
+                raise RuntimeError(f"a job raised {error!r}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def close(self) -> None:
         """Wait for the jobs under way."""

@@ -38,3 +38,16 @@ async def test_without_a_single_thread_there_is_no_pool(monkeypatch: pytest.Monk
     no_more(monkeypatch)
     with pytest.raises(OSError, match="limit of processes"):
         ThreadOffload(workers=4, name="none")
+
+
+@pytest.mark.parametrize("error", [StopIteration(5), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_whatever_a_job_raises_who_waits_is_told(error: BaseException) -> None:
+    """Found by review: of a StopIteration nobody was told, for ever; SystemExit ended the loop, and the node."""
+    offload = ThreadOffload(workers=1, name="one")
+
+    def job() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match="a job raised"):
+        await asyncio.wait_for(offload.run(job), 20)
+    await offload.close()
