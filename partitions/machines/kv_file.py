@@ -12,7 +12,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,6 +32,8 @@ POSITION_KEY: Final = b"position"
 FORMAT_KEY: Final = b"format"
 FORMAT: Final = b"logboom kv 1"
 PAGE: Final = 4096
+MODE: Final = 0o600
+"""What is in there is nobody else's."""
 NO_ROOM: Final = {
     errno.ENOMEM: "no address space for another map, see apply.kv_map_bytes",
     errno.EMFILE: "each partition needs three, see ulimit -n",
@@ -66,6 +68,7 @@ class KvFile:
         self._directory = directory
         begun = _check_size(directory / "data.mdb")
         if not readonly:
+            _keep_to_ourselves(directory)
             _reserve(directory)
         try:
             self._env = lmdb.open(
@@ -73,6 +76,7 @@ class KvFile:
                 map_size=settings.kv_map_bytes,
                 max_dbs=3,
                 max_readers=READERS_MAX,
+                mode=MODE,
                 metasync=False,
                 sync=True,
                 readahead=False,
@@ -249,13 +253,20 @@ def _check_size(path: Path) -> bool:
     return True
 
 
+def _keep_to_ourselves(directory: Path) -> None:
+    """Files of an earlier release could be read by whoever has an account on the machine."""
+    for name in ("data.mdb", "lock.mdb"):
+        with suppress(OSError):  # none yet, or not ours to say
+            (directory / name).chmod(MODE)
+
+
 def _reserve(directory: Path) -> None:
     """LMDB writes to its lock file through a map: a page that has no room on the disk kills the process (SIGBUS)."""
     path = directory / "lock.mdb"
     if path.exists() and path.stat().st_blocks * 512 >= LOCK_BYTES:
         return  # and perhaps open: to close it once more would give up its locks
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
         try:
             os.posix_fallocate(fd, 0, LOCK_BYTES)
         finally:

@@ -210,7 +210,7 @@ class OsDisk:
         for path in paths:
             missing = list(itertools.takewhile(lambda each: not each.exists(), (path, *path.parents)))
             for each in reversed(missing):
-                each.mkdir(exist_ok=True)
+                each.mkdir(0o700, exist_ok=True)  # machines of users leave files that anybody may read
                 grown[each.parent] = None
         for parent in sorted(grown):  # who holds others comes before them
             self.sync_directory(parent)

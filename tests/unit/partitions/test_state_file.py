@@ -430,3 +430,17 @@ def test_too_many_open_files_are_not_called_corrupt(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (caught.value.errno, caught.value.filename) == (errno.EMFILE, str(tmp_path))
+
+
+def test_nobody_else_can_read_it_nor_what_an_earlier_release_has_left(tmp_path: Path) -> None:
+    """Found by review: journal and logs had mode 0600, as documented; all states could be read by anybody."""
+    before = os.umask(0o022)
+    try:
+        for _ in range(2):
+            KvFile(tmp_path, ApplySettings()).close()
+            files = {name: (tmp_path / name).stat().st_mode & 0o777 for name in os.listdir(tmp_path)}  # noqa: PTH208
+            assert files == {"data.mdb": 0o600, "lock.mdb": 0o600}
+            for name in files:
+                (tmp_path / name).chmod(0o644)
+    finally:
+        os.umask(before)

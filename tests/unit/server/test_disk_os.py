@@ -126,6 +126,11 @@ class TestOpen:
         disk.open(tmp_path / "f", create=True).close()
         assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
 
+    def test_nobody_else_looks_into_what_is_made(self, disk: OsDisk, tmp_path: Path) -> None:
+        """Found by review: what a state machine of a user left in its directory anybody on the machine could read."""
+        disk.make_directory(tmp_path / "a" / "b")
+        assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")} == {0o700}
+
     def test_create_keeps_what_is_there(self, disk: OsDisk, tmp_path: Path) -> None:
         (tmp_path / "f").write_bytes(b"kept")
         disk.open(tmp_path / "f", create=True).close()
