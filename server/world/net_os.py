@@ -29,6 +29,14 @@ log = structlog.get_logger(__name__)
 KINDS_OF_NAMES: Final = ("DNS", "URI", "IP Address")
 """In a certificate; a node may be called by its address."""
 BACKLOG: Final = 1024
+KEEP_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+"""A client owes nothing while it asks nothing. One whose machine is gone would keep its place for ever: for two minutes
+it does."""
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -79,6 +87,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for level, option, value in KEEP_ALIVE:
+                sock.setsockopt(level, option, value)
         self._identities = _names(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -425,3 +426,18 @@ class TestListener:
         async with serving() as it:
             with pytest.raises(ConfigError, match=f"cannot listen on {it.address}: "):
                 await it.network.listen(it.address, Session, limits=ConnectionLimits(), tls=None)
+
+
+async def test_a_client_that_is_gone_is_asked_for_by_the_system() -> None:
+    """Found by review: one whose machine was lost kept its place for as long as the node ran."""
+    async with serving() as it:
+        await it.client()
+        await until(lambda: bool(it.sessions) and it.sessions[0].connection is not None)
+        connection: Any = it.sessions[0].open
+        sock = connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, every, times = (
+            sock.getsockopt(socket.IPPROTO_TCP, each)
+            for each in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + every * times <= 120
