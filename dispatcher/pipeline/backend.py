@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -17,6 +18,7 @@ from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.leadership import Leadership
 from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
@@ -27,7 +29,6 @@ from logboom.state_machine import Machine
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
-from ports.offload import Offload
 from raftlog.entries.configuration import Configuration, Role
 
 
@@ -54,6 +55,8 @@ class Backend(Pipeline):
             eased=self._eased,
         )
         self.freshness = Freshness(self)
+        self.streams_open = 0
+        """Tails, and scans of logs, of all clients."""
         self.leadership = Leadership()
         """Who leads, and how often that changed."""
         super().__init__(node_id=node_id, barriers=barriers, watermarks=watermarks, **parts)
@@ -277,10 +280,19 @@ class Backend(Pipeline):
         self.lagging.check(partition_id)
         return self.partitioning.using(partition_id)
 
-    def threads_of(self, partition_id: PartitionId) -> Offload:
+    def threads_of(self, partition_id: PartitionId) -> Asking:
         """For what is asked of its machine."""
         worker = self.workers.get(partition_id)
-        return self.offload if worker is None else worker.offload
+        offload = self.offload if worker is None else worker.offload
+        return Asking(offload, lambda: self.partitioning.hold(partition_id))
+
+    def digesting(self, partition_id: PartitionId) -> asyncio.Lock:
+        """Held while a digest is made on the threads of this partition: it reads all of a state."""
+        return self._digesting[self.partitioning.kind(partition_id).state_machine]
+
+    @cached_property
+    def _digesting(self) -> defaultdict[str, asyncio.Lock]:
+        return defaultdict(asyncio.Lock)
 
     def is_lost(self, digest: bytes) -> bool:
         """This committed batch is damaged here, and every other node has said that it does not have it."""

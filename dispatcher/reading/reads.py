@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -118,11 +119,22 @@ async def digest(backend: Surroundings, partition_id: PartitionId) -> tuple[byte
         return None
     with backend.using(partition_id) as machine:
         try:
-            found: tuple[bytes, Position] = await backend.threads_of(partition_id).run(machine.digest)
+            found = await _digest(backend, partition_id, machine)
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
             return None
     return found if partition_id in backend.machines else None
+
+
+async def _digest(backend: Any, partition_id: PartitionId, machine: Machine) -> tuple[bytes, Position]:
+    """One at a time on the same threads, those included for which nobody waits any more."""
+    alone: asyncio.Lock = backend.digesting(partition_id)
+    await alone.acquire()
+    job: asyncio.Future[tuple[bytes, Position]] = asyncio.ensure_future(
+        backend.threads_of(partition_id).run(machine.digest)
+    )
+    job.add_done_callback(lambda _: alone.release())
+    return await asyncio.shield(job)
 
 
 def entries(rows: list[tuple[bytes, Value]], position: Position) -> tuple[dict[str, Any], list[Any]]:

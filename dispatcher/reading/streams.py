@@ -43,18 +43,29 @@ class Streams:
         request_id = frame.request_id
         if request_id in self._feeds or len(self._feeds) >= STREAMS_MAX:
             raise QuotaExceeded("too many tails", limit=STREAMS_MAX, used=len(self._feeds), retry_after=1.0)
+        limit = self._backend.settings.reads.streams_max
+        if self._backend.streams_open >= limit:
+            used = self._backend.streams_open
+            raise QuotaExceeded("too many tails are open on this node", limit=limit, used=used, retry_after=1.0)
 
         def send(kind: Kind, header: dict[str, Any], body: list[Any], flags: int) -> None:
             self._reply(request_id, kind, header, body, flags=flags)
 
         def ended(error: LogboomError | None) -> None:
-            self._feeds.pop(request_id, None)
+            self._taken(request_id)
             if error is not None:
                 self._fail(request_id, error)
 
         feed = self._made(frame, send, ended)
         self._feeds[request_id] = feed
+        self._backend.streams_open += 1
         feed.move()
+
+    def _taken(self, request_id: int) -> Feed | None:
+        """It is none of the open ones any more."""
+        feed = self._feeds.pop(request_id, None)
+        self._backend.streams_open -= feed is not None
+        return feed
 
     def _made(self, frame: Frame, send: Send, ended: Callable[[LogboomError | None], None]) -> Feed:
         wanted = FeedRequest.parse(frame.header)
@@ -75,7 +86,7 @@ class Streams:
 
     def cancel(self, request_id: int) -> None:
         """The client wants no more."""
-        feed = self._feeds.pop(request_id, None)
+        feed = self._taken(request_id)
         if feed is not None:
             feed.close()
 
@@ -86,6 +97,6 @@ class Streams:
 
     def close(self) -> None:
         """The client is gone."""
-        for feed in list(self._feeds.values()):
+        for request_id, feed in list(self._feeds.items()):
             feed.close()
-        self._feeds.clear()
+            self._taken(request_id)

@@ -79,10 +79,16 @@ def _admission(backend: Backend) -> dict[str, Any]:
 async def _digests(backend: Backend) -> list[list[object]]:
     rows: list[list[object]] = []
     for partition in backend.partition_ids():
+        if partition not in backend.workers:
+            continue  # destroyed meanwhile
+        mark = backend.watermarks.of(partition)
         found = await reads.digest(backend, partition)
         if found is None:
             continue  # its row says that it is damaged
         digest, position = found
-        reached = max(position.applied_global_index, backend.watermarks.of(partition).applied_global_index)
+        # An idle one follows the commit index; what was applied meanwhile is in the digest or is not.
+        reached = position.applied_global_index
+        if position.applied_index == mark.applied_index:
+            reached = max(reached, mark.applied_global_index)
         rows.append([partition, reached, digest])
     return rows

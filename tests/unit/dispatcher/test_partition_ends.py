@@ -127,6 +127,7 @@ class Stage:
             machines={},
             ending={},
             check=lambda _: None,
+            check_room=lambda _: None,
             trial=lambda _: self.trial,
             offload=lambda _: self.offload,
             open=lambda *_: opened,

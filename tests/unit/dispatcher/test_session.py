@@ -34,6 +34,8 @@ class Backend:
     """One partition with an empty log."""
 
     clock = SimpleNamespace(monotonic=lambda: 0.0)
+    settings = Settings()
+    streams_open = 0
 
     workers = (0,)
 

@@ -52,6 +52,7 @@ class Backend:
     """Answers when the test says so; ``waits``: what it takes is not admitted yet."""
 
     node_id = "n1"
+    streams_open = 0
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,0 +1,43 @@
+"""A partition's machine, asked on its threads. It stays open until it has answered, whoever has given up meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from ports.offload import Offload
+
+T = TypeVar("T")
+
+
+class Asking:
+    """One partition's threads, for those who read."""
+
+    def __init__(self, offload: Offload, hold: Callable[[], Callable[[], None]]) -> None:
+        """``hold`` keeps the machine open until what it gives is called."""
+        self._offload = offload
+        self._hold = hold
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """As ``Offload.run``. Cancelling the wait stops neither the job nor what it reads from."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        let_go = self._hold()
+
+        def done(found: T | None, error: BaseException | None) -> None:
+            let_go()
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(found)  # type: ignore[arg-type]  # None is one, where there is no error
+            elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+                answer.set_exception(error)
+            else:
+                answer.set_exception(RuntimeError(f"a read raised {error!r}"))
+
+        try:
+            self._offload.submit(job, done)
+        except BaseException:
+            let_go()
+            raise
+        return await answer
