@@ -23,6 +23,7 @@ from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
 from dispatcher.reading.views import Views
+from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
 from logboom.state_machine import Machine
@@ -30,6 +31,7 @@ from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId,
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from raftlog.entries.configuration import Configuration, Role
+from snapshots.meta import SetMeta
 
 
 class Backend(Pipeline):
@@ -54,6 +56,7 @@ class Backend(Pipeline):
             admission=parts["admission"],
             eased=self._eased,
         )
+        self.comparing = Comparing(links=lambda: self.raft.links, sets=lambda: list(self.snapshots.store.sets()))
         self.freshness = Freshness(self)
         self.streams_open = 0
         """Tails, and scans of logs, of all clients."""
@@ -112,6 +115,7 @@ class Backend(Pipeline):
         super().members_changed(members)
         self.exchange.members_changed(members)
         self.pressure.members_changed(members)
+        self.comparing.members_changed(members.ids)
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""
@@ -134,6 +138,7 @@ class Backend(Pipeline):
         else:
             if frame.kind is Kind.PROGRESS:
                 self.pressure.heard(peer, frame.header)
+                self.comparing.heard(peer, frame.header)
             super().peer_frame(peer, frame)
 
     def peer_up(self, peer: NodeId) -> None:
@@ -141,20 +146,28 @@ class Backend(Pipeline):
         super().peer_up(peer)
         self.exchange.peer_up(peer)
         self.pressure.peer_up(peer)
+        self.comparing.peer_up(peer)
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
         super().peer_down(peer)
         self.exchange.peer_down(peer)
         self.pressure.peer_down(peer)
+        self.comparing.peer_down(peer)
         self.freshness.peer_down(peer)
 
     def _expire(self) -> None:
         super()._expire()
         self.exchange.tick()
         self.pressure.tell()
+        self.comparing.tell()
         self._relieve()
         self.leadership.notice(self.raft.engine)
+
+    def snapshot_completed(self, meta: SetMeta) -> None:
+        """See Presence."""
+        super().snapshot_completed(meta)
+        self.comparing.completed()
 
     def _relieve(self) -> None:
         """What this node's own signals withhold it withholds from all as long as it leads."""

@@ -12,6 +12,7 @@ from dispatcher.reading import reads
 WITHHELD_SHOWN_MAX: Final = 16
 LOST_SHOWN_MAX: Final = 16
 VOIDS_SHOWN_MAX: Final = 16
+DIFFER_SHOWN_MAX: Final = 64
 
 
 async def status(backend: Backend, *, digests: bool) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def _node(backend: Backend) -> dict[str, Any]:
         "lag": backend.lagging.status(),
         "lost": backend.voiding.rows(LOST_SHOWN_MAX),
         "voids": [backend.parent.voids.count, [list(each) for each in backend.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
+        "differ": [list(each) for each in backend.comparing.differences[:DIFFER_SHOWN_MAX]],
         "members": [
             [
                 seat.node,

@@ -194,7 +194,22 @@ def problems(answers: Answers) -> list[str]:
             for row in answer.get("lost", ())
         ]
         found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
+    found += _differing(reached)
     return found + still
+
+
+def _differing(reached: Sequence[Mapping[str, Any]]) -> list[str]:
+    """States that are not the same at the same index: of each two nodes once, whoever of them says so."""
+    rows = {
+        (row[0], *sorted((answer["node"], row[1])), row[2]) for answer in reached for row in answer.get("differ", ())
+    }
+    found = []
+    for partition, one, other, index in sorted(rows, key=str):
+        which = "" if partition is None else f"of partition {partition} "
+        found.append(
+            f"the states {which}on {one} and {other} differ at {index}: see `States that differ` in docs/operating.md"
+        )
+    return found
 
 
 def summed_up(found: Sequence[str]) -> str:

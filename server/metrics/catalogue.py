@@ -189,6 +189,11 @@ OTHERS: Final = (
             ),
             Metric("snapshot_bytes", "gauge", "Its states"),
             Metric("snapshot_sets", "gauge", "Sets on the disk"),
+            Metric(
+                "states_differing",
+                "gauge",
+                "Partitions, of each other node, whose state was not the same there in the last set that both have",
+            ),
             Metric("snapshot_under_way", "gauge", "1: one is being taken"),
             Metric("snapshots_taken_total", "counter", "Complete sets that this node has made"),
             Metric("snapshots_failed_total", "counter", "Sets that came to nothing"),

@@ -278,6 +278,7 @@ def _snapshots(watched: Watched, sample: Sample) -> None:
             ("snapshot_global_index", 0 if newest is None else newest.global_index),
             ("snapshot_bytes", 0 if newest is None else newest.states_bytes),
             ("snapshot_sets", len(snapshots.store.sets())),
+            ("states_differing", len(watched.backend.comparing.differences)),
             ("snapshot_under_way", taking.progress() is not None),
             ("snapshots_taken_total", taking.taken),
             ("snapshots_failed_total", taking.failed),
