@@ -276,6 +276,7 @@ class FrameDecoder:
 
 
 def _parse(frame: memoryview, header_bytes_max: int) -> Frame:
+    frame = frame.toreadonly()  # as when it is read from a disk: nobody finds out only then that he has written to it
     _, kind, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
     if version != PROTOCOL_VERSION:
         raise IncompatibleVersion(

@@ -38,13 +38,16 @@ T = TypeVar("T")
 Done = Callable[[T | LogboomError], None]
 
 
-async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> dict[str, Any]:
-    """Header of an ADMIN_REPLY. Raises InvalidRequest, NoSuchPartition, NotLeader, Unavailable, DeadlineExceeded."""
+async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: str = "") -> dict[str, Any]:
+    """Header of an ADMIN_REPLY; ``by`` whom it is asked, for the log.
+
+    Raises InvalidRequest, NoSuchPartition, NotLeader, Unavailable, DeadlineExceeded.
+    """
     action = header.get("action")
     if action not in ACTIONS:
         raise InvalidRequest(f"action must be one of {', '.join(ACTIONS)}, not {shown(action)}")
     if action in members.ACTIONS:
-        return await members.act(backend, header, deadline)
+        return await members.act(backend, header, deadline, by)
     if action == "snapshots":
         return {"snapshots": _snapshots(backend)}
     if action == "snapshot":
@@ -55,14 +58,21 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
             await backend.read_index(deadline)
         return {"partitions": backend.partition_rows(), "key_partitions": backend.key_partitions()}
     if action == "create_partition":
-        return {"partition": await _create_partition(backend, header, deadline)}
+        created = await _create_partition(backend, header, deadline)
+        log.info("admin", action=action, partition=created, by=by)
+        return {"partition": created}
     if action == "destroy_partition":
-        return {"partition": await _destroy_partition(backend, header, deadline)}
+        destroyed = await _destroy_partition(backend, header, deadline)
+        log.info("admin", action=action, partition=destroyed, by=by)
+        return {"partition": destroyed}
     partition = reads.partition_of_header(backend, header)
     if action == "void_batch":
-        return {"void": await _void_batch(backend, partition, header, deadline)}
+        found = await _void_batch(backend, partition, header, deadline)
+        if header.get("yes") is True:
+            log.info("admin", action=action, partition=partition, index=header.get("index"), by=by)
+        return {"void": found}
     state = getattr(backend, str(action))(partition)
-    log.info("admin", action=action, partition=partition, state=state)
+    log.info("admin", action=action, partition=partition, state=state, by=by)
     return {"state": state}
 
 

@@ -231,7 +231,9 @@ class Answering:
         self._client.reply(frame.request_id, Kind.STATUS_REPLY, found)
 
     async def _admin(self, frame: Frame) -> None:
-        answer = await admin.act(self._backend, frame.header, self._deadline(frame.header))
+        connection = self._client.connection
+        by = ", ".join(sorted(connection.peer_identities)) or connection.remote
+        answer = await admin.act(self._backend, frame.header, self._deadline(frame.header), by)
         self._client.reply(frame.request_id, Kind.ADMIN_REPLY, answer)
 
     async def _piece(self, frame: Frame) -> None:

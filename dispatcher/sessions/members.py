@@ -22,7 +22,7 @@ ACTIONS: Final = ("members", "member_add", "member_remove", "member_promote", "t
 POLL_S: Final = 0.01
 
 
-async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: str = "") -> dict[str, Any]:
     """Header of an ADMIN_REPLY. Raises InvalidRequest, NotLeader, Unavailable, UnknownOutcome, DeadlineExceeded."""
     action = header["action"]
     if action == "members":
@@ -37,7 +37,8 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float) -> d
             await _change(backend, str(action), header, deadline)
     except NotLeader as error:
         raise NotLeader(error.message, leader=backend.leader_address()) from None
-    log.info("admin", action=action, member=header.get("id"))  # only now: before it may be anything, of any size
+    # Only now: before, its id may be anything, of any size.
+    log.info("admin", action=action, member=header.get("id"), by=by)
     return {"members": members(backend)}
 
 

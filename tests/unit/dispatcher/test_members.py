@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher.sessions import members
+from dispatcher.sessions import admin, members
 from logboom.errors import InvalidRequest, NotLeader
 from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration, Role, Seat
@@ -52,3 +52,13 @@ async def test_what_is_refused_is_not_in_the_log_of_any_size(member: Any) -> Non
     with capture_logs() as lines, pytest.raises(InvalidRequest):
         await members.act(backend("n1", "n2"), {"action": "member_remove", "id": member}, 1.0)
     assert lines == []
+
+
+async def test_the_log_says_who_has_asked() -> None:
+    """Found by review: with a certificate each, nobody could say whose it was that removed a member, or a partition."""
+    node = backend("n1", "n2")
+    node.pause = lambda _: "paused"
+    node.workers = {0: None}
+    with capture_logs() as lines:
+        await admin.act(node, {"action": "pause", "partition": 0}, 1.0, "ada")
+    assert [(each["event"], each["action"], each["by"]) for each in lines] == [("admin", "pause", "ada")]

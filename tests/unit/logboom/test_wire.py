@@ -102,3 +102,14 @@ def test_bodies_stay_what_they_were() -> None:
     second = read(decoder, raw_of(bytes(len(LARGE))), PLACE_BYTES)
     assert first[0].body == LARGE
     assert second[0].body == bytes(len(LARGE))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_nobody_writes_to_what_has_come(size: int) -> None:
+    """Found by review: a machine of a user that did was right live, and failed when the same was read from the disk."""
+    raw = b"".join(map(bytes, encode(Kind.PING, {}, [bytes(size)], request_id=1)))
+    for pieces in ([raw], [raw[:9000], raw[9000:]], [raw + raw]):
+        decoder = FrameDecoder(frame_bytes_max=1 << 20)
+        frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+        assert frames
+        assert all(frame.body.readonly for frame in frames)
