@@ -18,6 +18,7 @@ from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.leadership import Leadership
 from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.pipeline.presence import Callbacks
 from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
@@ -86,7 +87,7 @@ class Backend(Pipeline):
         return Views(self, views_max=self.settings.reads.views_max)
 
     @cached_property
-    def _applied_callbacks(self) -> dict[PartitionId, list[Callable[..., None]]]:
+    def _applied_callbacks(self) -> dict[PartitionId, Callbacks]:
         """Of those that somebody follows; listened for once anybody does."""
         self.watermarks.listen(self._applied_moved)
         return {}
@@ -343,9 +344,7 @@ class Backend(Pipeline):
 
         Returns the way to stop it.
         """
-        callbacks = self._commit_callbacks.setdefault(partition_id, [])
-        callbacks.append(callback)
-        return lambda: callbacks.remove(callback) if callback in callbacks else None
+        return _among(self._commit_callbacks.setdefault(partition_id, {}), callback)
 
     def subscribe_ordered(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever the commit index may have moved, whatever moved it. Returns the way to stop it."""
@@ -354,21 +353,20 @@ class Backend(Pipeline):
 
     def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
         """The same for what is applied."""
-        callbacks = self._applied_callbacks.setdefault(partition_id, [])
-        callbacks.append(callback)
+        callbacks = self._applied_callbacks.setdefault(partition_id, {})
+        left = _among(callbacks, callback)
         gone = self.subscribe_commits(partition_id, callback)  # which is told when the partition is destroyed
 
         def end() -> None:
             gone()
-            if callback in callbacks:
-                callbacks.remove(callback)
+            left()
             if not callbacks and self._applied_callbacks.get(partition_id) is callbacks:
                 del self._applied_callbacks[partition_id]
 
         return end
 
     def _applied_moved(self, mark: Watermark) -> None:
-        for callback in list(self._applied_callbacks.get(mark.partition_id, ())):
+        for callback in list(self._applied_callbacks.get(mark.partition_id, {}).values()):
             callback()
 
     def applied_index(self, partition_id: PartitionId) -> int:
@@ -400,3 +398,14 @@ class Backend(Pipeline):
         if engine.is_leader or engine.is_candidate:
             return "leader" if engine.is_leader else "candidate"
         return "follower" if standing == Role.VOTER else str(standing)
+
+
+def _among(callbacks: Callbacks, callback: Callable[..., None]) -> Callable[[], None]:
+    """One more; the way to take it off again, however many others there are."""
+    place = object()
+    callbacks[place] = callback
+
+    def leave() -> None:
+        callbacks.pop(place, None)
+
+    return leave

@@ -24,7 +24,7 @@ from dispatcher.pipeline.lagging import Lagging
 from dispatcher.pipeline.partitioning import Partitioning
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.pending import Done, Pending
-from dispatcher.pipeline.presence import Presence
+from dispatcher.pipeline.presence import Callbacks, Presence
 from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Rooms
 from dispatcher.pipeline.submitting import Submitting
@@ -117,7 +117,7 @@ class Pipeline(Presence):
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
         self._linger_due = False
-        self._commit_callbacks: dict[PartitionId, list[Callable[..., None]]] = {}
+        self._commit_callbacks: dict[PartitionId, Callbacks] = {}
         self._ordered_callbacks: dict[Callable[[], None], None] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
@@ -355,7 +355,7 @@ class Pipeline(Presence):
             else:
                 self._unsynced.add(partition_id)
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
-            for callback in tuple(self._commit_callbacks.get(partition_id, ())):  # some take themselves off it
+            for callback in tuple(self._commit_callbacks.get(partition_id, {}).values()):  # some take themselves off it
                 callback()
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)

@@ -29,6 +29,9 @@ from raftlog.entries.parent_state import Tail
 from raftlog.links.lacks import Lack
 from snapshots.meta import SetMeta
 
+Callbacks = dict[object, Callable[..., None]]
+"""By who takes it off again: tens of thousands may wait for the same partition."""
+
 
 class Presence(ABC):
     """A part of ``Pipeline``, which has all of this."""
@@ -50,7 +53,7 @@ class Presence(ABC):
     watermarks: Watermarks
     voiding: Voiding
     _worker_of: Callable[[PartitionId, Progressed], ApplyWorker]
-    _commit_callbacks: dict[PartitionId, list[Callable[..., None]]]
+    _commit_callbacks: dict[PartitionId, Callbacks]
     _unsynced: set[PartitionId]
     _touched: set[PartitionId]
 
@@ -88,7 +91,7 @@ class Presence(ABC):
         self.submitting.waiting.barred(partition_id, lambda: destroyed(partition_id))
         self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
         self.barriers.ended(partition_id, lambda: destroyed(partition_id))
-        for callback in list(self._commit_callbacks.pop(partition_id, ())):
+        for callback in list(self._commit_callbacks.pop(partition_id, {}).values()):
             callback(destroyed(partition_id))
         self.watermarks.remove(partition_id)
         self.admission.remove(partition_id)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ports.invariant import invariant
+
+GONE_KEPT: Final = 64
 
 
 class Grant:
@@ -71,11 +74,12 @@ class ReadBudget:
         self.nbytes = 0
         self.segments = 0
         self._held: set[Grant] = set()
-        self._parked: dict[Grant, None] = {}
+        self._parked: OrderedDict[Grant, None] = OrderedDict()
         """In the order in which they were."""
-        self._waiting: list[tuple[int, int, Grant]] = []
-        self._line: dict[Grant, None] = {}
-        """The same, in the order in which they came."""
+        self._line: OrderedDict[Grant, None] = OrderedDict()
+        """Who waits, in the order in which they came."""
+        self._earliest: list[tuple[int, int, Grant]] = []
+        """The same, the earliest in the log first; and some who wait no more: tens of thousands may leave at once."""
         self._by_age = False
         """The next turn is that of whoever has waited longest."""
         self._serial = itertools.count()
@@ -84,18 +88,18 @@ class ReadBudget:
     @property
     def waiters(self) -> int:
         """Readers in line."""
-        return len(self._waiting)
+        return len(self._line)
 
     @property
     def is_idle(self) -> bool:
         """There is room for what may not be needed."""
-        return 2 * self.nbytes <= self.bytes_max and not self._waiting
+        return 2 * self.nbytes <= self.bytes_max and not self._line
 
     def ask(self, *, nbytes: int, segments: int, order: int, admitted: Callable[[], Any]) -> Grant:
         """``admitted`` is called once there is room, perhaps before this returns; ``order``: where it is in the log."""
         grant = Grant(self, nbytes, segments, admitted)
         grant.waiting = True
-        heapq.heappush(self._waiting, (order, next(self._serial), grant))
+        heapq.heappush(self._earliest, (order, next(self._serial), grant))
         self._line[grant] = None
         self._wake()
         return grant
@@ -109,8 +113,8 @@ class ReadBudget:
             return  # who gives back while somebody is woken is part of the same turn
         self._waking = True
         try:
-            while self._waiting:
-                grant = next(iter(self._line)) if self._by_age else self._waiting[0][2]
+            while self._line:
+                grant = next(iter(self._line)) if self._by_age else self._first()
                 while not self._fits(grant) and self._parked:
                     next(iter(self._parked)).reclaim()
                 if not self._fits(grant):
@@ -126,11 +130,15 @@ class ReadBudget:
 
     def _leaves(self, grant: Grant) -> None:
         del self._line[grant]
-        if self._waiting[0][2] is grant:
-            heapq.heappop(self._waiting)
-        else:
-            self._waiting = [each for each in self._waiting if each[2] is not grant]
-            heapq.heapify(self._waiting)
+        if len(self._earliest) > 2 * len(self._line) + GONE_KEPT:
+            self._earliest = [each for each in self._earliest if each[2] in self._line]
+            heapq.heapify(self._earliest)
+
+    def _first(self) -> Grant:
+        """The earliest in the log, of one at least."""
+        while (grant := self._earliest[0][2]) not in self._line:
+            heapq.heappop(self._earliest)
+        return grant
 
     def parked(self, grant: Grant) -> None:
         """See Grant."""

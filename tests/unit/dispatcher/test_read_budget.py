@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import random
+
+import pytest
 
 from dispatcher.reading.read_budget import Grant, ReadBudget
 
@@ -132,3 +135,30 @@ def test_whatever_happens_it_stays_within_its_bounds_and_everybody_gets_a_turn()
             assert any(g.held for g in open_) or not any(g.waiting for g in open_), f"seed {seed}: nobody moves"
             open_ = [g for g in open_ if g.held or g.waiting]
         assert (room.nbytes, room.segments, room.waiters) == (0, 0, 0), f"seed {seed}"
+
+
+def test_many_who_leave_at_once_are_not_looked_for_among_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: a client that left with 36,864 tails kept its node from all else for more than a minute."""
+    budget, made = ReadBudget(bytes_max=10, segments_max=1), 0
+
+    def counted(heap: list[object]) -> None:
+        nonlocal made
+        made += len(heap)
+        heapify(heap)
+
+    heapify = heapq.heapify
+    monkeypatch.setattr(heapq, "heapify", counted)
+    admitted: list[int] = []
+    grants = [
+        budget.ask(nbytes=10, segments=1, order=k % 7, admitted=lambda k=k: admitted.append(k))  # type: ignore[misc]
+        for k in range(2000)
+    ]
+    random.Random(0).shuffle(grants)
+    for grant in grants[:1900]:
+        grant.release()
+    assert budget.waiters <= 100
+    assert made < 8 * 2000
+    for grant in grants[1900:]:
+        grant.release()
+    assert (budget.waiters, budget.nbytes, budget.segments) == (0, 0, 0)
+    assert len(set(admitted)) == len(admitted)

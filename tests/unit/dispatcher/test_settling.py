@@ -67,3 +67,23 @@ def test_who_waits_for_the_commit_index_is_told_whichever_partitions_moved_it() 
     leave()
     Pipeline._settle(pipeline)
     assert told == [1]
+
+
+def test_who_leaves_is_not_looked_for_among_all_others() -> None:
+    """Found by review: tens of thousands of tails of one partition that ended kept their node from everything else."""
+
+    class Moved:
+        def __call__(self, *_: object) -> None:
+            pass
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("looked for")
+
+        __hash__ = object.__hash__
+
+    pipeline: Any = settling()
+    leave = [Backend.subscribe_commits(cast("Backend", pipeline), ONE, Moved()) for _ in range(3)]
+    for each in reversed(leave):
+        each()
+        each()
+    assert not any(pipeline._commit_callbacks.values())
