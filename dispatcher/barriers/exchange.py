@@ -98,5 +98,8 @@ class Exchange:
             while peer in self.asking.due() and links.send(peer, Kind.FRONTIERS_WANTED, self.asking.ask(peer)):
                 self.asking.asked(peer)
         for peer in self.telling.due():
-            while peer in self.telling.due() and links.send(peer, Kind.FRONTIERS, header := self.telling.tell(peer)):
+            for _ in range(self.telling.frames(peer)):  # what moves meanwhile is gathered for the next time
+                header = self.telling.tell(peer)
+                if not links.send(peer, Kind.FRONTIERS, header):
+                    break
                 self.telling.told(peer, header)

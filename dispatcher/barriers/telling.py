@@ -115,6 +115,7 @@ class Telling:
         row = peer.rows.get(key) if peer is not None else None
         if row is None:
             return
+        self._held.pop((node, key), None)
         partition_id, level = key
         if not self._watermarks.has(partition_id) or not self._may_show(partition_id):
             self._held[node, key] = None
@@ -164,6 +165,10 @@ class Telling:
     def due(self) -> list[NodeId]:
         """Those who are to be told something."""
         return [node for node, peer in self._peers.items() if peer.due]
+
+    def frames(self, node: NodeId) -> int:
+        """So many hold all that it is to be told now."""
+        return -(-len(self._peers[node].due) // FRAME_ROWS)
 
     def tell(self, node: NodeId) -> dict[str, Any]:
         """A frame's header, as it is now; to be followed by ``told`` once it is sent."""
