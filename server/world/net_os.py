@@ -188,7 +188,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """See Connection."""
         if self._closed:
             return
-        size = sum(map(len, buffers))
+        size, before = sum(map(len, buffers)), self._buffered()
         self._queue.extend(buffers)
         self._queued += size
         self._limits.traffic.frames_out += 1
@@ -197,8 +197,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        if self._buffered() > 2 * self._limits.send_buffer_bytes:
-            self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=self._buffered())
+        bound = self._limits.send_buffer_bytes
+        if before > bound and before + size > 2 * bound:  # one frame is taken whatever its size: it would come again
+            self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=before + size)
             self._limits.traffic.cut += 1
             self.abort()
 

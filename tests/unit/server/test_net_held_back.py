@@ -47,3 +47,13 @@ async def test_what_is_held_back_counts_as_queued() -> None:
         assert connection.congested
         connection.abort()
         await it.session_of(0)
+
+
+async def test_a_frame_larger_than_twice_the_bound_arrives_behind_little() -> None:
+    """Cut for it, a link would carry it again and be cut again, for ever."""
+    async with serving(send_buffer_bytes=1_000) as it:
+        client = await it.friend()
+        it.sessions[0].open.send([b"a little"])
+        it.sessions[0].open.send([bytes(50_000)])
+        it.sessions[0].open.close()
+        assert len(await client.ended()) == 50_008
