@@ -224,6 +224,8 @@ class SimClient:
     def _wait(self) -> dict[str, Any]:
         """How to submit."""
         how: dict[str, Any] = {"wait": self._rng.choice(["committed", "durable", "applied", "applied"])}
+        if self._parameters.acks and self._rng.random() < 0.5:
+            how["wait"] = None
         patience = self._parameters.admission_wait_s
         if patience and self._rng.random() < 0.5:
             how["admission_wait"] = self._rng.random() * patience

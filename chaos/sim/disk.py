@@ -80,6 +80,10 @@ class SimDisk:
         }
         return Image(tuple(sorted(self._directories)), files)
 
+    def still_open(self) -> list[str]:
+        """What the process that runs has open, or locked."""
+        return self._life.holds()
+
     # -- what happens to it
 
     def kill(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Final
 
 import msgspec
 
 from logboom.settings import (
     AdmissionSettings,
     ApplySettings,
+    BarrierSettings,
     ClusterSettings,
     LagSettings,
     LogSettings,
@@ -20,7 +22,10 @@ from logboom.settings import (
     Settings,
     SnapshotSettings,
 )
-from logboom.types import KIB, DurabilityMode
+from logboom.types import KIB, Ack, DurabilityMode
+
+FEW_PRODUCERS: Final = 16
+FEW_RANGES: Final = 8
 
 
 def member_of(number: int) -> Member:
@@ -158,3 +163,43 @@ def lag(rng: random.Random) -> LagSettings:
         node_percent=rng.choice([1, 50, 100]),
         move_again_ms=rng.choice([500, 5_000]),
     )
+
+
+def forgetful(rng: random.Random, apply: ApplySettings, *, keeps: bool) -> ApplySettings:
+    """Few ranges of each producer, and few producers: not so few that who is sent again is forgotten meanwhile."""
+    ranges, producers = rng.choice([2, FEW_RANGES, 1_024]), rng.choice([FEW_PRODUCERS, 65_536])
+    return msgspec.structs.replace(
+        apply, producer_ranges_max=ranges, producers_max=apply.producers_max if keeps else producers
+    )
+
+
+def acknowledged(rng: random.Random, cluster: ClusterSettings) -> ClusterSettings:
+    """What answers wait for: partition by partition, and for those that are created."""
+    overrides = {
+        str(p): msgspec.structs.replace(
+            cluster.partition(p), ack=Ack(rng.choice(list(Ack))), linearizable=rng.random() < 0.3
+        )
+        for p in range(cluster.partitions)
+        if str(p) in cluster.overrides or rng.random() < 0.5
+    }
+    return msgspec.structs.replace(
+        cluster, ack=Ack(rng.choice(list(Ack))), linearizable=rng.random() < 0.3, overrides=overrides
+    )
+
+
+def narrow(rng: random.Random, settings: Settings) -> Settings:
+    """What is on its way between nodes and to clients, and who may wait: little."""
+    few = rng.random() < 0.5
+    changed = {
+        "net": msgspec.structs.replace(
+            settings.net,
+            peer_send_buffer_bytes=rng.choice([2 * KIB, 32 * KIB, 16_384 * KIB]),
+            client_send_buffer_bytes=rng.choice([16 * KIB, 8_192 * KIB]),
+            forward_bytes=rng.choice([512, 16_384 * KIB]),
+        ),
+        "raft": msgspec.structs.replace(settings.raft, proposals_max=rng.choice([2, 16_384])),
+        "log": msgspec.structs.replace(settings.log, reader_lease_ms=rng.choice([200, 60_000])),
+        "snapshot": msgspec.structs.replace(settings.snapshot, bytes_per_s=rng.choice([16 * KIB, 65_536 * KIB])),
+        "barrier": BarrierSettings(waiters_max=24, waiters_reserved=8) if few else BarrierSettings(),
+    }
+    return msgspec.structs.replace(settings, **changed)

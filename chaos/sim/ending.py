@@ -7,9 +7,9 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
-from chaos.sim.clients import Seen, SimClient
+from chaos.sim.clients import Seen
 from chaos.sim.host import Host
 from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
@@ -24,6 +24,12 @@ from raftlog.entries.configuration import Configuration, Role
 LIVE_WITHIN_S: Final = 30.0
 REACHED_LOOK_S: Final = 5.0
 WATCHER: Final = "watcher"
+
+
+class Stops(Protocol):
+    """Somebody who does something until he is told, and then ends his process."""
+
+    stopped: bool
 
 
 class Ending:
@@ -55,7 +61,7 @@ class Ending:
     def _hosts(self) -> list[Host]:
         return [host for host in self._all if not host.retired]
 
-    async def play(self, clients: Sequence[tuple[SimClient, Process]], fork: Callable[[], random.Random]) -> None:
+    async def play(self, clients: Sequence[tuple[Stops, Process]], fork: Callable[[], random.Random]) -> None:
         """Each phase in time."""
         quorum = self._quorum(fork())
         for host in self._hosts:
@@ -159,7 +165,7 @@ class Ending:
             return 0
         return receipt.global_index
 
-    async def _done(self, clients: Sequence[tuple[SimClient, Process]]) -> None:
+    async def _done(self, clients: Sequence[tuple[Stops, Process]]) -> None:
         while any(process.alive for _, process in clients):  # noqa: ASYNC110 - the dead wake nobody
             await asyncio.sleep(0.1)
 

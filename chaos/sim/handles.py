@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -30,11 +31,17 @@ class Disk(Protocol):
 class Life:
     """Of one process."""
 
-    __slots__ = ("locks", "over")
+    __slots__ = ("files", "locks", "over")
 
     def __init__(self) -> None:
         self.over = False
         self.locks: set[str] = set()
+        self.files: Counter[Path] = Counter()
+        """How often each is open."""
+
+    def holds(self) -> list[str]:
+        """Everything that is open, or locked."""
+        return sorted([*map(str, self.files.elements()), *self.locks])
 
 
 class SimLock:
@@ -57,6 +64,7 @@ class SimFile:
         self.path = path
         self._disk, self._life, self._inode, self._readonly = disk, life, inode, readonly
         self._closed = False
+        life.files[path] += 1
 
     def _usable(self, *, writing: bool = False) -> Inode:
         if self._life.over:
@@ -145,4 +153,6 @@ class SimFile:
 
     def close(self) -> None:
         """Idempotent, for the dead too."""
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._life.files[self.path] -= 1

@@ -13,7 +13,10 @@ from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop
 from chaos.sim.network import WINDOW_BYTES, SimNetwork
 from chaos.sim.port import SimPort
 from chaos.sim.state_file import StateFiles
+from dispatcher.upkeep.installing import InstallDue
 from logboom.settings import Member, Settings
+from server.directory.rejoin import RejoinDue
+from server.main import ANEW
 from server.node import Node
 from server.world.net_os import AsyncioNetwork, Reading
 from server.world.world import World
@@ -24,6 +27,11 @@ READING: Final = Reading(shared_bytes=WINDOW_BYTES, place_bytes=512)
 """A write arrives in one piece, but for frames that are read into their place: more of them than on real machines."""
 WALL_EPOCH_MS: Final = 1_800_000_000_000
 RESTART_MIN_S, RESTART_MAX_S = 0.1, 1.0
+OPENS_S = CLOSES_S = 0.01
+
+
+class NotClosed(Exception):
+    """A node that was stopped in order has not come to its end in time, or has left something open."""
 
 
 class SimClock:
@@ -48,8 +56,13 @@ class SimOffload:
         self.slowest_s = slowest_s
         self.stalled_until = 0.0
         """Nothing is done before (a disk that hangs)."""
+        self._under_way = 0
+        self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        if self._closed:
+            raise RuntimeError("a job for threads that have ended")  # as their pool says
+        self._under_way += 1
         delay = 0.0001 + self._rng.random() ** 3 * self.slowest_s
         start = max(0.0, self.stalled_until - self._loop.now)
         self._loop.call_later(start + delay / 2, self._run, job, done, delay / 2)
@@ -59,6 +72,7 @@ class SimOffload:
             result, error = job(), None
         except Exception as caught:  # noqa: BLE001 - handed over, as the port says
             result, error = None, caught
+        self._under_way -= 1
         self._loop.call_later(rest, done, result, error)
 
     async def run(self, job: Callable[[], T]) -> T:
@@ -76,7 +90,10 @@ class SimOffload:
         return await answer
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Wait for the jobs under way: none is taken any more."""
+        self._closed = True
+        while self._under_way:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(CLOSES_S)
 
 
 class Host:
@@ -93,7 +110,10 @@ class Host:
         slowest_s: float,
         ended: Callable[[Host, BaseException], None],
         started: Callable[[Host], None],
+        orderly: bool = False,
     ) -> None:
+        """``orderly``: what must stop its node is heard of a turn later, and it closes before it begins anew, as
+        server.main has it. Else it is gone there and then."""
         self.name = name
         self.loop, self.network, self.rng = loop, network, rng
         self.settings = settings
@@ -113,6 +133,10 @@ class Host:
         self.retired = False
         """Switched off for good: no faults, no checks."""
         self._ended, self._started = ended, started
+        self._orderly = orderly
+        self._opened = self.closing = False
+        self.stops = 0
+        """That it was asked for, and that came to their end."""
 
     # -- life
 
@@ -131,6 +155,9 @@ class Host:
 
     async def _boot(self, process: Process) -> None:
         def fatal(error: BaseException) -> None:
+            if self._orderly:
+                self.loop.run_as(process, self._hear, process, error)
+                return
             self.exit(process, error)
             raise ProcessDied
 
@@ -155,6 +182,7 @@ class Host:
             self.node = node
             self._started(self)
             await node.start()
+            self._opened = True
         except Exception as error:  # noqa: BLE001 - as the process's main does: it ends, and says why
             self.exit(process, error)
 
@@ -172,12 +200,64 @@ class Host:
         self.loop.kill(process)
         self.network.process_ended(process, silently=power)
         self.node = None
+        self._opened = self.closing = False
         self.sync_offload = None
         if power:
             self.disk.power_loss()
         else:
             self.disk.kill()
         self.state_files.crash(power=power)
+
+    # -- stopping in order
+
+    @property
+    def serving(self) -> bool:
+        """Its node runs, and has not been asked to stop."""
+        return self.up and self._opened and not self.closing
+
+    def stop(self) -> None:
+        """As SIGTERM: it hands over, closes everything, and ends."""
+        if self.process is not None and self.serving:
+            self.loop.spawn(self.process, self._close(self.process, None))
+
+    def _hear(self, process: Process, error: BaseException) -> None:
+        """What must stop it; what was about to run has run meanwhile."""
+        if isinstance(error, InstallDue | RejoinDue):
+            self.loop.spawn(process, self._close(process, error))
+        else:
+            self.exit(process, error)
+
+    async def _close(self, process: Process, reason: BaseException | None) -> None:
+        while not self._opened:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(OPENS_S)
+        node = self.node
+        if self.closing or node is None:
+            return
+        self.closing = True
+        most_s = self.settings.node.stop_ms / 1000 * (1 if reason is None else ANEW)
+        try:
+            if reason is None:
+                await node.hand_over()
+            self.node = None  # nobody looks into what is being closed
+            late = NotClosed(f"{self.name} was not closed within {most_s:.0f} s")
+            self.loop.call_later(most_s, self.exit, process, late)
+            await node.close()
+        except Exception as error:  # noqa: BLE001 - as in _boot
+            self.exit(process, error)
+            return
+        left = [*self.disk.still_open(), *self.state_files.still_open()]
+        if left:
+            reason = NotClosed(f"{self.name} is closed, and has open: {', '.join(left)}")
+        if reason is not None:
+            self.exit(process, reason)
+        else:
+            self.stops += 1
+            self.kill(power=False)
+
+    def switch_off(self) -> None:
+        """Nothing runs, and the machine is without power: what was not synced may be gone."""
+        self.disk.power_loss()
+        self.state_files.crash(power=True)
 
     def retire(self) -> None:
         """Nobody starts it again."""

@@ -20,7 +20,6 @@ import google_crc32c
 from chaos.sim.loop import Process, SimLoop
 
 WINDOW_BYTES: Final = 256 * 1024
-"""In flight or unread per direction; more waits at the sender."""
 RETRANSMIT_S: Final = 0.2
 
 
@@ -35,6 +34,8 @@ class NetworkProfile:
     split: float = 0.02
     """Share of writes that arrive in two parts."""
     bytes_per_s: float = 200e6
+    window_bytes: int = WINDOW_BYTES
+    """In flight or unread per direction; more waits at the sender."""
 
 
 class _Way:
@@ -271,7 +272,7 @@ class SimNetwork:
     # -- bytes
 
     def carry(self, way: _Way, data: bytes) -> None:
-        if way.flight >= WINDOW_BYTES or way.unsent:
+        if way.flight >= self.profile.window_bytes or way.unsent:
             way.unsent.append(data)
             way.unsent_bytes += len(data)
             return
@@ -337,7 +338,7 @@ class SimNetwork:
         sender = way.sender
         if sender is None or not way.unsent:
             return
-        while way.unsent and way.flight < WINDOW_BYTES:
+        while way.unsent and way.flight < self.profile.window_bytes:
             data = way.unsent.popleft()
             way.unsent_bytes -= len(data)
             self._send(way, data)

@@ -16,7 +16,7 @@ from chaos.sim.drawn_settings import member_of
 from chaos.sim.network import NetworkProfile
 from chaos.sim.stories import Stories, told
 from logboom.settings import NodeSettings, Settings
-from logboom.types import DurabilityMode
+from logboom.types import KIB, DurabilityMode
 
 LEADER: Final = -1
 FOLLOWER: Final = -2
@@ -75,6 +75,10 @@ RATED: Final = 0.15
 WAITS: Final = 0.6
 """Share of the seeds in which clients wait in every way."""
 LAG_KINDS: Final = ("slow_apply", "stall_apply")
+NARROW: Final = 0.3
+"""Share of the seeds in which buffers and quotas are small."""
+ACKS: Final = 0.4
+"""Share of the seeds in which the settings say what answers wait for."""
 LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
@@ -131,6 +135,10 @@ class Parameters:
     stories: Stories = field(default_factory=Stories)
     admission_wait_s: float = 0.0
     """Half of what clients write waits up to so long for admission."""
+    acks: bool = False
+    """Clients leave it to the settings what their answers wait for, now and then."""
+    narrow: bool = False
+    """Buffers and quotas are small."""
 
     @property
     def write_behind(self) -> bool:
@@ -172,6 +180,26 @@ class Parameters:
     def restores(self) -> bool:
         """In the middle all nodes are made anew from a backup, where it is known what that gives up."""
         return self.stories.restores and self.blackout is None and not (self.follows or self.members_change)
+
+    @property
+    def writes_tasks(self) -> bool:
+        """Tasks write, as those of Spark do."""
+        return self.stories.writes_tasks and not self.restores
+
+    @property
+    def orderly(self) -> bool:
+        """Nodes are stopped in order, too, and none is gone at once when it has to stop itself."""
+        return self.stories.orderly and not self.restores
+
+    @property
+    def forgets_producers(self) -> bool:
+        """Only few are remembered."""
+        return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS
+
+    @property
+    def forgets_ranges(self) -> bool:
+        """Only few of each are."""
+        return self.settings.apply.producer_ranges_max <= drawn_settings.FEW_RANGES
 
     @property
     def kv_partitions(self) -> list[int]:
@@ -238,7 +266,8 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _outdating(_lagging(_read(_admitted(drawn, rng), rng), rng), rng)
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
-    return _rated(_damaged(drawn, rng, "put_back", PUT_BACK, never=moves), rng)
+    drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
+    return _rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -255,6 +284,28 @@ def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:
         return drawn
     snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_ms=rng.choice([1_000, 5_000, 20_000]))
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
+
+
+def _forgetting(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, hardly anything is remembered of producers; of those that are tasks all is. Drawn last."""
+    apply = drawn_settings.forgetful(rng, drawn.settings.apply, keeps=drawn.writes_tasks)
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, apply=apply))
+
+
+def _acknowledged(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, the settings say what answers wait for, and clients do not. Drawn last."""
+    if rng.random() >= ACKS:
+        return drawn
+    cluster = drawn_settings.acknowledged(rng, drawn.settings.cluster)
+    return replace(drawn, acks=True, settings=msgspec.structs.replace(drawn.settings, cluster=cluster))
+
+
+def _narrow(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, buffers and quotas are small, and little is on its way at a time. Drawn last."""
+    if rng.random() >= NARROW:
+        return drawn
+    network = replace(drawn.network, window_bytes=rng.choice([1 * KIB, drawn.network.window_bytes]))
+    return replace(drawn, narrow=True, network=network, settings=drawn_settings.narrow(rng, drawn.settings))
 
 
 def _darkened(drawn: Parameters, rng: random.Random, seconds: float) -> Parameters:

@@ -13,19 +13,21 @@ from chaos.checkers import exactly_once, linearizable
 from chaos.history import History, Operation, of_kind
 from chaos.sim.blackout import Blackout
 from chaos.sim.clients import Seen, SimClient
-from chaos.sim.ending import Ending
+from chaos.sim.ending import Ending, Stops
 from chaos.sim.followers import Followers
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
 from chaos.sim.histories import SecondHistory
-from chaos.sim.host import Host
+from chaos.sim.host import Host, NotClosed
 from chaos.sim.leftovers import throw_away
 from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
 from chaos.sim.members import Operator
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import SimNetwork
 from chaos.sim.oracle import Oracle, read_all
+from chaos.sim.orderly import Orderly
 from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
+from chaos.sim.tasks import Tasks
 from chaos.sim.timeline import Timeline
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
@@ -39,6 +41,8 @@ CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3
 FOLLOWERS: Final = 0xF0110
 RESTORING: Final = 0x12E5702E
+ORDERLY: Final = 0x02DE21
+TASKS: Final = 0x7A5C5
 
 
 @dataclass(slots=True)
@@ -113,6 +117,20 @@ class Simulation(SecondHistory):
             note=timeline.note,
             fail=self.fail,
         )
+        self.orderly = Orderly(
+            self.hosts,
+            rng=random.Random(parameters.seed ^ ORDERLY),
+            power_may_fail=lambda host: not parameters.write_behind or host.name in self.nemesis.victims,
+            note=timeline.note,
+        )
+        self.tasks = Tasks(
+            parameters,
+            loop=self.loop,
+            network=self.network,
+            rng=random.Random(parameters.seed ^ TASKS),
+            seen=self.seen,
+            fail=self.fail,
+        )
 
     def _watch(self, begins: Configuration) -> None:
         """A history of the cluster begins: who breaks things, and who looks at it."""
@@ -161,6 +179,7 @@ class Simulation(SecondHistory):
             slowest_s=self.parameters.slowest_s,
             ended=self._node_ended,
             started=self._node_started,
+            orderly=self.parameters.orderly,
         )
 
     def _make_operator(self) -> Operator:
@@ -199,6 +218,7 @@ class Simulation(SecondHistory):
     def _node_started(self, host: Host) -> None:
         self.oracle.started(host)
         self.restoring.started(host)
+        self.tasks.started(host)
 
     def _node_ended(self, host: Host, error: BaseException) -> None:
         self.timeline.note(f"{host.name} stops itself: {error!r}")
@@ -211,6 +231,8 @@ class Simulation(SecondHistory):
             return
         if isinstance(error, InvariantViolated):
             self.fail("InvariantViolated", f"{host.name}: {error}")
+        elif isinstance(error, NotClosed):
+            self.fail("StopsInOrder", str(error))
         elif isinstance(error, Forbidden):
             self.fail("NoRealWorld", f"{host.name}: {error}")
         elif host.name not in self.nemesis.faulty or not isinstance(error, OSError | LogboomError):
@@ -289,11 +311,14 @@ class Simulation(SecondHistory):
             self._start_client(number)
         if parameters.follows:
             self.followers.start()
+        if parameters.writes_tasks:
+            self.tasks.start()
         checks = asyncio.ensure_future(self._checkpoints())
         checks.add_done_callback(self._task_ended)
         moves = asyncio.ensure_future(self._operator.play()) if self._operator is not None else None
         dark = None if parameters.blackout is None else asyncio.ensure_future(self.blackout.play(parameters.blackout))
-        for task in filter(None, (moves, dark)):
+        stops = asyncio.ensure_future(self.orderly.play()) if parameters.orderly else None
+        for task in filter(None, (moves, dark, stops)):
             task.add_done_callback(self._task_ended)
         begun = await self._begin_again() if parameters.restores else 0.0
         faults = [replace(fault, at=fault.at - begun) for fault in parameters.faults if fault.at >= begun]
@@ -305,6 +330,9 @@ class Simulation(SecondHistory):
             await asyncio.wait([moves])
         if self._operator is not None:
             self._operator.leave()
+        if stops is not None:
+            stops.cancel()
+            self.orderly.leave()
         self.timeline.note("healing a quorum")
         self.nemesis.heal()
         if dark is not None:
@@ -312,7 +340,10 @@ class Simulation(SecondHistory):
                 host.start()
             await self._ending.within("what is lost is void", self.blackout.settled())
             dark.cancel()
-        await self._ending.play(self._clients, self._fork)
+        clients: list[tuple[Stops, Process]] = [*self._clients]
+        if parameters.writes_tasks:
+            clients.append((self.tasks, self.tasks.process))
+        await self._ending.play(clients, self._fork)
         if parameters.follows:
             await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
             self.followers.leave()

@@ -69,6 +69,10 @@ class StateFiles:
             copied.latest, copied.rotten = file.latest, set(file.rotten)
         return copies
 
+    def still_open(self) -> list[str]:
+        """What the process that runs has open."""
+        return [str(path) for path, file in self._files.items() if file.opened is not None]
+
     def crash(self, *, power: bool) -> None:
         """The process died. With ``power``: per file, the last transaction may be undone."""
         for file in self._files.values():

@@ -13,6 +13,10 @@ HANDS_ON: Final = 0.35
 """Share of the seeds in which clients hand tokens to others."""
 RESTORES: Final = 0.5
 """Share of those that may, in which the cluster is stopped in the middle and begins again from a backup."""
+WRITES_TASKS: Final = 0.4
+"""Share of the seeds in which tasks write as those of Spark do."""
+ORDERLY: Final = 0.35
+"""Share of the seeds in which nodes are stopped in order, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,17 @@ class Stories:
     follows: bool = False
     hands_on: bool = False
     restores: bool = False
+    writes_tasks: bool = False
+    orderly: bool = False
 
 
 def told(seed: int) -> Stories:
     """By this seed. Who adds one draws it last."""
     rng = random.Random(seed ^ DICE)
-    return Stories(follows=rng.random() < FOLLOWS, hands_on=rng.random() < HANDS_ON, restores=rng.random() < RESTORES)
+    return Stories(
+        follows=rng.random() < FOLLOWS,
+        hands_on=rng.random() < HANDS_ON,
+        restores=rng.random() < RESTORES,
+        writes_tasks=rng.random() < WRITES_TASKS,
+        orderly=rng.random() < ORDERLY,
+    )

@@ -82,6 +82,19 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "linearizable-at-commit",
+        "A write to a linearizable partition is answered as the request says (ReceiptTrue).",
+        ("ReceiptTrue",),
+        (
+            Edit(
+                "dispatcher.requests.requests:acknowledged_at",
+                "if any(kind.linearizable for kind in kinds):",
+                "if False:",
+            ),
+        ),
+        needs="acks",
+    ),
+    Mutant(
         "passed-on-as-less",
         "A request that is passed on to the leader waits only until it is committed (ReceiptTrue).",
         ("ReceiptTrue",),
@@ -346,6 +359,18 @@ MUTANTS: Final = (
         ("TokenKept",),
         (Edit("logboom.client:Client.submit", "self._reader.seen(receipt.global_index)", "pass"),),
         needs="hands_on",
+    ),
+    Mutant(
+        "fresh-when-answered",
+        "A read of bounded staleness counts its age from the answer, not from the question (BoundedStaleness).",
+        ("BoundedStaleness",),
+        (
+            Edit(
+                "dispatcher.pipeline.freshness:Freshness._ask",
+                "self._known = self._began, await self._index()",
+                "index = await self._index()\n        self._known = self._backend.clock.monotonic(), index",
+            ),
+        ),
     ),
     Mutant(
         "old-enough",

@@ -150,6 +150,71 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "previous-entry-unchecked",
+        "A follower stores entries behind one of another term (Raft's log matching).",
+        (
+            "CommitTrue",
+            "CommitOnQuorum",
+            "LeaderComplete",
+            "PrefixAgreement",
+            "InvariantViolated",
+            "OffsetsDenseUnique",
+        ),
+        (Edit(ENGINE + "_on_append", "elif held != previous_term:", "elif False:"),),
+    ),
+    Mutant(
+        "cut-and-still-durable",
+        "What takes the place of entries that were cut off counts as synced at once (I3).",
+        ("AckDurable", "I3", "AcknowledgedKept", "CommitOnQuorum"),
+        (
+            Edit(
+                "raftlog.journal.journal:Journal.deleteEntriesFrom",
+                "self.durable_index = min(self.durable_index, index - 1)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "cut-while-written",
+        "A group that was under way when entries were cut off makes those durable that took their place (I3).",
+        ("AckDurable", "I3", "AcknowledgedKept", "CommitOnQuorum", "AppliedDurable"),
+        (
+            Edit(
+                "raftlog.journal.journal:Journal.deleteEntriesFrom",
+                "self._in_flight.last_index = min(self._in_flight.last_index, index - 1)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "missing-and-acknowledged",
+        "A node acknowledges entries whose batches it has lost and looks for (I2).",
+        ("AckDurable", "AcknowledgedKept", "CommitOnQuorum"),
+        (Edit(OUTBOUND + "send", "if self.repair.active:", "if False:"),),
+    ),
+    Mutant(
+        "leads-without-batches",
+        "A node that lacks batches of its journal may lead, and applies (I2).",
+        ("I2", "InvariantViolated"),
+        (
+            Edit(CORE + "recover", "self.engine.may_lead = not found.missing", "self.engine.may_lead = True"),
+            Edit("raftlog.repair.mending:Mending._follow", "not self.repair.blocked", "True"),
+            Edit("raftlog.repair.mending:Mending.damaged", "self._engine.may_lead = False", "pass"),
+        ),
+    ),
+    Mutant(
+        "covered-by-any-term",
+        "After a start a commit index of an older term counts as all that was ever committed (I7).",
+        ("I7", "BarrierSound", "ReadYourWrites", "TokenKept"),
+        (
+            Edit(
+                ENGINE + "covering_commit",
+                "or index > self.commit_index or self.term_at(index) != self.term",
+                "or index > self.commit_index",
+            ),
+        ),
+    ),
+    Mutant(
         "reply-term-unchecked",
         "Replies of any term count, as entries and as proof of leadership.",
         ("ReplyOfTerm", "LinearizableRead", "CommitOnQuorum"),

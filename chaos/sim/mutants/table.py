@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants import flow, histories, lag, members, raft, snapshots, storage
+from chaos.sim.mutants import flow, histories, lag, members, producers, raft, snapshots, storage
 from chaos.sim.mutants.edit import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -13,6 +13,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *raft.MUTANTS,
         *storage.MUTANTS,
         *flow.MUTANTS,
+        *producers.MUTANTS,
         *snapshots.MUTANTS,
         *members.MUTANTS,
         *lag.MUTANTS,
