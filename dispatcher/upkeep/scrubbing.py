@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -30,6 +30,7 @@ from raftlog.journal.journal import Journal
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 FIRST_MS_MAX: Final = 60_000
 SHOWN_MAX: Final = 8
@@ -182,9 +183,25 @@ class Scrubbing:
         log.info("scrubbed", number=progress.number, bytes=progress.bytes, damaged=progress.damaged)
 
     async def _read(self, target: Target) -> int:
-        began, nbytes = self._clock.monotonic(), 0
         pieces = target.pieces()
-        while (piece := await self._offload.run(lambda: _next(pieces))) is not None:
+        try:
+            return await self._read_all(target, pieces)
+        finally:
+            await self._step(partial(_close, pieces))  # who is cancelled leaves no file open, nor a state
+
+    async def _step(self, job: Callable[[], T]) -> T:
+        """Off the loop. Whoever is cancelled meanwhile waits for its end: one step at a time."""
+        step = asyncio.ensure_future(self._offload.run(job))
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            step.exception()  # which nobody waits for any more
+            raise
+
+    async def _read_all(self, target: Target, pieces: Pieces) -> int:
+        began, nbytes = self._clock.monotonic(), 0
+        while (piece := await self._step(lambda: _next(pieces))) is not None:
             self.progress.bytes += piece.nbytes
             nbytes += piece.nbytes
             if piece.damage is not None:
@@ -279,6 +296,13 @@ def _next(pieces: Pieces) -> Piece | None:
         return next(pieces, None)
     except CorruptData as error:
         return Piece(0, error)
+
+
+def _close(pieces: Pieces) -> None:
+    """What it reads, wherever it is."""
+    close = getattr(pieces, "close", None)
+    if close is not None:
+        close()
 
 
 def _never() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -68,6 +69,30 @@ def test_what_held_it_up_is_not_made_up_for() -> None:
     loop.close()
     assert at[0] + 300 < at[1]
     assert at[-1] - at[2] > 28
+
+
+def test_who_is_stopped_in_the_middle_of_a_file_closes_it() -> None:
+    loop, told = VirtualLoop(), list[str]()
+
+    def read() -> Pieces:
+        try:
+            yield Piece(10)
+            yield Piece(10)
+        finally:
+            told.append("closed")
+
+    pieces = read()
+
+    async def stopped() -> None:
+        scrubbing = over(lambda: pieces, loop, bytes_per_s=1)
+        scrubbing.start()
+        await asyncio.sleep(FIRST_MS_MAX / 1000 + 5)
+        assert told == []
+        await scrubbing.close()
+        assert told == ["closed"]
+
+    loop.run_until_complete(stopped())
+    loop.close()
 
 
 def test_damage_to_what_was_destroyed_since_is_shown_no_more() -> None:
