@@ -22,6 +22,7 @@ REGISTERS: Final = 6
 ASK_S: Final = 0.3
 """How long a node that does not lead is asked for a read that only a leader may answer."""
 ERROR_PAUSE_S: Final = 0.2
+PASSES_S: Final = 1.0
 CHANGE_S: Final = 4.0
 CHANGE_MAX_S: Final = 20.0
 """Else there are pauses, one in two thousand, that are longer than clients are given to come to an end."""
@@ -129,8 +130,9 @@ class SimClient:
 
     def _stories(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """With dice of their own: all else is as it is without them."""
+        passing = [self._pass_by] if self._parameters.forgets_producers else []
         if not self._parameters.hands_on:
-            return []
+            return passing
         handing = Handing(
             self.client,
             seen=self._seen,
@@ -138,7 +140,19 @@ class SimClient:
             acknowledged=lambda: self._acknowledged,
             reached=self._barrier_reached,
         )
-        return [handing.step]
+        return [handing.step, *passing]
+
+    async def _pass_by(self) -> None:
+        """Somebody writes once: whoever has not written for long is forgotten for that."""
+        await asyncio.sleep(self._dice.expovariate(1 / PASSES_S))
+        partition = self._begun[0]
+        if partition in self._gone:
+            return
+        client = Client(list(self._addresses), rng=random.Random(self._dice.getrandbits(64)), timeout=TIMEOUT_S / 3)
+        name = f"passing-{self._name()}"
+        op = self._invoke("add", name, 1, partition)
+        await self._call([op], lambda: client.submit(partition, Add(name.encode(), 1)))
+        await client.close()
 
     async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]], rng: random.Random) -> None:
         while not self.stopped:

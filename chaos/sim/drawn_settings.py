@@ -24,7 +24,7 @@ from logboom.settings import (
 )
 from logboom.types import KIB, Ack, DurabilityMode
 
-FEW_PRODUCERS: Final = 16
+FEW_PRODUCERS: Final = 32
 FEW_RANGES: Final = 8
 
 

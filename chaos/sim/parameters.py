@@ -192,6 +192,11 @@ class Parameters:
         return self.stories.orderly and not self.restores
 
     @property
+    def asks(self) -> bool:
+        """Somebody asks for all that operators ask for."""
+        return self.stories.asks and not self.restores
+
+    @property
     def forgets_producers(self) -> bool:
         """Only few are remembered."""
         return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS

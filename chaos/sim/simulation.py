@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from chaos.checkers import exactly_once, linearizable
 from chaos.history import History, Operation, of_kind
+from chaos.sim.asking import Asking
 from chaos.sim.blackout import Blackout
 from chaos.sim.clients import Seen, SimClient
 from chaos.sim.ending import Ending, Stops
@@ -43,6 +44,7 @@ FOLLOWERS: Final = 0xF0110
 RESTORING: Final = 0x12E5702E
 ORDERLY: Final = 0x02DE21
 TASKS: Final = 0x7A5C5
+ASKING: Final = 0xA5C1
 
 
 @dataclass(slots=True)
@@ -123,14 +125,9 @@ class Simulation(SecondHistory):
             power_may_fail=lambda host: not parameters.write_behind or host.name in self.nemesis.victims,
             note=timeline.note,
         )
-        self.tasks = Tasks(
-            parameters,
-            loop=self.loop,
-            network=self.network,
-            rng=random.Random(parameters.seed ^ TASKS),
-            seen=self.seen,
-            fail=self.fail,
-        )
+        shared: dict[str, Any] = {"loop": self.loop, "network": self.network, "seen": self.seen, "fail": self.fail}
+        self.tasks = Tasks(parameters, rng=random.Random(parameters.seed ^ TASKS), **shared)
+        self.asking = Asking(parameters, rng=random.Random(parameters.seed ^ ASKING), **shared)
 
     def _watch(self, begins: Configuration) -> None:
         """A history of the cluster begins: who breaks things, and who looks at it."""
@@ -313,6 +310,8 @@ class Simulation(SecondHistory):
             self.followers.start()
         if parameters.writes_tasks:
             self.tasks.start()
+        if parameters.asks:
+            self.asking.start()
         checks = asyncio.ensure_future(self._checkpoints())
         checks.add_done_callback(self._task_ended)
         moves = asyncio.ensure_future(self._operator.play()) if self._operator is not None else None
@@ -333,6 +332,7 @@ class Simulation(SecondHistory):
         if stops is not None:
             stops.cancel()
             self.orderly.leave()
+        self.asking.leave()
         self.timeline.note("healing a quorum")
         self.nemesis.heal()
         if dark is not None:

@@ -17,6 +17,8 @@ WRITES_TASKS: Final = 0.4
 """Share of the seeds in which tasks write as those of Spark do."""
 ORDERLY: Final = 0.35
 """Share of the seeds in which nodes are stopped in order, too."""
+ASKS: Final = 0.4
+"""Share of the seeds in which somebody asks for all that operators ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Stories:
     restores: bool = False
     writes_tasks: bool = False
     orderly: bool = False
+    asks: bool = False
 
 
 def told(seed: int) -> Stories:
@@ -39,4 +42,5 @@ def told(seed: int) -> Stories:
         restores=rng.random() < RESTORES,
         writes_tasks=rng.random() < WRITES_TASKS,
         orderly=rng.random() < ORDERLY,
+        asks=rng.random() < ASKS,
     )

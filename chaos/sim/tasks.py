@@ -29,7 +29,9 @@ from partitions.apply.apply_core import AppliedBatch
 DRIVER: Final = "driver"
 AT_ONCE: Final = 2
 EPOCHS_MAX: Final = 3
-BLOCKS: Final = 5
+BLOCK_ROWS: Final = 24
+"""In the largest, where there is room: enough for batches that are applied as a whole."""
+BLOCKS: Final = 3
 """Rows of an epoch, in the largest blocks."""
 TIMEOUT_S: Final = 6.0
 PAUSE_S: Final = 3.0
@@ -96,7 +98,9 @@ class Tasks:
         self._seen = seen
         self._fail = fail
         self._partitions = parameters.kv_partitions
-        self._block_max = parameters.batch_max
+        admission = parameters.settings.admission
+        roomy = min(admission.node_ops, admission.partition_ops) >= 2 * BLOCK_ROWS
+        self._block_max = max(parameters.batch_max, BLOCK_ROWS) if roomy else parameters.batch_max
         self._tasks: dict[bytes, Task] = {}
         self._outcomes: dict[tuple[int, int], tuple[str, tuple[object, ...]]] = {}
         """By partition and global index: what the first node that applied a batch made of it."""

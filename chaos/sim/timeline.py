@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -9,9 +10,12 @@ from typing import Any, Final
 import structlog
 
 from chaos.sim.loop import EPOCH_S, SimLoop
+from logboom.errors import LogboomError
 
 ALARMS: Final = frozenset(("connection_handler_failed", "request_failed", "unhandled"))
 """Log events that say something failed which nobody expected."""
+EXPECTED: Final = (LogboomError, OSError)
+"""What may become of anything that is tried. Whatever else somebody has caught, and logged, is a mistake."""
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
@@ -41,7 +45,7 @@ class Timeline:
         before = structlog.get_config()
         structlog.configure(
             processors=[self._take],
-            wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug" if self.keep else "error"]),
+            wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug" if self.keep else "warning"]),
             cache_logger_on_first_use=False,
         )
         try:
@@ -51,7 +55,7 @@ class Timeline:
 
     def _take(self, _: Any, level: str, event: MutableMapping[str, Any]) -> Any:
         name = str(event.pop("event"))
-        if name in ALARMS:
+        if name in ALARMS or _is_unexpected(event.get("exc_info")):
             self._fail("NothingUnhandled", f"{self._who()}: {name} {event}")
         if self.keep:
             fields = " ".join(f"{key}={value}" for key, value in event.items())
@@ -60,3 +64,8 @@ class Timeline:
 
     def _who(self) -> str:
         return repr(self._loop.current) if self._loop is not None else "?"
+
+
+def _is_unexpected(logged: Any) -> bool:
+    error = sys.exc_info()[1] if logged is True else logged
+    return isinstance(error, BaseException) and not isinstance(error, EXPECTED)
