@@ -218,12 +218,15 @@ class Host:
     def stop(self) -> None:
         """As SIGTERM: it hands over, closes everything, and ends."""
         if self.process is not None and self.serving:
+            self.closing = True
             self.loop.spawn(self.process, self._close(self.process, None))
 
     def _hear(self, process: Process, error: BaseException) -> None:
         """What must stop it; what was about to run has run meanwhile."""
         if isinstance(error, InstallDue | RejoinDue):
-            self.loop.spawn(process, self._close(process, error))
+            if not self.closing:
+                self.closing = True
+                self.loop.spawn(process, self._close(process, error))
         else:
             self.exit(process, error)
 
@@ -231,9 +234,8 @@ class Host:
         while not self._opened:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(OPENS_S)
         node = self.node
-        if self.closing or node is None:
+        if node is None:
             return
-        self.closing = True
         most_s = self.settings.node.stop_ms / 1000 * (1 if reason is None else ANEW)
         try:
             if reason is None:
