@@ -16,7 +16,10 @@ from raftlog.engine.messages import INDEX_MAX
 from raftlog.links.links import Links
 
 ANSWER_S: Final = 2.0
-"""Whoever has not answered by then is passed over."""
+ANSWER_S_MAX: Final = 30.0
+"""Whoever has not answered by then is passed over: the shortest time, and the longest, where links are slow."""
+MARGIN: Final = 4.0
+"""So many times what the last answer took; and twice as long as before once nothing has come."""
 ROUNDS_MAX: Final = 30
 """Times that all nodes are asked for the same piece before the set is given up."""
 PAUSE_S: Final = 0.2
@@ -37,6 +40,7 @@ class Sources:
         self._links = links
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
+        self._patience = ANSWER_S
         self.first: NodeId | None = None
         """Whom to ask next."""
 
@@ -93,14 +97,19 @@ class Sources:
 
     async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
         request_id = next(self._numbers)
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Frame] = loop.create_future()
+        began = loop.time()
         self._answers[request_id] = peer, answer
         try:
             if not self._links.send(peer, kind, header, request_id=request_id):
                 raise Unavailable(f"there is no link to {peer}")
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._patience):
                 frame = await answer
+            self._patience = min(max(ANSWER_S, MARGIN * (loop.time() - began)), ANSWER_S_MAX)
         except TimeoutError:
+            # It may be on its way all this time. Whoever asked again and again as soon would never have all of it.
+            self._patience = min(2 * self._patience, ANSWER_S_MAX)
             raise Unavailable(f"{peer} does not answer") from None
         finally:
             del self._answers[request_id]

@@ -398,6 +398,7 @@ class _Link:
         self.links.events.link_up(peer)
 
     def read_done(self) -> None:
+        self.heard = self.links.clock.monotonic()  # a large frame may take its time on a slow line
         if self.peer is not None and self.links.links.get(self.peer) is self:
             self.links.events.link_read(self.peer)
 

@@ -29,14 +29,9 @@ log = structlog.get_logger(__name__)
 KINDS_OF_NAMES: Final = ("DNS", "URI", "IP Address")
 """In a certificate; a node may be called by its address."""
 BACKLOG: Final = 1024
-KEEP_ALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
-)
-"""A client owes nothing while it asks nothing. One whose machine is gone would keep its place for ever: for two minutes
-it does."""
+KEPT_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Whoever says nothing is asked by the system whether it is there, after so many seconds, every so many, so often: a
+machine that went without a word would have its connection for ever."""
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -87,8 +82,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for level, option, value in KEEP_ALIVE:
-                sock.setsockopt(level, option, value)
+            _keep_alive(sock)
         self._identities = _names(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
@@ -421,6 +415,13 @@ def split_address(address: str) -> tuple[str, int]:
     except UnicodeError as error:
         raise ConfigError(f"{address!r}: {error}", path="address") from error
     return host, number
+
+
+def _keep_alive(sock: Any) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEPT_ALIVE.items():
+        if hasattr(socket, name):  # by other names elsewhere: then as the system has it
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _names(certificate: Any) -> frozenset[str]:

@@ -1,0 +1,59 @@
+"""A snapshot that comes over a line which takes longer for a piece than anybody waits at first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatcher.upkeep import installing, sources
+from logboom.types import NodeId
+from logboom.wire import Frame, Kind
+from tests.unit.dispatcher.test_installing import G, Source, Target, Wire
+
+ANSWER_S = 0.02
+PIECE_S = 0.1
+
+
+class SlowLine(Wire):
+    """Pieces come one after the other, also those that nobody waits for any more."""
+
+    free_at = 0.0
+
+    def _deliver(self, name: str, peer: str, frame: Frame) -> None:
+        loop = asyncio.get_running_loop()
+        if frame.kind not in (Kind.SNAPSHOT_CHUNK, Kind.LOG_CHUNK):
+            super()._deliver(name, peer, frame)
+            return
+        self.free_at = max(self.free_at, loop.time()) + PIECE_S
+        loop.call_at(self.free_at, super()._deliver, name, peer, frame)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "ANSWER_S", ANSWER_S)
+    monkeypatch.setattr(sources, "PAUSE_S", 0.001)
+    monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
+
+
+async def test_what_comes_slowly_is_waited_for_longer_each_time_until_it_comes() -> None:
+    line = SlowLine()
+    source, target = Source("a", line), Target(line)
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert target.ready == [G]
+    asked = line.asked(Kind.SNAPSHOT_FETCH)
+    pieces = {(each["file"], each["offset"]) for each in asked}
+    assert len(asked) <= len(pieces) + 8, "once it is known how long that takes, each is asked for once"
+
+
+async def test_who_answers_at_once_again_is_soon_passed_over_again_when_he_does_not() -> None:
+    line = SlowLine()
+    source, target = Source("a", line), Target(line)
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    asking = target.installing._sources
+    assert asking._patience > ANSWER_S
+    line.__class__ = Wire  # type: ignore[assignment]  # the line is quick from now on
+    await asking.piece(G, "meta", 0)
+    assert asking._patience < PIECE_S
