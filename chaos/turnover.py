@@ -36,6 +36,8 @@ class Changed:
     doomed: set[int] = field(default_factory=set)
     """Those that somebody has asked to be destroyed: what is in there may be gone."""
     problems: list[str] = field(default_factory=list)
+    steps: int = 0
+    """Of changes of members; odd while one is under way."""
 
     def living(self) -> list[tuple[int, str]]:
         """Partitions to write to, and their state machines."""
@@ -92,6 +94,7 @@ class Turnover:
     async def member(self) -> None:
         """One more; and then it goes again, or another does, perhaps the one that leads."""
         cluster, client, counts = self._cluster, self._client, self._changed.counts
+        self._changed.steps += 1
         node = await asyncio.to_thread(cluster.add_node)
         await client.add_member(
             node, peer_address=cluster.peer_addresses[node], client_address=cluster.addresses[node], timeout=PATIENCE_S
@@ -104,6 +107,7 @@ class Turnover:
         counts["members removed"] += 1
         await asyncio.sleep(self._rng.random())  # what is removed does no harm
         await asyncio.to_thread(cluster.forget, goes)
+        self._changed.steps += 1
 
     async def _until_it_votes(self, node: str) -> None:
         end = time.monotonic() + PATIENCE_S

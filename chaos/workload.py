@@ -1,21 +1,36 @@
-"""Load for fault runs: four clients, every operation recorded."""
+"""Load for fault runs: four clients, every operation recorded.
+
+Single commands and registers; requests of several commands, in one partition or in many; and tasks that several clients
+run under the same numbers, as Spark does with one that it takes for lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from chaos.history import History, Operation
-from logboom import Add, Cas, Client, Put, Record, Status
+from chaos.readings import GROUPS
+from logboom import Add, Cas, Client, Put, Record, RecordBlock, Status
 from logboom.errors import LogboomError
+from logboom.types import KIB, PRODUCER_ID_BYTES, Receipt
 
 KV_PARTITIONS = 6
 LOG_PARTITIONS = (6, 7)
 REGISTERS = 12
 CREATED_SHARE = 0.25
 TIMEOUT_S = 15.0
+TOGETHER_SHARE: Final = 0.15
+TASK_SHARE: Final = 0.06
+LARGE_SHARE: Final = 0.1
+LARGE: Final = (1 * KIB, 4 * KIB, 16 * KIB)
+"""Bytes of a header that nobody reads: links that are slow, and logs that are removed, want something to carry."""
+ATTEMPTS: Final = 3
+"""Of a task, at the same time or nearly."""
 
 
 class Workload:
@@ -29,13 +44,20 @@ class Workload:
         rng: random.Random,
         *,
         created: Callable[[], Sequence[tuple[int, str]]] = lambda: (),
+        requests: list[list[Operation]] | None = None,
+        partners: Sequence[Client] = (),
     ) -> None:
-        """``created``: further partitions to write to, as of now, and their state machines."""
+        """``created``: further partitions to write to, as of now, and their state machines.
+
+        ``requests``: of several commands, to be recorded there. ``partners``: those that run the same tasks.
+        """
         self._client = client
         self._history = history
         self._process = process
         self._rng = rng
         self._created = created
+        self._requests = [] if requests is None else requests
+        self._partners = [*partners] or [client]
         self._count = 0
         self._seen_last: dict[str, Any] = {}
         """What each register had when this client last read or wrote it."""
@@ -47,15 +69,95 @@ class Workload:
 
     async def _writes(self) -> None:
         while not self.stopped:
-            self._count += 1
-            name = f"c{self._process}-{self._count}"
-            partition, machine = self._somewhere()
-            if machine == "kv":
-                op = self._history.invoke(self._process, "add", name, 1, partition)
-                await self._call(op, Add(name.encode(), 1))
+            dice = self._rng.random()
+            if dice < TOGETHER_SHARE:
+                await self._together()
+            elif dice < TOGETHER_SHARE + TASK_SHARE:
+                await self._task()
             else:
-                op = self._history.invoke(self._process, "append", f"log{partition}", name, partition)
-                await self._call(op, Record(name.encode()))
+                await self._single()
+
+    def _name(self, letter: str = "c") -> str:
+        self._count += 1
+        return f"{letter}{self._process}-{self._count}"
+
+    async def _single(self) -> None:
+        name = self._name()
+        partition, machine = self._somewhere()
+        if machine == "kv":
+            op = self._history.invoke(self._process, "add", name, 1, partition)
+            await self._call(op, self._perhaps_large(Add(name.encode(), 1).record()))
+        else:
+            op = self._history.invoke(self._process, "append", f"log{partition}", name, partition)
+            await self._call(op, self._perhaps_large(Record(name.encode())))
+
+    def _perhaps_large(self, record: Record) -> Record:
+        if self._rng.random() >= LARGE_SHARE:
+            return record
+        return msgspec.structs.replace(record, headers=(("ballast", bytes(self._rng.choice(LARGE))),))
+
+    async def _together(self) -> None:
+        """Several commands, for one partition or for some: all or none."""
+        places = self._rng.sample(range(KV_PARTITIONS), self._rng.choice([1, 2, 2, 3]))
+        ops = [
+            self._history.invoke(self._process, "add", self._name(GROUPS), 1, partition)
+            for partition in places
+            for _ in range(self._rng.randint(1 if len(places) > 1 else 2, 3))
+        ]
+        self._requests.append(ops)
+        rows = {p: [Add(op.key.encode(), 1) for op in ops if op.partition == p] for p in places}
+        wait = self._rng.choice(["committed", "durable", "applied"])
+        try:
+            parts = (await self._client.submit_many(rows, wait=wait, timeout=TIMEOUT_S)).parts
+        except LogboomError as error:
+            self._end_all(ops, [error])
+            return
+        for part in parts:
+            self._told([op for op in ops if op.partition == part.partition_id], part)
+
+    async def _task(self) -> None:
+        """The same commands under the same numbers, by several clients: each takes effect once."""
+        producer, partition = self._rng.randbytes(PRODUCER_ID_BYTES), self._rng.randrange(KV_PARTITIONS)
+        dense = self._rng.random() < 0.5
+        blocks: list[tuple[int, list[Operation]]] = []
+        first = 0
+        for _ in range(self._rng.randint(1, 3)):
+            count = self._rng.randint(1, 4)
+            names = [self._name() for _ in range(count)]
+            ops = [self._history.invoke(self._process, "add", name, 1, partition) for name in names]
+            blocks.append((first, ops))
+            first += count
+        clients = [self._rng.choice(self._partners) for _ in range(self._rng.randint(1, ATTEMPTS))]
+        delays = [self._rng.choice([0.0, 0.0, 0.05, 0.5]) for _ in clients]
+
+        async def attempt(client: Client, delay: float) -> list[Receipt | LogboomError]:
+            await asyncio.sleep(delay)
+            found: list[Receipt | LogboomError] = []
+            for sequence, ops in blocks:
+                block = RecordBlock.from_records([Add(op.key.encode(), 1).record() for op in ops])
+                sent = client.submit_block(
+                    partition, block, producer_id=producer, sequence=sequence, dense=dense, timeout=TIMEOUT_S
+                )
+                found.append(await _answer(sent))
+            return found
+
+        answers = await asyncio.gather(*map(attempt, clients, delays))
+        for number, (_, ops) in enumerate(blocks):
+            mine = [each[number] for each in answers]
+            told = [each for each in mine if isinstance(each, Receipt)]
+            if told:
+                self._told(ops, told[0])
+            else:
+                self._end_all(ops, [each for each in mine if isinstance(each, LogboomError)])
+
+    def _told(self, ops: Sequence[Operation], part: Receipt) -> None:
+        for offset, op in enumerate(ops):
+            self._history.end(op, "ok", index=part.first_index + offset, global_index=part.global_index)
+
+    def _end_all(self, ops: Sequence[Operation], errors: Sequence[LogboomError]) -> None:
+        outcome = "fail" if all(error.outcome == "not_applied" for error in errors) else "info"
+        for op in ops:
+            self._history.end(op, outcome, error=errors[0].code)
 
     def _somewhere(self) -> tuple[int, str]:
         created = self._created()
@@ -108,3 +210,10 @@ class Workload:
             self._history.end(op, "ok", result=status is Status.OK, **where)
             if status is Status.OK and op.f in ("put", "cas"):
                 self._seen_last[op.key] = op.value[1] if op.f == "cas" else op.value
+
+
+async def _answer(sent: Coroutine[Any, Any, Receipt]) -> Receipt | LogboomError:
+    try:
+        return await sent
+    except LogboomError as error:
+        return error

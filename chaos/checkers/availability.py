@@ -10,18 +10,28 @@ from chaos.history import Operation
 
 RATE_MIN = 50.0
 UNKNOWN_SHARE_MAX = 0.05
+READS = ("get", "look")
 
 
 def longest_gap_s(operations: Sequence[Operation]) -> float:
     """Longest time between two acknowledged writes."""
-    ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f != "get" and op.end_ns is not None)
+    ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f not in READS and op.end_ns is not None)
     return max((b - a for a, b in pairwise(ends)), default=0) / 1e9
+
+
+def longest_gap_began_s(operations: Sequence[Operation]) -> float:
+    """When it began, after the first of all."""
+    ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f not in READS and op.end_ns is not None)
+    begin = max(pairwise(ends), key=lambda pair: pair[1] - pair[0], default=(0, 0))[0]
+    return (begin - min((op.start_ns for op in operations), default=0)) / 1e9
 
 
 def resumed_s(operations: Sequence[Operation], faults_ns: Sequence[int]) -> list[float]:
     """Per fault, seconds until a write was acknowledged that began after it; infinite if none was."""
     writes = sorted(
-        (op.start_ns, op.end_ns) for op in operations if op.outcome == "ok" and op.f != "get" and op.end_ns is not None
+        (op.start_ns, op.end_ns)
+        for op in operations
+        if op.outcome == "ok" and op.f not in READS and op.end_ns is not None
     )
     starts = [start for start, _ in writes]
     earliest = [float("inf")] * (len(writes) + 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -15,6 +16,20 @@ class Sample(NamedTuple):
     durable: int
     applied: int
     applied_global: int
+    asked_ns: int = 0
+    """When whoever was told it had asked; 0: it came unasked."""
+
+
+class Kept(NamedTuple):
+    """A barrier that was reached: what it promises of all that is asked for later."""
+
+    scope: str
+    target: int
+    ended_ns: int
+    nodes: tuple[str, ...]
+    """For which it spoke; of a quorum, those of which a majority has come so far."""
+    marks: Mapping[int, int]
+    """The partitions, and where they were."""
 
 
 def monotonic(samples: Iterable[Sample]) -> list[str]:
@@ -23,11 +38,36 @@ def monotonic(samples: Iterable[Sample]) -> list[str]:
     last: dict[tuple[str, int], Sample] = {}
     for sample in samples:
         before = last.get((sample.node, sample.partition))
-        if before is not None and any(new < old for new, old in zip(sample[2:], before[2:], strict=True)):
+        if before is not None and any(new < old for new, old in zip(sample[2:6], before[2:6], strict=True)):
             problems.append(f"went back: {before} then {sample}")
         if not sample.applied <= sample.durable <= sample.log:
             problems.append(f"out of order: {sample}")
         last[sample.node, sample.partition] = sample
+    return problems
+
+
+def barriers(kept: Sequence[Kept], samples: Sequence[Sample]) -> list[str]:
+    """Whoever has come so far says so when he is asked later. ``samples`` ascend, as nodes were asked."""
+    problems = []
+    asked = [sample.asked_ns for sample in samples]
+    for barrier in kept:
+        later: dict[tuple[str, int], Sample] = {}
+        for sample in samples[bisect_left(asked, barrier.ended_ns) :]:
+            if sample.node in barrier.nodes and sample.partition in barrier.marks:
+                later.setdefault((sample.node, sample.partition), sample)
+                if len(later) == len(barrier.nodes) * len(barrier.marks):
+                    break
+        behind = [sample for sample in later.values() if sample.applied_global < barrier.target]
+        spared = (len(barrier.nodes) - 1) // 2 if barrier.scope == "quorum" else 0
+        for partition in sorted({sample.partition for sample in behind}):
+            mine = [sample for sample in behind if sample.partition == partition]
+            if len(mine) > spared:
+                problems.append(f"a barrier ({barrier.scope}) was at {barrier.target}, and then: {mine}")
+        problems += [
+            f"a barrier ({barrier.scope}) at {barrier.target} answered while partition {partition} was at {index}"
+            for partition, index in barrier.marks.items()
+            if index < barrier.target
+        ]
     return problems
 
 

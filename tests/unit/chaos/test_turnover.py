@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from chaos import nemesis
+from chaos import verdict
 from chaos.history import History
-from chaos.nemesis import Observed
+from chaos.verdict import Observed
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
 
 
@@ -25,9 +25,9 @@ def test_created_partitions_are_checked_like_all_others_and_doomed_ones_are_not(
     add = seen.history.invoke(1, "add", "k", 1, 10)
     seen.history.end(add, "ok")
     seen.states["n1"] = {}
-    assert dict(nemesis.check(seen, 1.0))["exactly once on n1"] == []
+    assert dict(verdict.check(seen))["exactly once on n1"] == []
     seen.history.end(seen.history.invoke(1, "add", "k2", 1, 8), "ok")
-    assert dict(nemesis.check(seen, 1.0))["exactly once on n1"] != []
+    assert dict(verdict.check(seen))["exactly once on n1"] != []
 
 
 def test_load_goes_to_what_was_created_too() -> None:
@@ -40,7 +40,7 @@ def test_load_goes_to_what_was_created_too() -> None:
 
 def test_a_long_run_in_which_nothing_came_or_went_proves_nothing() -> None:
     def came_and_went(seen: Observed) -> list[str]:
-        return dict(nemesis.check(seen, 1.0))["nodes and partitions come and go"]
+        return dict(verdict.check(seen))["nodes and partitions come and go"]
 
     seen = observed()
     assert came_and_went(seen) == []  # too short to tell

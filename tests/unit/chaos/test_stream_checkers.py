@@ -1,0 +1,69 @@
+"""Of streams that were followed: each way to be wrong is noticed, and what is right is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.checkers import streams
+from chaos.checkers.streams import Followed, Gone, Row
+
+LOG = {1: [Row(1, 1, 10, b"a"), Row(1, 2, 12, b"b")], 2: [Row(2, 1, 11, b"x"), Row(2, 2, 13, b"y")]}
+ALL = sorted([*LOG[1], *LOG[2]], key=lambda row: row.global_index)
+
+
+def tail(*rows: Row, **more: Any) -> Followed:
+    return Followed("tail", [1], rows=list(rows), **more)
+
+
+def scan(*rows: Row, **more: Any) -> Followed:
+    return Followed("scan", [1, 2], merged=True, rows=list(rows), **more)
+
+
+def test_right() -> None:
+    assert streams.check(tail(*LOG[1]), LOG) == []
+    assert streams.check(scan(*ALL), LOG) == []
+
+
+def test_what_comes_twice() -> None:
+    assert "came again" in streams.check(tail(LOG[1][0], *LOG[1]), LOG)[0]
+    assert any("came again" in each for each in streams.check(scan(ALL[0], *ALL), LOG))
+
+
+def test_what_does_not_come() -> None:
+    assert any("did not come" in each for each in streams.check(tail(LOG[1][0]), LOG))
+    assert any("too early" in each for each in streams.check(tail(LOG[1][1], Row(1, 4, 15, b"d")), LOG))
+    assert any("did not come" in each for each in streams.check(scan(*ALL[1:]), LOG))
+
+
+def test_an_order_that_is_another() -> None:
+    assert "after global index 11" in streams.check(scan(ALL[1], ALL[0], *ALL[2:]), LOG)[0]
+
+
+def test_another_content_or_place() -> None:
+    assert "and is" in streams.check(tail(LOG[1][0], Row(1, 2, 12, b"B")), LOG)[0]
+    assert "and is" in streams.check(tail(Row(1, 1, 9, b"a"), LOG[1][1]), LOG)[0]
+
+
+def test_what_is_not_there() -> None:
+    assert "is not in the log" in streams.check(tail(*LOG[1], Row(1, 3, 20, b"c")), LOG)[0]
+    assert "nobody asked for" in streams.check(tail(*LOG[1], Row(3, 1, 20, b"c")), LOG)[0]
+
+
+def test_what_is_gone_is_missed_only_where_nothing_removes_and_behind_it_nothing_may_be_missing() -> None:
+    rows = [Row(1, index, index + 9, b"%d" % index) for index in range(1, 7)]
+    gap = tail(*rows[:2], *rows[4:], gone=[Gone(2, 5)])
+    assert streams.check(gap, {1: rows}, removed=True) == []
+    assert "nothing removes" in streams.check(gap, {1: rows})[0]
+    more = tail(*rows[:2], rows[5], gone=[Gone(2, 5)])
+    assert any("1/5" in each and "did not come" in each for each in streams.check(more, {1: rows}, removed=True))
+    merged = Followed("scan", [1], merged=True, rows=[*rows[:2], *rows[4:]], gone=[Gone(2, 14)])
+    assert streams.check(merged, {1: rows}, removed=True) == []
+
+
+def test_errors_and_an_end_are_told() -> None:
+    assert "stands still" in streams.check(tail(*LOG[1], errors=["stands still"]), LOG)[0]
+
+
+def test_streams_agree_on_what_nobody_has_any_more() -> None:
+    assert streams.agree([tail(*LOG[1]), scan(*ALL)]) == []
+    assert "had" in streams.agree([tail(*LOG[1]), scan(Row(1, 1, 10, b"other"))])[0]
