@@ -288,7 +288,7 @@ class LocalCluster:
         self._check_there()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOGBOOM_")}
         root = str(self.sources.get(node, Path(__file__).resolve().parent.parent))
-        paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
+        paths = [root, *filter(None, [environment.get("PYTHONPATH")]), str(Path.cwd())]
         environment.update(self._environment, PYTHONPATH=os.pathsep.join(paths))
         self._told.discard(node)
         self._unleash(node)
@@ -296,7 +296,8 @@ class LocalCluster:
         try:
             with self.log(node).open("ab") as output:
                 process = self._processes[node] = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                    [sys.executable, "-m", "logboom", "node", "--config", str(self.config(node))],
+                    # -P: else what lies in the working directory, a checkout perhaps, comes before all paths.
+                    [sys.executable, "-P", "-m", "logboom", "node", "--config", str(self.config(node))],
                     stdin=stdin,
                     stdout=output,
                     stderr=output,
