@@ -56,6 +56,10 @@ class LinkEvents(Protocol):
         """All frames of one read have been handed over."""
         ...
 
+    def link_receiving(self, peer: NodeId) -> None:
+        """A part of a frame has come in one read, and no end of any."""
+        ...
+
     def link_drained(self, peer: NodeId) -> None:
         """No longer congested."""
         ...
@@ -329,6 +333,8 @@ class _Link:
         self.features: frozenset[str] = frozenset()
         """What the other side speaks beyond the frames of the first release."""
         self._connection: Connection | None = None
+        self._framed = False
+        """This read had the end of a frame."""
 
     @property
     def connection(self) -> Connection:
@@ -347,7 +353,7 @@ class _Link:
         connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected)))
 
     def frame(self, frame: Frame) -> None:
-        self.heard = self.links.clock.monotonic()
+        self._framed = True
         if self.peer is None:
             self._introduce(frame)
         elif frame.kind is not Kind.PONG:
@@ -399,8 +405,9 @@ class _Link:
 
     def read_done(self) -> None:
         self.heard = self.links.clock.monotonic()  # a large frame may take its time on a slow line
+        framed, self._framed = self._framed, False
         if self.peer is not None and self.links.links.get(self.peer) is self:
-            self.links.events.link_read(self.peer)
+            (self.links.events.link_read if framed else self.links.events.link_receiving)(self.peer)
 
     def drained(self) -> None:
         if self.peer is not None and self.links.links.get(self.peer) is self:
