@@ -249,9 +249,9 @@ def main() -> int:
             seen.seconds = time.monotonic() - started
             seen.history.write(directory / "history.jsonl")
             words = ("snapshot_complete", "compacted", "starting_anew")
-            told = {
-                word: sum(cluster.log(n).read_text().count(f'"{word}"') for n in cluster.addresses) for word in words
-            }
+            logs = {node: cluster.log(node).read_text() for node in cluster.addresses}
+            seen.logged = {node: log.splitlines() for node, log in logs.items()}
+            told = {word: sum(log.count(f'"{word}"') for log in logs.values()) for word in words}
             seen.installs = told["starting_anew"]
             say(", ".join(f"{word} {count}" for word, count in told.items()))
             well = report(seen, check(seen))

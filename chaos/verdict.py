@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chaos.checkers import availability, exactly_once, freshness, linearizable, streams, together, watermarks
+from chaos.checkers import availability, exactly_once, freshness, linearizable, log_lines, streams, together, watermarks
 from chaos.checkers.streams import Followed, Row
 from chaos.checkers.together import View
 from chaos.history import History, Operation, of_kind
@@ -49,6 +49,8 @@ class Observed:
     changed: Changed = field(default_factory=Changed)
     failed: list[str] = field(default_factory=list)
     """What ended a part of the load, which nothing should."""
+    logged: dict[str, list[str]] = field(default_factory=dict)
+    """By node."""
     installs: int = 0
     turns: int = 0
     """Of what takes long; each kind once before any comes again."""
@@ -78,6 +80,7 @@ def check(seen: Observed) -> Results:
         ("registers linearizable", linearizable.registers(of_kind(operations, "get", "put", "cas"))),
         ("reads as new as promised", freshness.reads(of_kind(operations, "tally", "look"))),
         ("views hold whole requests", together.views(seen.requests, seen.views)),
+        ("nodes log no errors", [each for logged in seen.logged.items() for each in log_lines.unexpected(*logged)]),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checkers import freshness, together, watermarks
+from chaos.checkers import freshness, log_lines, together, watermarks
 from chaos.checkers.together import View
 from chaos.checkers.watermarks import Kept, Sample
 from chaos.history import Operation
@@ -111,3 +111,11 @@ class TestBarriers:
 
     def test_what_it_shows_itself(self) -> None:
         assert "was at 49" in watermarks.barriers([Kept("node", 50, 100, ("n1",), {1: 49})], [])[0]
+
+
+def test_errors_and_stacks_in_a_log_are_told_once_each() -> None:
+    well = ['{"event": "role", "level": "info"}', '{"event": "link_silent", "level": "warning"}', ""]
+    assert log_lines.unexpected("n1", well) == []
+    bad = ['{"event": "unhandled", "level": "error"}'] * 2 + ["Traceback (most recent call last):", "[1]"]
+    told = log_lines.unexpected("n1", [*well, *bad])
+    assert [each.split(":")[1] for each in told] == [" 2 times unhandled", " 2 times no line of its own"]
