@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.barriers.exchange import FEATURE
 from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable, from_wire
@@ -19,10 +19,18 @@ from ports.timers import wait
 from raftlog.core import RaftLog
 
 ROUND_S: Final = 0.5
-"""Then another is begun: the leader may have changed, or an answer found the link full."""
+"""Then another is begun: the leader may have changed, or an answer found the link full. One that comes later counts."""
+ASKED_MAX: Final = 64
+"""Rounds whose answers may still come, behind what else is on a slow line."""
 AGAIN_S: Final = 0.01
 INDEX_MAX: Final = 1 << 62
 INDICES: Final = frozenset((Kind.INDEX_ASK, Kind.INDEX_TOLD))
+
+
+class _Asked(NamedTuple):
+    leader: NodeId
+    began: float
+    answer: asyncio.Future[GlobalLogIndex]
 
 
 class Leads(Protocol):
@@ -51,7 +59,7 @@ class Freshness:
     def __init__(self, backend: Leads) -> None:
         self._backend = backend
         self._next = itertools.count(1)
-        self._open: dict[int, tuple[NodeId, asyncio.Future[GlobalLogIndex]]] = {}
+        self._open: dict[int, _Asked] = {}
         self._round: asyncio.Task[None] | None = None
         self._began = 0.0
         self._known: tuple[float, GlobalLogIndex] | None = None
@@ -99,27 +107,34 @@ class Freshness:
         answer: asyncio.Future[GlobalLogIndex] = loop.create_future()
         if not backend.raft.links.send(leader, Kind.INDEX_ASK, {}, request_id=number):
             raise Unavailable(f"{leader}, which leads, cannot be reached from here")
-        self._open[number] = leader, answer
+        self._open[number] = _Asked(leader, self._began, answer)
+        if len(self._open) > ASKED_MAX:
+            del self._open[min(self._open)]
         timer = loop.call_later(ROUND_S, lambda: _fail(answer, Unavailable(f"{leader} did not answer")))
         try:
             return await answer
         finally:
             timer.cancel()
-            del self._open[number]
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
         """One of INDICES. Raises ProtocolError."""
         if frame.kind is Kind.INDEX_ASK:
             self._answer(peer, frame.request_id)
             return
-        asked, answer = self._open.get(frame.request_id, (None, None))
-        if asked != peer or answer is None or answer.done():
-            return  # too late
+        asked = self._open.get(frame.request_id)
+        if asked is None or asked.leader != peer:
+            return
+        answer = asked.answer
         error, index = frame.header.get("error"), frame.header.get("global_index")
         if isinstance(error, dict):
-            answer.set_exception(from_wire(error))
+            del self._open[frame.request_id]
+            _fail(answer, from_wire(error))
         elif type(index) is int and 0 <= index < INDEX_MAX:
-            answer.set_result(GlobalLogIndex(index))
+            del self._open[frame.request_id]
+            if not answer.done():
+                answer.set_result(GlobalLogIndex(index))
+            elif self._known is None or self._known[0] < asked.began:
+                self._known = asked.began, GlobalLogIndex(index)
         else:
             raise ProtocolError("INDEX_TOLD: bad field global_index")
 
@@ -139,9 +154,10 @@ class Freshness:
 
     def peer_down(self, peer: NodeId) -> None:
         """It does not answer any more."""
-        for leader, answer in list(self._open.values()):
-            if leader == peer:
-                _fail(answer, Unavailable(f"the link to {peer} broke"))
+        for number, asked in list(self._open.items()):
+            if asked.leader == peer:
+                del self._open[number]
+                _fail(asked.answer, Unavailable(f"the link to {peer} broke"))
 
     async def close(self) -> None:
         """Ask nothing more."""

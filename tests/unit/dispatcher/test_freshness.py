@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from dispatcher.pipeline import freshness
 from dispatcher.pipeline.freshness import Freshness, index_at
 from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable
 from logboom.wire import Frame, Kind
@@ -198,6 +199,47 @@ async def test_what_went_wrong_before_an_answer_is_not_why_a_later_one_is_late()
     with pytest.raises(Unavailable) as caught:
         await late
     assert "reached" not in caught.value.message
+
+
+async def test_an_answer_that_comes_behind_much_else_counts_for_its_question_however_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(freshness, "ROUND_S", 0.01)
+    world = World()
+    asked = world.ask(1.0)
+    await turns()
+    first = world.now
+    async with asyncio.timeout(5):
+        while len(world.sent) < 3:  # noqa: ASYNC110 - it asks again and again
+            await asyncio.sleep(0.001)
+        world.now += 0.9
+        world.answer(9, 0)
+        assert await asked == 9
+    assert world.fresh._known == (first, 9), "as old as its question"
+    world.now += 0.2
+    younger = world.ask(1.0)
+    await turns()
+    world.fresh.peer_down(cast("Any", LEADER))
+    world.answer(11, 1)
+    assert world.fresh._known == (first, 9), "of a link that is gone"
+    assert not younger.done()
+    world.answer(12)
+    younger.cancel()
+    await world.fresh.close()
+
+
+async def test_of_questions_that_nobody_answers_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "ROUND_S", 0.0)
+    monkeypatch.setattr(freshness, "AGAIN_S", 0.0)
+    monkeypatch.setattr(freshness, "ASKED_MAX", 3)
+    world = World()
+    asked = world.ask(1.0)
+    async with asyncio.timeout(5):
+        while len(world.sent) < 10:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.001)
+    assert len(world.fresh._open) <= 3
+    asked.cancel()
+    await world.fresh.close()
 
 
 async def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
