@@ -9,7 +9,9 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from logboom.client.attempts import TIMEOUT_S_MAX
@@ -46,6 +48,7 @@ SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 STREAM_WRITE: Final = (*(name for name in WRITE if name != "writeId"), *SPARKS_OWN)
 LOG_ONLY: Final = (
     "startingOffsets",
+    "startingTimestamp",
     "startingGlobalOffset",
     "failOnDataLoss",
     "minPartitions",
@@ -53,19 +56,24 @@ LOG_ONLY: Final = (
     "includeHeaders",
     "includeProducer",
 )
-BATCH_LOG_ONLY: Final = (*LOG_ONLY, "endingOffsets", "endingGlobalOffset", "ordered")
+BATCH_LOG_ONLY: Final = (*LOG_ONLY, "endingOffsets", "endingTimestamp", "endingGlobalOffset", "ordered")
 STATE_ONLY: Final = ("atGlobalOffset",)
 READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "pushdown", *STATE_ONLY, *BATCH_LOG_ONLY)
-STREAM_READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "maxOffsetsPerTrigger", *LOG_ONLY)
+TRIGGER: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAM_READ: Final = (*EVERYWHERE, "view", "node", "numRetries", *TRIGGER, *LOG_ONLY)
 KNOWN: Final = {name.lower(): name for name in (*WRITE, *READ, *STREAM_WRITE, *STREAM_READ)}
 NO_TABLE: Final = (
     "Spark hands no options of a table (CREATE TABLE) to a Python source: use CREATE TEMPORARY VIEW v USING logboom "
     "OPTIONS (...)"
 )
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = -2
 LATEST: Final = -1
 ID_RANGE: Final = re.compile(r"^\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?$")
 WHOLE: Final = re.compile(r"^\s*0*([0-9]{1,19})\s*$")
+DURATION: Final = re.compile(r"^\s*([0-9]{1,12})\s*(ms|s|m|min|h|d)?\s*$")
+UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""As Spark has them."""
 WHOLE_MAX: Final = 2**63 - 1
 TIMEOUT_MS_MAX: Final = TIMEOUT_S_MAX * 1000
 PARTITIONS_MAX: Final = 1 << 20
@@ -121,6 +129,10 @@ class ReadOptions:
     at_global: int | None = None
     start: int | Mapping[int, int] = EARLIEST
     end: int | Mapping[int, int] = LATEST
+    start_time_ms: int | None = None
+    """In place of ``start``: since 1970."""
+    end_time_ms: int | None = None
+    """In place of ``end``."""
     start_global: int = 0
     end_global: int | None = None
     fail_on_data_loss: bool = True
@@ -128,6 +140,9 @@ class ReadOptions:
     tasks_min: int = 0
     """As many Spark tasks at least, where there are rows for them."""
     rows_per_trigger_max: int | None = None
+    rows_per_trigger_min: int | None = None
+    trigger_delay_max_ms: int = 15 * 60_000
+    """How long fewer rows than those may wait for more."""
     fetch_bytes: int = 4 * MIB
     """What a task holds that it has not handed on."""
     retries: int = 3
@@ -190,6 +205,14 @@ def read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptio
             raise InvalidRequest(f"option {name} belongs to view={other}, and this is view={view}")
     default = ReadOptions(_target(rows))
     ordered: Order = _choice(rows, "ordered", ("partition", "global"), default.ordered)
+    most, least = (
+        _whole(rows, name, 1, low=1) if name.lower() in rows else None
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
+    )
+    if most is not None and least is not None and least > most:
+        raise InvalidRequest(f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
+    if least is None and "maxtriggerdelay" in rows:
+        raise InvalidRequest("option maxTriggerDelay goes with minOffsetsPerTrigger, which is not given")
     return ReadOptions(
         target=default.target,
         view=view,
@@ -198,14 +221,16 @@ def read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptio
         at_global=_whole(rows, "atGlobalOffset", 0, low=0) if "atglobaloffset" in rows else None,
         start=_offsets(rows, "startingOffsets", EARLIEST),
         end=_offsets(rows, "endingOffsets", LATEST),
+        start_time_ms=_time(rows, "startingTimestamp", instead_of="startingOffsets"),
+        end_time_ms=_time(rows, "endingTimestamp", instead_of="endingOffsets"),
         start_global=_whole(rows, "startingGlobalOffset", 0, low=0),
         end_global=_whole(rows, "endingGlobalOffset", 0, low=0) if "endingglobaloffset" in rows else None,
         fail_on_data_loss=_flag(rows, "failOnDataLoss", default=True),
         ordered=ordered,
         tasks_min=_whole(rows, "minPartitions", 0, low=1, high=TASKS_MAX),
-        rows_per_trigger_max=(
-            _whole(rows, "maxOffsetsPerTrigger", 1, low=1) if "maxoffsetspertrigger" in rows else None
-        ),
+        rows_per_trigger_max=most,
+        rows_per_trigger_min=least,
+        trigger_delay_max_ms=_duration(rows, "maxTriggerDelay", default.trigger_delay_max_ms),
         fetch_bytes=_whole(rows, "fetchBytes", default.fetch_bytes, low=1),
         retries=_whole(rows, "numRetries", default.retries, low=0),
         pushdown=_flag(rows, "pushdown", default=False),
@@ -216,7 +241,7 @@ def read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptio
 
 def columns_asked(given: Mapping[str, str]) -> tuple[View, bool, bool]:
     """The view, with headers, with producers: before it is known whether a query is a batch or a stream."""
-    rows = _checked(given, (*READ, "maxOffsetsPerTrigger"), "reading")
+    rows = _checked(given, (*READ, *TRIGGER), "reading")
     view: View = _choice(rows, "view", ("state", "log"), "log")
     return view, _flag(rows, "includeHeaders", default=False), _flag(rows, "includeProducer", default=False)
 
@@ -285,6 +310,26 @@ def _offsets(rows: Mapping[str, str], name: str, default: int) -> int | dict[int
     return offsets
 
 
+def _time(rows: Mapping[str, str], name: str, *, instead_of: str) -> int | None:
+    """Milliseconds since 1970; a part of one counts, so that nothing before the time is meant."""
+    text = rows.get(name.lower())
+    if text is None:
+        return None
+    if instead_of.lower() in rows:
+        raise InvalidRequest(f"give one of the options {instead_of} and {name}, not both")
+    if WHOLE.match(text):
+        return _whole(rows, name, 0, low=0)
+    time: datetime | None = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(text.strip())
+    if time is None or time.tzinfo is None or time < EPOCH:
+        raise InvalidRequest(
+            f"option {name} takes milliseconds since 1970, or a time with its zone like 2024-06-01T12:00:00Z or "
+            f"2024-06-01T14:00:00+02:00, not {text!r}"
+        )
+    return -((EPOCH - time) // timedelta(milliseconds=1))
+
+
 def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int, high: int = WHOLE_MAX) -> int:
     text = rows.get(name.lower())
     if text is None:
@@ -294,6 +339,16 @@ def _whole(rows: Mapping[str, str], name: str, default: int, *, low: int, high: 
         end = "on, below 2^63" if high == WHOLE_MAX else f"to {high}"
         raise InvalidRequest(f"option {name} takes a whole number from {low} {end}, not {text!r}")
     return int(match[1])
+
+
+def _duration(rows: Mapping[str, str], name: str, default_ms: int) -> int:
+    text = rows.get(name.lower())
+    if text is None:
+        return default_ms
+    match = DURATION.match(text.lower())
+    if match is None:
+        raise InvalidRequest(f"option {name} takes a time like 500ms, 30s, 15m, 2h, not {text!r}")
+    return int(match[1]) * UNITS_MS[match[2] or "ms"]
 
 
 def _flag(rows: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import numpy as np
@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from pyspark.sql import datasource as spark
 
 from logboom.client.reads import LogBatch
-from logboom.spark.options import ReadOptions
+from logboom.spark.options import EPOCH, ReadOptions
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LOWEST: Final = -(1 << 63)
 HIGHEST: Final = (1 << 63) - 1
 NEVER_NULL: Final = frozenset({"partition", "offset", "global_offset", "timestamp"})

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from logboom.client import Client
 from logboom.errors import DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.spark.connection import Session
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
 from logboom.spark.pushdown import Bounds, Span
+from logboom.spark.times import PROBES_MAX, offsets_from
 from logboom.types import Watermark
-
-PROBES_MAX: Final = 16
-"""Partitions that are asked at once for their first record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +180,16 @@ def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:
 
 def _logs(options: ReadOptions, bounds: Bounds, session: Session, last: Mapping[int, int]) -> list[Share]:
     chosen = [p for p in _chosen(options, sorted(last)) if bounds.has_partition(p)]
-    earliest = [p for p in chosen if last[p] and _asked(options.start, p, EARLIEST) == EARLIEST]
+    from_time = options.start_time_ms is not None
+    earliest = [p for p in chosen if last[p] and not from_time and _asked(options.start, p, EARLIEST) == EARLIEST]
     held = first_held(session, earliest, node=options.node)
+    ends = {p: last[p] for p in chosen}
+    starts = offsets_from(options.start_time_ms, ends, session, node=options.node)
+    stops = offsets_from(options.end_time_ms, ends, session, node=options.node)
     found = []
     for p in chosen:
-        start = _at(options.start, p, EARLIEST, held.get(p, 1), last[p])
-        end = _at(options.end, p, LATEST, held.get(p, 1), last[p]) - 1
+        start = starts.get(p) or _at(options.start, p, EARLIEST, held.get(p, 1), last[p])
+        end = (stops.get(p) or _at(options.end, p, LATEST, held.get(p, 1), last[p])) - 1
         if options.node is None:
             check_in_log("startingOffsets", start, p, last[p])
             if options.fail_on_data_loss:

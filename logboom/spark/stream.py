@@ -16,7 +16,13 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from logboom.errors import InvalidRequest, LineageMismatch, NonDeterministicReplay, NoSuchPartition, PartitionDestroyed
@@ -37,6 +43,7 @@ from logboom.spark.read import read_log
 from logboom.spark.report import finish, same_as_before
 from logboom.spark.shares import check_in_log, first_held, history, living, marks
 from logboom.spark.sink import WritePlan
+from logboom.spark.times import offsets_from
 
 log: Final = logging.getLogger("logboom.spark")
 QUERY: Final = "sql.streaming.queryId"
@@ -54,6 +61,8 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._until: dict[int, int] | None = None
         self._ends: dict[int, int] | None = None
         self._logged: dict[int, int] = {}
+        self._planned: float | None = None
+        """When the last batch was."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins; asked more than once, answered once."""
@@ -95,14 +104,17 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             )
         for p in gone:
             log.warning("partition %d is destroyed; it was read up to offset %d", p, known.next[p] - 1)
-        if step.offset == known:
+        if step.offset == known or (not gone and self._is_too_little(known, ends, limit)):
             return start
+        self._planned = time.monotonic()
         return replace(step.offset, cluster=here[0], lineage=here[1]).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``maxOffsetsPerTrigger``."""
-        rows = self._options.rows_per_trigger_max
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+        """``maxOffsetsPerTrigger``, or the least: a trigger that wants all there is asks otherwise."""
+        most, least = self._options.rows_per_trigger_max, self._options.rows_per_trigger_min
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """How far the logs go, for the query's progress."""
@@ -126,6 +138,14 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             raise InvalidRequest(f"not a partition of this source: {partition!r}")
         found = session_of(self._options.target, partition)
         return read_log(self._options, partition.share, partition.bounds, self._schema, found)
+
+    def _is_too_little(self, known: StreamOffset, ends: Mapping[int, int], limit: ReadLimit) -> bool:
+        """It may wait for more: ``minOffsetsPerTrigger``, and not for long yet. Nothing waits for the first batch."""
+        least, delay_s = self._options.rows_per_trigger_min, self._options.trigger_delay_max_ms / 1000
+        if least is None or self._until is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        rows = sum(max(0, end - known.next.get(p, 1)) for p, end in ends.items())
+        return rows < least and self._planned is not None and time.monotonic() < self._planned + delay_s
 
     def _now(self) -> dict[int, int]:
         """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
@@ -160,13 +180,15 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
                 partition_id=missing[0],
                 partitions=len(ends),
             )
-        earliest = [p for p in ends if asked[p] == EARLIEST and ends[p] > 1]
+        logged = {p: self._logged[p] for p in ends}
+        times = offsets_from(options.start_time_ms, logged, session(options.target), node=options.node)
+        earliest = [p for p in ends if p not in times and asked[p] == EARLIEST and ends[p] > 1]
         held = first_held(session(options.target), earliest, node=options.node)
         following = {}
         for p, end in ends.items():
-            at = {EARLIEST: held.get(p, 1), LATEST: end}.get(asked[p], max(1, asked[p]))
+            at = times.get(p) or {EARLIEST: held.get(p, 1), LATEST: end}.get(asked[p], max(1, asked[p]))
             if options.node is None:
-                check_in_log("startingOffsets", at, p, self._logged[p])
+                check_in_log("startingOffsets", at, p, logged[p])
             following[p] = at
         cluster, lineage = self._here()
         return StreamOffset(

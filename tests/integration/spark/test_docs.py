@@ -1,11 +1,14 @@
-"""The examples of the README and the notebook of docs/spark.md run as they stand."""
+"""The examples of the README and of docs/spark.md run as they stand."""
 
 import re
 import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from logboom import Record
+from logboom.routing import partition_of
 from logboom.testing import LocalCluster
 
 # One JVM: whichever worker runs one of these runs them all.
@@ -13,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("s
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
-NOTEBOOK = (ROOT / "docs" / "spark.md").read_text().partition("## A notebook")[2]
+GUIDE, _, NOTEBOOK = (ROOT / "docs" / "spark.md").read_text().partition("## A notebook")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
@@ -48,3 +51,25 @@ def test_the_notebook(spark, small, tmp_path, capsys, monkeypatch):
     exec(cells[2], names)
     exec(cells[3], names)
     assert capsys.readouterr().out == "0 read\n100 users, 0 differ\n"
+
+
+def test_the_guide(spark, tmp_path):
+    """From top to bottom: each block uses what stands above it."""
+    kinds = {str(p): {"state_machine": "log"} for p in range(4, 8)}
+    with LocalCluster(nodes=1, partitions=8, settings={"cluster.overrides": kinds}) as running:
+        names = {"spark": spark, "E": running.endpoints}
+        for block in re.findall(r"^ *```python\n(.*?)^ *```", GUIDE, re.DOTALL | re.MULTILINE):
+            exec(textwrap.dedent(block).replace("/data/checkpoints", str(tmp_path)), names)
+        assert names["state"].count() == 2, "submit wrote what save() had, under another name"
+        assert {row.numbers[0] for row in names["state"].collect()} == {2}
+        assert names["log"].count() == 4
+        with running.client() as client:
+            client.submit(4, [Record(b"12345", b"k"), Record(b"67", b"k")])
+            names["query"].processAllAvailable()
+            names["query"].stop()
+            where = partition_of(b"k", 4)
+            assert client.get(where, b"k") == (2, 7)
+            frames = names["events"].selectExpr("key", "1 as n", "length(value) as distance")
+            each = frames.writeStream.foreachBatch(names["write"]).option("checkpointLocation", str(tmp_path / "each"))
+            each.trigger(availableNow=True).start().awaitTermination()
+            assert client.get(where, b"k") == (4, 14)

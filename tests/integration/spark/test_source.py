@@ -1,5 +1,7 @@
 """Reading state and logs through Spark."""
 
+import time
+
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
@@ -50,6 +52,23 @@ def test_a_log_is_read_with_offsets_from_where_to_where_asked(spark, cluster, cl
     later = load(spark, cluster, partitions=LOG, startingGlobalOffset=first.global_index)
     assert later.count() == 10
     assert load(spark, cluster, partitions=LOG, startingOffsets="latest").count() == 0
+
+
+def test_a_log_is_read_from_a_time_on_and_up_to_one(spark, cluster, client, tmp_path):
+    early = client.submit(LOG, [Record(b"early"), Record(b"early")])
+    taken = next(client.tail(LOG, start=early.first_index)).timestamp_ms
+    while time.time() * 1000 <= taken + 1:
+        time.sleep(0.001)
+    late = client.submit(LOG, [Record(b"late")])
+    since = {"startingTimestamp": taken + 1}
+    assert [r.offset for r in load(spark, cluster, partitions=LOG, **since).collect()] == [late.first_index]
+    between = load(spark, cluster, partitions=LOG, startingTimestamp=taken, endingTimestamp=taken + 1)
+    assert {early.first_index, early.last_index} <= {r.offset for r in between.collect()}
+    assert between.agg(f.max("offset")).first()[0] == early.last_index
+    stream = spark.readStream.format("logboom").options(endpoints=cluster.endpoints, partitions=f"0,{LOG}", **since)
+    files = stream.load().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    files.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
+    assert [r.offset for r in spark.read.parquet(str(tmp_path / "rows")).collect()] == [late.first_index]
 
 
 def test_columns_can_be_chosen_by_schema(spark, cluster, client):

@@ -57,6 +57,15 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "view": "state", "startingOffsets": "latest"}, "belongs to view=log"),
         ({**E, "view": "log", "atGlobalOffset": "3"}, "belongs to view=state"),
         ({**E, "startingOffsets": "first"}, "startingOffsets takes earliest, latest or JSON"),
+        (
+            {**E, "startingTimestamp": "yesterday"},
+            "startingTimestamp takes milliseconds since 1970, or a time with its",
+        ),
+        ({**E, "startingTimestamp": "2024-06-01T12:00:00"}, "a time with its zone like 2024-06-01T12:00:00Z"),
+        ({**E, "endingTimestamp": "1969-12-31T23:00:00Z"}, "endingTimestamp takes milliseconds since 1970"),
+        ({**E, "startingTimestamp": "1", "startingOffsets": "latest"}, "one of the options startingOffsets and"),
+        ({**E, "endingTimestamp": "1", "endingOffsets": "latest"}, "one of the options endingOffsets and endingTime"),
+        ({**E, "view": "state", "startingTimestamp": "1"}, "belongs to view=log"),
         ({**E, "endingOffsets": '{"0": -3}'}, "endingOffsets takes"),
         ({**E, "endingOffsets": '{"0": 9223372036854775808}'}, "endingOffsets takes .* below 2\\^63"),
         ({**E, "view": "state", "atGlobalOffset": "9" * 23}, "atGlobalOffset takes a whole number .* below 2\\^63"),
@@ -98,6 +107,10 @@ def test_a_barrier_that_no_client_would_wait_for_is_refused_before_anything_is_w
         (read_options, {"pushdown": "true"}, "pushdown does not apply to reading a stream"),
         (read_options, {"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger takes a whole number from 1"),
         (read_options, {"maxOffsetPerTriger": "5"}, "did you mean maxOffsetsPerTrigger"),
+        (read_options, {"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "is 6, more than maxOffsetsPerTrig"),
+        (read_options, {"minOffsetsPerTrigger": "6", "maxTriggerDelay": "soon"}, "a time like 500ms, 30s, 15m, 2h"),
+        (read_options, {"maxTriggerDelay": "1m"}, "maxTriggerDelay goes with minOffsetsPerTrigger"),
+        (read_options, {"endingTimestamp": "1"}, "endingTimestamp does not apply to reading a stream"),
         (write_options, {"writeId": "w"}, "writeId does not apply to writing a stream"),
     ],
 )
@@ -152,3 +165,26 @@ def test_a_cluster_whose_partitions_were_all_destroyed_is_said_to_have_none():
     for options in ({}, {"partitions": "3"}):
         with pytest.raises(NoSuchPartition, match="this cluster has none"):
             layout_of(schema, write_options({**E, **options}), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("0", 0),
+        (" 1717243200000 ", 1_717_243_200_000),
+        ("2024-06-01T12:00:00Z", 1_717_243_200_000),
+        ("2024-06-01T14:00:00+02:00", 1_717_243_200_000),
+        ("2024-06-01T12:00:00.000001Z", 1_717_243_200_001),
+    ],
+)
+def test_times_are_milliseconds_or_have_a_zone(text, time_ms):
+    options = read_options({**E, "startingTimestamp": text, "endingTimestamp": text})
+    assert (options.start_time_ms, options.end_time_ms) == (time_ms, time_ms)
+    assert read_options({**E, "startingTimestamp": text}, stream=True).start_time_ms == time_ms
+
+
+def test_delays_are_written_as_spark_has_them():
+    options = {**E, "minOffsetsPerTrigger": "5"}
+    assert read_options(options, stream=True).trigger_delay_max_ms == 900_000, "Kafka's"
+    for text, delay_ms in {"250": 250, "250ms": 250, "30s": 30_000, "2 min": 120_000, "15M": 900_000}.items():
+        assert read_options({**options, "maxTriggerDelay": text}, stream=True).trigger_delay_max_ms == delay_ms

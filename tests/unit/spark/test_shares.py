@@ -17,7 +17,7 @@ E = {"endpoints": "a:1"}
 class Client:
     """Of partition 0 offsets 50 to 99, of 1 offsets 1 to 9, of 2 nothing; global offsets are ten times those.
 
-    Partition 3 is that of the cursors, which nobody sees.
+    The record at offset k was taken at k seconds. Partition 3 is that of the cursors, which nobody sees.
     """
 
     timeout = 2.0
@@ -40,14 +40,14 @@ class Client:
     async def watermarks(self, *, linearizable=False, node=None):
         return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items()]
 
-    async def tail(self, partition, *, start, **_):
+    async def tail(self, partition, *, start=0, start_time=0, **_):
         first, last = self.held[partition]
         if 0 < start < first:
             raise IndexCompacted("gone from all nodes", first=first)
-        at = max(start, first)
+        at = max(start, first, -(-start_time // 1000))
         if at <= last:
             block = RecordBlock.from_columns(keys=None, payloads=[b"v"])
-            yield LogBatch(partition, at, 10 * at, 1, 0, b"p" * 16, 0, 0, block)
+            yield LogBatch(partition, at, 10 * at, 1, 1000 * at, b"p" * 16, 0, 0, block)
 
 
 @pytest.fixture
@@ -65,6 +65,15 @@ def plan(session, bounds=None, **options):
 
 def test_the_earliest_record_is_the_first_that_is_held(session):
     assert plan(session) == [Share(0, 50, 99), Share(1, 1, 9)]
+
+
+def test_times_are_offsets_once_a_query_is_planned(session):
+    assert plan(session, startingTimestamp="60000") == [Share(0, 60, 99)]
+    assert plan(session, startingTimestamp="8500", endingTimestamp="60000") == [Share(0, 50, 59), Share(1, 9, 9)]
+    assert plan(session, startingTimestamp="1970-01-01T00:01:30.001Z") == [Share(0, 91, 99)]
+    assert plan(session, endingTimestamp="1970-01-01T01:00:09+01:00") == [Share(1, 1, 8)]
+    assert plan(session, startingTimestamp="99001") == []
+    assert plan(session, startingOffsets='{"0": 70}', endingTimestamp="80000", partitions="0") == [Share(0, 70, 79)]
 
 
 def test_a_log_of_which_all_was_removed_has_nothing_to_read(session):

@@ -1,7 +1,9 @@
 """The stream's reader without Spark around it."""
 
+from types import SimpleNamespace
+
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from logboom.errors import InvalidRequest, LineageMismatch, NoSuchPartition, PartitionDestroyed
 from logboom.spark import stream
@@ -215,3 +217,48 @@ def test_a_log_that_ends_before_what_was_read_of_it_is_another(ends):
     with pytest.raises(InvalidRequest, match="startingOffsets names 111 of partition 0, whose log ends at 109"):
         reader(startingOffsets='{"0": 111}').initialOffset()
     assert reader(startingOffsets='{"0": 110}').initialOffset()["next"]["0"] == 110
+
+
+def test_a_new_query_begins_at_a_time(ends, monkeypatch):
+    asked = []
+
+    def offsets_from(time_ms, last, session, *, node):
+        asked.append((time_ms, last, node))
+        return {0: 61, 3: 210}
+
+    monkeypatch.setattr(stream, "offsets_from", offsets_from)
+    assert reader(startingTimestamp="5000").initialOffset()["next"] == {"0": 61, "3": 210}
+    assert asked == [(5000, {0: 109, 3: 209}, None)], "up to what is committed, applied or not"
+
+
+def test_few_rows_wait_for_more_and_not_for_long(ends, monkeypatch):
+    clock = {"now": 1000.0}
+    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    found = reader(minOffsetsPerTrigger="20", maxTriggerDelay="30s", startingOffsets="latest")
+    assert found.getDefaultReadLimit() == ReadMinRows(20)
+    limit, place = found.getDefaultReadLimit(), found.initialOffset()
+    ends[0] += 1
+    place, before = found.latestOffset(place, limit), place
+    assert place != before, "nothing is waited for at first"
+    ends[0] += 12
+    assert found.latestOffset(place, limit) == place
+    ends[3] += 8
+    place, before = found.latestOffset(place, limit), place
+    assert place != before, "there are as many as that"
+    ends[0] += 3
+    assert found.latestOffset(place, limit) == place
+    assert found.latestOffset(place, ReadAllAvailable()) != place, "Trigger.Once wants what there is"
+    ends[0] += 3
+    clock["now"] += 29.9
+    assert found.latestOffset(place, limit) == place
+    clock["now"] += 0.1
+    assert found.latestOffset(place, limit)["next"] == {"0": 120, "3": 209}
+
+
+def test_what_is_there_now_waits_for_nothing(ends):
+    found = reader(minOffsetsPerTrigger="200", maxOffsetsPerTrigger="250")
+    assert found.getDefaultReadLimit() == ReadMaxRows(250)
+    place = found.initialOffset()
+    found.prepareForTriggerAvailableNow()
+    first = found.latestOffset(place, found.getDefaultReadLimit())
+    assert found.latestOffset(first, found.getDefaultReadLimit())["next"] == {"0": 101, "3": 201}
