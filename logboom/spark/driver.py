@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
 from logboom.spark.batch import plan_write
@@ -36,7 +36,7 @@ def register(spark: SparkSession) -> None:
 def submit(
     df: DataFrame,
     *,
-    endpoints: str,
+    endpoints: str | Iterable[str],
     partitions: str | int | Iterable[int] | None = None,
     key: str | None = None,
     wait: str = "applied",
@@ -46,17 +46,16 @@ def submit(
     """Write a DataFrame through the sink, and return what ``save()`` cannot: a report.
 
     ``key`` names the column to take as the key; further sink options go by their names (``op="add"``,
-    ``addColumns="n,distance"``). Returns after the barrier at level ``wait``. Raises the errors of
+    ``addColumns=["n", "distance"]``). Returns after the barrier at level ``wait``. Raises the errors of
     ``logboom.errors``; those of tasks by type and message, without their fields, and with outcome ``unknown``. Needs
     the driver's own Python: over Spark Connect use ``save()``.
     """
-    named = {k: str(v) for k, v in options.items() if v is not None}
-    named |= {"endpoints": endpoints, "wait": wait}
+    named = {k: _text(k, v) for k, v in options.items() if v is not None}
+    named |= {"endpoints": _text("endpoints", endpoints), "wait": wait}
     if writeId is not None:
         named["writeId"] = writeId
     if partitions is not None:
-        one = isinstance(partitions, str) or not isinstance(partitions, Iterable)
-        named["partitions"] = str(partitions) if one else ",".join(map(str, cast("Iterable[int]", partitions)))
+        named["partitions"] = _text("partitions", partitions)
     if key is not None and key != "key":
         if key not in df.columns:
             raise InvalidRequest(f"there is no column {key!r} to take as the key: {', '.join(df.columns)}")
@@ -79,6 +78,17 @@ def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", sc
     ``all``; ``timeout`` in seconds. Raises BarrierTimeout with the watermarks reached.
     """
     wait_for(report, timeout=timeout, level=level, scope=scope)
+
+
+def _text(name: str, value: Any) -> str:
+    """An option as Spark takes them. Raises InvalidRequest for bytes that are no text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"option {name} takes text, not {value!r}") from error
+    one = isinstance(value, str) or not isinstance(value, Iterable)
+    return str(value) if one else ",".join(map(str, value))
 
 
 def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Path) -> Report:

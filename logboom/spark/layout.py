@@ -165,20 +165,20 @@ def _numbers(schema: pa.Schema, options: WriteOptions) -> Literal["q", "d"]:
             raise InvalidRequest(f"addColumns names a column twice: {', '.join(columns)}")
         if "numbers" in schema.names and "numbers" not in columns:
             raise InvalidRequest("give addColumns or the column numbers, not both")
-        kinds = [schema.field(c).type for c in columns]
+        kinds = {c: schema.field(c).type for c in columns}
     elif "numbers" in schema.names:
         kind = schema.field("numbers").type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             raise InvalidRequest(f"column numbers must be array<bigint> or array<double>, not {kind}")
-        kinds = [kind.value_type]
+        kinds = {"numbers": kind.value_type}
     elif options.op == "add" or "op" not in schema.names:
         raise InvalidRequest("op add needs the option addColumns or a column numbers")
     else:
         return "q"  # an op column that turns out never to say add
-    for kind in kinds:
+    for name, kind in kinds.items():
         if not (pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)):
-            raise InvalidRequest(f"add takes integer and floating-point columns, not {kind}")
-    return "d" if any(map(pa.types.is_floating, kinds)) else "q"
+            raise InvalidRequest(f"column {name}: add takes integer and floating-point numbers, not {kind}")
+    return "d" if any(map(pa.types.is_floating, kinds.values())) else "q"
 
 
 def _typed(schema: pa.Schema, name: str, fits: object, wanted: str) -> None:

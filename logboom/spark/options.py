@@ -250,6 +250,8 @@ def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> 
     rows = {str(k).lower(): str(v) for k, v in given.items()}
     if "provider" in rows:
         raise InvalidRequest(f"a table of a catalog: {NO_TABLE}")
+    if "path" in rows:
+        raise InvalidRequest("logboom has no paths: load() and save() without one, and say where with option endpoints")
     fine = {name.lower() for name in allowed}
     for name in rows:
         if name in fine:

@@ -74,3 +74,17 @@ def test_the_same_name_in_two_clusters_is_two_writes():
     with pytest.raises(NonDeterministicReplay, match="ran before from here with 3 rows and now with 4"):
         submit(4, endpoints="b:1,a:1")
     assert submit(4, endpoints="c:1").rows == 4
+
+
+def test_several_are_given_as_python_has_them_and_bytes_as_the_text_they_are():
+    """``str`` of them would name a column ``['n'``, and a key ``b'none'``."""
+    frame = Frame(3)
+    driver.submit(
+        frame, endpoints=["a:1", "b:2"], writeId="w", addColumns=("n", "m"), partitions=range(3), wait="durable"
+    )
+    assert frame.given["endpoints"] == "a:1,b:2"
+    assert (frame.given["addcolumns"], frame.given["partitions"]) == ("n,m", "0,1,2")
+    driver.submit(frame, endpoints="a:1", writeId="w", nullKey=b"none", failOnRejected=False)
+    assert (frame.given["nullkey"], frame.given["failonrejected"]) == ("none", "False")
+    with pytest.raises(InvalidRequest, match="option nullKey takes text"):
+        driver.submit(frame, endpoints="a:1", writeId="w", nullKey=b"\xff")

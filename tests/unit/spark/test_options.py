@@ -80,6 +80,7 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "fetchBytes": "4MB"}, "fetchBytes takes a whole number"),
         ({**E, "pushdown": "yes"}, "pushdown takes true, false"),
         ({**E, "maxOffsetPerTriger": "5"}, "did you mean"),
+        ({**E, "path": "/data"}, "no paths: load\\(\\) and save\\(\\) without one"),
     ],
 )
 def test_wrong_values_for_reading_say_what_is_taken(options, message):
@@ -188,3 +189,9 @@ def test_delays_are_written_as_spark_has_them():
     assert read_options(options, stream=True).trigger_delay_max_ms == 900_000, "Kafka's"
     for text, delay_ms in {"250": 250, "250ms": 250, "30s": 30_000, "2 min": 120_000, "15M": 900_000}.items():
         assert read_options({**options, "maxTriggerDelay": text}, stream=True).trigger_delay_max_ms == delay_ms
+
+
+def test_a_column_that_cannot_be_added_is_named():
+    schema = pa.schema([("key", pa.string()), ("n", pa.int64()), ("price", pa.decimal128(10, 2))])
+    with pytest.raises(InvalidRequest, match=r"column price: add takes .*, not decimal128\(10, 2\)"):
+        layout_of(schema, write_options({**E, "addColumns": "n,price"}), {0: "kv"})
