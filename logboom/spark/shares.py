@@ -74,11 +74,24 @@ def merged_shares(options: ReadOptions, bounds: Bounds, session: Session) -> lis
     last = {int(m.partition_id): int(m.log_index) for m in marks(options, session)}
     parts = tuple(s for s in _logs(options, bounds, session, last) if s.rows)
     parts, ends = _last_held(parts, options, session)
-    low = max(1, bounds.global_offset.low)
+    low = max(1, bounds.global_offset.low, _first_global(parts, bounds, options, session))
     high = min(max((int(b.global_index) for b in ends.values()), default=0), bounds.global_offset.high)
     count = min(max(1, options.tasks_min), high - low + 1)
     edges = [low + (high - low + 1) * k // count for k in range(count + 1)] if count > 0 else []
     return [Merged(Span(a, b - 1), parts) for a, b in pairwise(edges)]
+
+
+def _first_global(parts: tuple[Share, ...], bounds: Bounds, options: ReadOptions, session: Session) -> int:
+    """Where the first of the shares begins in the order of all: what lies in front of it need not be read.
+
+    0: not known, or at the beginning. What is gone, or void, is for the tasks to say.
+    """
+    if options.start == EARLIEST and options.start_time_ms is None and bounds.offset.low <= 1:
+        return 0
+    found = first_batches(session, {s.partition_id: s.start for s in parts}, node=options.node, follow=False)
+    starts = [found.get(s.partition_id) for s in parts]
+    known = [b for b, s in zip(starts, parts, strict=True) if b is not None and b.first_index <= s.start]
+    return min((b.global_index for b in known), default=0) if len(known) == len(parts) else 0
 
 
 def _last_held(

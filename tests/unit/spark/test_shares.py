@@ -103,6 +103,24 @@ def test_global_order_ends_with_the_last_batch_of_all(session):
     assert plan(session, ordered="global", partitions="2") == []
 
 
+def test_what_lies_in_front_of_where_a_query_begins_is_not_read_in_global_order(session):
+    """Whole logs were, and with several tasks all but one of them found nothing."""
+    named = {"ordered": "global", "startingOffsets": '{"0": 90, "1": 9}'}
+    parts = (Share(0, 90, 99), Share(1, 9, 9))
+    assert plan(session, **named) == [Merged(Span(90, 990), parts)]
+    assert [m.span for m in plan(session, **named, minPartitions="3")] == [
+        Span(90, 389),
+        Span(390, 689),
+        Span(690, 990),
+    ]
+    assert plan(session, ordered="global", startingTimestamp="95000")[0].span == Span(950, 990)
+    assert plan(session, **named, startingGlobalOffset="600")[0].span == Span(600, 990)
+    narrow = plan(session, Bounds(offset=Span(low=60)), ordered="global")
+    assert narrow == [Merged(Span(600, 990), (Share(0, 60, 99),))]
+    gone = plan(session, ordered="global", startingOffsets='{"0": 40, "1": 9}')
+    assert gone[0].span == Span(1, 990), "it is for the task to say"
+
+
 def test_offsets_that_a_log_does_not_have_are_an_error_not_fewer_rows(session):
     with pytest.raises(InvalidRequest, match="startingOffsets names 101 of partition 0, whose log ends at 99"):
         plan(session, startingOffsets='{"0": 101}')
