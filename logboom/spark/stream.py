@@ -218,6 +218,11 @@ class LogboomStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver: check the reports, pass the barrier. Spark counts the batch as done when this returns."""
         tasks = task_reports(messages)
+        if tasks and not any(tasks):
+            raise InvalidRequest(
+                f"batch {batchId}: none of {len(tasks)} tasks has written: with a continuous trigger Spark hands a "
+                "sink in Python no rows; use trigger(processingTime=...) or trigger(availableNow=True)"
+            )
         plan = commit_plan(self._plan, [t.write_id for t in tasks if t is not None], batchId)
         finish(plan, tasks, began=time.time(), check=same_as_before)
 

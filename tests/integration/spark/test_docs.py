@@ -55,21 +55,20 @@ def test_the_notebook(spark, small, tmp_path, capsys, monkeypatch):
 
 def test_the_guide(spark, tmp_path):
     """From top to bottom: each block uses what stands above it."""
-    kinds = {str(p): {"state_machine": "log"} for p in range(4, 8)}
-    with LocalCluster(nodes=1, partitions=8, settings={"cluster.overrides": kinds}) as running:
+    with LocalCluster(nodes=1, partitions=4) as running, running.client() as client:
+        assert [client.create_partition(state_machine="log") for _ in range(4)] == [4, 5, 6, 7]
         names = {"spark": spark, "E": running.endpoints}
         for block in re.findall(r"^ *```python\n(.*?)^ *```", GUIDE, re.DOTALL | re.MULTILINE):
             exec(textwrap.dedent(block).replace("/data/checkpoints", str(tmp_path)), names)
         assert names["state"].count() == 2, "submit wrote what save() had, under another name"
         assert {row.numbers[0] for row in names["state"].collect()} == {2}
         assert names["log"].count() == 4
-        with running.client() as client:
-            client.submit(4, [Record(b"12345", b"k"), Record(b"67", b"k")])
-            names["query"].processAllAvailable()
-            names["query"].stop()
-            where = partition_of(b"k", 4)
-            assert client.get(where, b"k") == (2, 7)
-            frames = names["events"].selectExpr("key", "1 as n", "length(value) as distance")
-            each = frames.writeStream.foreachBatch(names["write"]).option("checkpointLocation", str(tmp_path / "each"))
-            each.trigger(availableNow=True).start().awaitTermination()
-            assert client.get(where, b"k") == (4, 14)
+        client.submit(4, [Record(b"12345", b"k"), Record(b"67", b"k")])
+        names["query"].processAllAvailable()
+        names["query"].stop()
+        where = partition_of(b"k", 4)
+        assert client.get(where, b"k") == (2, 7)
+        frames = names["events"].selectExpr("key", "1 as n", "length(value) as distance")
+        each = frames.writeStream.foreachBatch(names["write"]).option("checkpointLocation", str(tmp_path / "each"))
+        each.trigger(availableNow=True).start().awaitTermination()
+        assert client.get(where, b"k") == (4, 14)
