@@ -52,11 +52,14 @@ class Merged:
 
 
 def state_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Share]:
-    """One per partition. Raises NoSuchPartition, InvalidRequest, Unavailable."""
+    """One per partition that has keys, or that is named. Raises NoSuchPartition, InvalidRequest, Unavailable."""
     _check_node(options, session)
     session.refresh(at_least=options.at_global, node=options.node)
-    chosen = [p for p in _chosen(options, session.run(lambda client: client.partitions())) if bounds.has_partition(p)]
     machines = session.run(lambda client: client.state_machines())
+    known = session.run(lambda client: client.partitions())
+    if options.partitions is None:  # beside the logs that there are, say
+        known = [p for p in known if machines[p] == "kv"] or known
+    chosen = [p for p in _chosen(options, known) if bounds.has_partition(p)]
     other = [p for p in chosen if machines[p] != "kv"]
     if other:
         raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")

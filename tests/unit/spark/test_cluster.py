@@ -106,6 +106,20 @@ def test_a_state_is_read_of_all_partitions_there_are(node, options):
     assert node.of(Kind.ADMIN)[-1].header["linearizable"]
 
 
+def test_a_state_is_read_of_all_that_have_keys_unless_others_are_named(node, options):
+    """The logs beside them, of which a stream makes it, have none."""
+    partitions(node, "kv", "log", "kv", "log")
+    every = read_options({"endpoints": node.address, "view": "state"})
+    found = connection.session(options().target)
+    assert [share.partition_id for share in state_shares(every, Bounds.of(every), found)] == [0, 2]
+    named = read_options({"endpoints": node.address, "view": "state", "partitions": "0-1"})
+    with pytest.raises(InvalidRequest, match="partition 1 runs log, which has no keys to read: view=log"):
+        state_shares(named, Bounds.of(named), found)
+    partitions(node, "log")
+    with pytest.raises(InvalidRequest, match="partition 0 runs log"):
+        state_shares(every, Bounds.of(every), found)
+
+
 def test_the_ends_of_logs_are_those_of_whoever_leads_now_and_of_logs_that_users_see(node, options):
     """The node was deposed and does not know it: it has not heard of what was committed and created since."""
     kinds = [[0, "log", "write_ahead"], [4, "log", "write_ahead"], [5, "kv", "write_ahead", CURSORS]]
