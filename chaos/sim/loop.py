@@ -268,7 +268,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, host, port)
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+    async def look_up(self, host: Any, port: Any) -> Any:
         return [(None, None, 0, "", (host, port))]
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
