@@ -294,6 +294,11 @@ class Admission:
         gate = self._node if partition_id is None else self._gates.get(partition_id)
         return gate is not None and gate.judge(source, verdict)  # None: it went while they were asked
 
+    @property
+    def withheld(self) -> Verdict | None:
+        """Of the node's budgets, and why."""
+        return self._node.verdict
+
     def judged(self) -> Iterator[tuple[PartitionId | None, Verdict]]:
         """Of what something is withheld now, and why."""
         for gate in (self._node, *self._gates.values()):

@@ -39,9 +39,12 @@ class DiskFree:
     def __init__(self, free_bytes: Callable[[], int], least: int) -> None:
         self._free_bytes = free_bytes
         self._least = least
+        self.seen: int | None = None
+        """What was free when it was asked last."""
 
     def read(self, view: NodeView) -> Reading:
-        return above(-self._free_bytes(), begin=-2 * self._least, end=-self._least)
+        self.seen = self._free_bytes()
+        return above(-self.seen, begin=-2 * self._least, end=-self._least)
 
 
 class Memory:
@@ -193,6 +196,12 @@ class Signals:
         self.failures: dict[str, int] = dict.fromkeys(signals, 0)
         """How often each has raised."""
         self.looks = 0
+
+    @property
+    def disk_free_bytes(self) -> int | None:
+        """As `disk_free` saw it last; None where nobody looks."""
+        signal = self._signals.get("disk_free")
+        return signal.seen if isinstance(signal, DiskFree) else None
 
     def start(self) -> None:
         """Ask, and again when that is answered."""

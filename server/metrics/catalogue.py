@@ -127,6 +127,7 @@ OTHERS: Final = (
             Metric("fsync_seconds", "histogram", "One fdatasync; file is journal, aof or other", ("file",)),
             Metric("journal_written_bytes_total", "counter", "Written to the parent journal"),
             Metric("aof_written_bytes_total", "counter", "Written to partition logs"),
+            Metric("disk_free_bytes", "gauge", "Free where the data is; none where admission.disk_free_bytes_min is 0"),
         ),
     ),
     Chapter(
@@ -145,6 +146,12 @@ OTHERS: Final = (
             Metric("admission_used_bytes", "gauge", "Bytes of them"),
             Metric("admission_limit_ops", "gauge", "admission.node_ops"),
             Metric("admission_limit_bytes", "gauge", "admission.node_bytes"),
+            Metric(
+                "admission_withheld",
+                "gauge",
+                "Share of the node's budgets that a signal withholds, 1: all; none while nothing is",
+                ("signal",),
+            ),
         ),
     ),
     Chapter(

@@ -217,6 +217,9 @@ def _sync(watched: Watched, sample: Sample) -> None:
     )
     for kind, counted in watched.fsyncs().items():
         sample.put("fsync_seconds", counted, kind)
+    free = watched.backend.signals.disk_free_bytes
+    if free is not None:
+        sample.put("disk_free_bytes", free)
 
 
 def _admission(watched: Watched, sample: Sample) -> None:
@@ -236,6 +239,9 @@ def _admission(watched: Watched, sample: Sample) -> None:
         sample.put("lag_steps_total", watched.backend.lagging.ladder.steps[step], step)
     for gate in {"partition_ops", "partition_bytes", "node_ops", "node_bytes", *watched.service.counts.refused}:
         sample.put("admission_refused_total", watched.service.counts.refused[gate], gate)
+    withheld = admission.withheld
+    if withheld is not None:
+        sample.put("admission_withheld", min(1.0, withheld.pressure), withheld.signal)
 
 
 def _applying(watched: Watched, sample: Sample, states: Counter[str], sums: _Sums) -> None:

@@ -38,7 +38,7 @@ ONLY_ONCE_THERE = {
     # Nothing to tell without a peer, an error, certificates, a snapshot, or somebody who asks.
     "link_up", "link_queued_bytes", "link_connects_total", "follower_lag_entries", "follower_feed",
     "request_errors_total", "http_requests_total", "certificate_ends_seconds",
-    "snapshot_age_seconds",
+    "snapshot_age_seconds", "admission_withheld",
 }  # fmt: skip
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -135,6 +135,17 @@ async def test_every_metric_is_exposed_and_parses(tmp_path: Path) -> None:
             assert set(sample.labels) - {"le"} == set(metric.labels), metric.name
         assert families[name].samples or metric.name in ONLY_ONCE_THERE, metric.name
     assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= set(families)
+
+
+async def test_the_disk_and_what_is_withheld_for_it(tmp_path: Path) -> None:
+    """Whoever looks after many nodes wants to know before they refuse, and which of them does."""
+    async with watched(tmp_path, admission__disk_free_bytes_min=1 << 60) as it:
+        async with asyncio.timeout(20):
+            while not it.node.pipeline.signals.looks:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+        found = await scrape(it)
+    assert 0 < one(found, "disk_free_bytes") < 1 << 60
+    assert one(found, "admission_withheld", signal="disk_free") == 1
 
 
 async def test_traffic_moves_them(tmp_path: Path) -> None:
