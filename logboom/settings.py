@@ -311,7 +311,10 @@ class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     apply_lag_global_max: int = 0
     """`apply_lag`: the same in `global_log_index`, for a partition that has something to apply, 0: off."""
     memory_bytes_max: int = 0
-    """`memory`: resident memory of the process; with more nothing is admitted, from 3/4 on less, 0: off."""
+    """`memory`: what the process takes, but for mapped files; with more nothing is admitted, from 3/4 on less. An
+    eighth of it is the most for each of `apply.unsaved_node_bytes`, `log.recent_node_bytes`, `queue_bytes` and
+    `reads.memory_bytes`, a quarter for `node_bytes`. 0: three quarters of the limit of its control group (a container,
+    a unit of systemd), off where there is none."""
 
 
 class LagSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

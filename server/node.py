@@ -41,6 +41,7 @@ from server.directory.directories import open_directories
 from server.directory.faults import drop_hook
 from server.directory.install import Intent
 from server.directory.remembered import remembered
+from server.directory.shares import within
 from server.opening import Opened
 from server.watching.watching import Watching, not_renewed
 from server.world.world import World, real_world
@@ -57,13 +58,13 @@ class Node:
         self, settings: Settings, *, fatal: Callable[[BaseException], None], world: World | None = None
     ) -> None:
         """Open and recover everything on disk (blocking). Raises typed errors; the process has to end then."""
-        self.settings = settings
-        self.fatal = fatal
-        self.member = member_of(settings)
-        self.node_id = NodeId(self.member.id)
         self.world = (
             world if world is not None else real_world(page_cache_bytes=settings.log.page_cache_bytes, fatal=fatal)
         )
+        settings = self.settings = within(settings, self.world.memory_limit_bytes())
+        self.fatal = fatal
+        self.member = member_of(settings)
+        self.node_id = NodeId(self.member.id)
         self.clock = self.world.clock
         self.rng = self.world.rng
         self.disk = self.world.disk

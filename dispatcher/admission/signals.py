@@ -23,6 +23,11 @@ log = structlog.get_logger(__name__)
 PARTITIONS_LOOKED_AT: Final = 1024
 """At a time, in turn: a look costs the same however many there are."""
 MEMORY_FROM: Final = 0.75
+MEMORY_IDLE: Final = 0.9
+"""With nothing under way refusing frees nothing: LMDB keeps its pages for the next time, the C library what was freed.
+A little has to go on, or nothing ever would again,"""
+MEMORY_TOO_MUCH: Final = 1.25
+"""up to so much of what there may be."""
 LAG_FROM: Final = 0.5
 
 
@@ -57,7 +62,10 @@ class Memory:
         self._most = most
 
     def read(self, view: NodeView) -> Reading:
-        return above(self._resident_bytes(), begin=MEMORY_FROM * self._most, end=self._most)
+        used = self._resident_bytes()
+        said = above(used, begin=MEMORY_FROM * self._most, end=self._most)
+        idle = view.batches == 0 and used < MEMORY_TOO_MUCH * self._most
+        return min(said, MEMORY_IDLE) if idle else said
 
 
 class ApplyLag:

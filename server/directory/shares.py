@@ -1,4 +1,4 @@
-"""What one partition of many may use of its node's memory and addresses."""
+"""What a node may use of its memory, and one partition of many of its node's memory and addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from logboom.settings import ApplySettings, LogSettings
+from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.types import KIB
 
 UNSAVED_BYTES_MIN = 64 * KIB
@@ -15,6 +15,32 @@ ADDRESS_BYTES = 1 << 46
 PAGE_BYTES = 4 * KIB
 LATER = 4
 """What is created later gets a smaller share by so much: with ever more of them the sum grows, but slowly."""
+
+OF_LIMIT = 3 / 4
+"""The rest is for what the kernel keeps for the process, and for what comes between two looks of the signals."""
+
+
+def within(settings: Settings, limit: int | None) -> Settings:
+    """With a limit of memory: what may be admitted and kept in memory is so small that it fits."""
+    most = settings.admission.memory_bytes_max or int(OF_LIMIT * (limit or 0))
+    if not most:
+        return settings
+    eighth = most // 8
+    admission, apply, log, reads = settings.admission, settings.apply, settings.log, settings.reads
+    replace = msgspec.structs.replace
+    return replace(
+        settings,
+        admission=replace(
+            admission,
+            memory_bytes_max=most,
+            node_bytes=min(admission.node_bytes, max(2 * eighth, settings.net.client_frame_bytes)),
+            queue_bytes=min(admission.queue_bytes, eighth),
+        ),
+        # LMDB keeps the pages of its largest transactions for the next ones: some times as much as was unsaved.
+        apply=replace(apply, unsaved_node_bytes=min(apply.unsaved_node_bytes, eighth)),
+        log=replace(log, recent_node_bytes=min(log.recent_node_bytes, eighth)),
+        reads=replace(reads, memory_bytes=min(reads.memory_bytes, max(eighth, reads.window_bytes))),
+    )
 
 
 def apply_share(settings: ApplySettings, machines: Collection[str]) -> ApplySettings:

@@ -22,7 +22,7 @@ from ports.net import Network
 from ports.offload import Offload
 from ports.rng import Rng
 from ports.state_file import StateFile
-from server.world import logs
+from server.world import logs, memory
 from server.world.arenas import Lists
 from server.world.clock_os import OsClock
 from server.world.disk_os import OsDisk
@@ -61,7 +61,9 @@ class World:
     open_state_file: Callable[[Path, ApplySettings], StateFile]
     """In a directory that exists. Blocking."""
     resident_bytes: Callable[[], int]
-    """Memory of this process."""
+    """Memory of this process, but for files that are mapped."""
+    memory_limit_bytes: Callable[[], int | None] = lambda: None
+    """What whoever runs it lets it have; None: nobody says."""
     http: HttpServers | None = None
     """For operators; None: there is no such port in this world."""
     users_offload: Callable[[str], Offload] | None = None
@@ -99,7 +101,8 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         fsyncs=disk.syncs.snapshot,
         log_lines_lost=logs.lost,
         no_files_left=no_files_left,
-        resident_bytes=_resident_bytes,
+        resident_bytes=memory.taken_bytes,
+        memory_limit_bytes=memory.limit_bytes,
     )
 
 
@@ -119,8 +122,3 @@ def no_files_left(more: int) -> str | None:
     if limit == resource.RLIM_INFINITY or number + more <= limit:
         return None
     return f"{number} of {limit} file descriptors are taken: see `ulimit -n`"
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

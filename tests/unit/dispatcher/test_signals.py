@@ -51,6 +51,12 @@ class TestBuiltIn:
 
     @pytest.mark.parametrize(("used", "pressure"), [(0, 0.0), (750, 0.0), (875, 0.5), (1000, 1.0), (5000, 1.0)])
     def test_memory(self, used: int, pressure: float) -> None:
+        busy = seen()._replace(batches=1)
+        assert Memory(lambda: used, 1000).read(busy) == pytest.approx(pressure)
+
+    @pytest.mark.parametrize(("used", "pressure"), [(875, 0.5), (1000, 0.9), (1249, 0.9), (1250, 1.0)])
+    def test_memory_that_nobody_uses_is_no_reason_to_refuse_for_ever(self, used: int, pressure: float) -> None:
+        """LMDB and the C library keep what was freed: a node that had been through a storm took nothing any more."""
         assert Memory(lambda: used, 1000).read(seen()) == pytest.approx(pressure)
 
     def test_apply_lag_speaks_of_each_partition_by_the_worse_of_both(self) -> None:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from logboom.settings import ApplySettings, LogSettings
-from server.directory.shares import ADDRESS_BYTES, UNSAVED_BYTES_MIN, apply_share, later_apply_share, log_share
+from logboom.settings import AdmissionSettings, ApplySettings, LogSettings, Settings
+from logboom.types import GIB, MIB
+from server.directory.shares import (
+    ADDRESS_BYTES,
+    UNSAVED_BYTES_MIN,
+    apply_share,
+    later_apply_share,
+    log_share,
+    within,
+)
 
 
 @pytest.mark.parametrize("partitions", [1, 8, 1000])
@@ -44,3 +52,25 @@ def test_the_maps_of_those_created_later_fit_too() -> None:
     mapped = 2000 * apply_share(ApplySettings(), ["kv"] * 2000).kv_map_bytes
     mapped += sum(later_apply_share(ApplySettings(), count).kv_map_bytes for count in range(2001, 50_000))
     assert mapped < 2 * ADDRESS_BYTES
+
+
+def test_without_a_limit_settings_stay_as_they_are() -> None:
+    assert within(Settings(), None) == Settings()
+    roomy = within(Settings(), 64 * GIB)
+    assert roomy == Settings(admission=AdmissionSettings(memory_bytes_max=48 * GIB))
+
+
+@pytest.mark.parametrize("limit", [64 * MIB, 256 * MIB, GIB])
+def test_in_a_small_container_what_is_kept_in_memory_fits(limit: int) -> None:
+    """By default it was twice of 256 MiB alone, and nodes were killed."""
+    small = within(Settings(), limit)
+    assert small.admission.memory_bytes_max == limit * 3 // 4
+    kept = 2 * small.apply.unsaved_node_bytes + small.log.recent_node_bytes + small.admission.node_bytes
+    assert kept <= small.admission.memory_bytes_max
+    assert small.admission.node_bytes >= small.net.client_frame_bytes  # or no request fits
+
+
+def test_what_is_set_counts_before_the_limit() -> None:
+    asked = Settings(admission=AdmissionSettings(memory_bytes_max=100 * MIB))
+    assert within(asked, GIB).admission.memory_bytes_max == 100 * MIB
+    assert within(asked, None).apply.unsaved_node_bytes == 100 * MIB // 8
