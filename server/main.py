@@ -38,6 +38,7 @@ PASSING: Final = {
     errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 """What a machine may think better of; anything else that it says of a configuration holds."""
+OF_FILES: Final = ("node.data_dir", "tls.directory")
 ADVICE: Final = (
     "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
     "start` in docs/operating.md"
@@ -115,6 +116,7 @@ async def _serve(settings: Settings) -> int:
             await node.start()
         except LogboomError as error:
             say(f"logboom node: {error} [{error.code}]")
+            _say_who(error.__cause__, error)
             if not isinstance(error, CorruptData):
                 return EXIT_UNHEALTHY if _may_pass(error) else EXIT_USAGE
             say(f"logboom node: {ADVICE.format(settings.node.data_dir)}")
@@ -124,6 +126,7 @@ async def _serve(settings: Settings) -> int:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else f"{settings.node.data_dir}: "
             say(f"logboom node: {where}{error.strerror or error} [io]")
+            _say_who(error)
             return EXIT_UNHEALTHY
         gc.freeze()
         reason = await stop
@@ -144,6 +147,14 @@ async def _serve(settings: Settings) -> int:
     await _close(node, settings.node.stop_ms)
     log.info("stopped", node=node.node_id)
     return EXIT_OK
+
+
+def _say_who(cause: BaseException | None, told: LogboomError | None = None) -> None:
+    """Files that are refused are somebody else's: a new volume of a container is root's."""
+    of_files = told is None or getattr(told, "path", "") in OF_FILES
+    if of_files and isinstance(cause, PermissionError):
+        user = f"{os.geteuid()}:{os.getegid()}"
+        say(f"logboom node: it runs as user {user}, who may not do that: `chown -R {user}` what is meant for it")
 
 
 def _may_pass(error: LogboomError) -> bool:

@@ -124,6 +124,31 @@ async def test_what_may_pass_is_no_reason_to_stay_down(
     assert await server.main._serve(Settings()) == status
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConfigError("/data: Permission denied", path="node.data_dir"), True),
+        (ConfigError("n1.key: Permission denied", path="tls.directory"), True),
+        (ConfigError("cannot listen on n1:80", path="address"), False),
+        (None, True),
+    ],
+)
+async def test_who_is_refused_files_is_told_as_whom_he_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: LogboomError | None, said: bool
+) -> None:
+    """A new volume belongs to root, and nobody knows by heart as whom an image runs."""
+    cause = PermissionError(errno.EACCES, "Permission denied", "/data/lock")
+
+    async def start(_: Paper) -> None:
+        if error is None:
+            raise cause
+        raise error from cause
+
+    monkeypatch.setattr(Paper, "start", start)
+    assert await server.main._serve(Settings()) == (2 if error else 5)
+    assert (f"chown -R {os.geteuid()}:{os.getegid()}" in capfd.readouterr().err) is said
+
+
 async def test_what_must_stop_a_node_does_so_while_it_stops_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(server.main, "Node", Stopping)
