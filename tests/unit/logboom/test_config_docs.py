@@ -61,3 +61,24 @@ def test_the_unit_for_systemd_tries_as_often_as_it_takes() -> None:
     assert int(read["Service"]["RestartSec"]) >= 1
     assert read["Service"]["Restart"] == "always"
     assert read["Install"]["WantedBy"] == "multi-user.target"
+    assert read["Service"]["User"] != "root"
+    assert read["Service"]["StateDirectory"] == "logboom"
+
+
+def test_what_containers_log_is_bounded() -> None:
+    """Engines keep every line for ever unless they are told not to."""
+    compose = (FILE.parents[1] / "docker-compose.yml").read_text()
+    nodes = compose.split("x-node:")[1].split("x-environment:")[0]
+    assert re.search(r'logging: \{driver: [\w-]+, options: \{max-size: \d+m, max-file: "\d+"\}\}', nodes)
+
+
+def test_the_manifest_for_kubernetes_is_let_in_where_pods_are_restricted() -> None:
+    """By the Pod Security Standard of that name."""
+    text = (FILE.parent / "kubernetes.md").read_text()
+    for wanted in (
+        "runAsNonRoot: true",
+        "allowPrivilegeEscalation: false",
+        "capabilities: {drop: [ALL]}",
+        "seccompProfile: {type: RuntimeDefault}",
+    ):
+        assert wanted in text, wanted
