@@ -190,10 +190,8 @@ class Operations:
 
         ``global_index``, ``raft_index``, ``bytes`` and ``created_ms`` of the set.
         """
-        deadline = self._deadline(timeout)
-        header = {"action": "snapshot", "timeout_ms": max(1, int((deadline - self._cluster.now) * 1000))}
-        frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, header), deadline=deadline)
-        return dict(frame.header["snapshot"])
+        made = await self._reader.admin_at_leader({"action": "snapshot"}, deadline=self._deadline(timeout))
+        return dict(made["snapshot"])
 
     async def snapshots(self, *, node: str | None = None, timeout: float | None = None) -> dict[str, Any]:
         """What a node (None: any) has: ``sets``, the one ``under_way`` or None, and its parent log's ``base``."""
@@ -287,10 +285,7 @@ class Operations:
         return await self._at_leader({"action": "transfer", "id": to}, self._deadline(timeout))
 
     async def _at_leader(self, header: dict[str, Any], deadline: float) -> dict[str, Any]:
-        timeout_ms = max(1, int((deadline - self._cluster.now) * 1000))
-        asked = {**header, "timeout_ms": timeout_ms}
-        frame = await self._cluster.at_leader(lambda node: node.request(Kind.ADMIN, asked), deadline=deadline)
-        return dict(frame.header["members"])
+        return dict((await self._reader.admin_at_leader(header, deadline=deadline))["members"])
 
     def _deadline(self, timeout: float | None) -> float:
         return self._cluster.begin() + seconds(self.timeout if timeout is None else timeout)

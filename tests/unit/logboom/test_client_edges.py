@@ -326,6 +326,20 @@ class TestTimeouts:
             await boom.submit_by_key([Put(b"k", b"v")], timeout=20)
             assert node.of(Kind.SUBMIT)[0].header["timeout_ms"] < 19_800
 
+    @pytest.mark.parametrize(
+        "call",
+        [Client.create_snapshot, Client.member_list, lambda boom, timeout: boom.promote_member("n", timeout=timeout)],
+    )
+    async def test_a_second_attempt_of_an_operator_is_given_what_is_left_of_it(self, call: Any) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            later = asyncio.get_running_loop().call_later
+            node.answers[Kind.ADMIN] = lambda s, f: s.send(f, Kind.ADMIN_REPLY, {"snapshot": {}, "members": {}})
+            busy = Unavailable("another change is under way", retry_after=0.001)
+            node.once(Kind.ADMIN, lambda s, f: later(0.3, s.fail, f, busy) and None)
+            await call(boom, timeout=20)
+            first, second = (frame.header["timeout_ms"] for frame in node.of(Kind.ADMIN))
+            assert second <= first - 300
+
     async def test_a_second_look_at_the_partitions_is_taken_within_it(self) -> None:
         async with cluster() as [node], Client(node.address, timeout=60) as boom:
             await boom.submit(0, Put(b"k", b"v"))
