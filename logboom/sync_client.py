@@ -16,6 +16,18 @@ from logboom.types import GlobalLogIndex
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_forking = threading.Lock()
+"""Held while a client is made that of a child. Of this process: what the parent's threads held is not held here."""
+
+
+def _forked() -> None:
+    global _forking  # noqa: PLW0603 - one for each process
+    _forking = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
 
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
@@ -69,13 +81,9 @@ class SyncClient:
         if running is not None and running.pid == os.getpid():
             return running
         if self._pid != os.getpid():
-            # First use here. Threads do not survive a fork, so a child starts its own; another thread of the
-            # parent may have held the lock just then. What the parent had is kept, so that nothing closes it here.
-            self._lock = threading.Lock()
-            self._inherited.append(self._running)
-            if self._pid:  # what a child sends under the parent's numbers counts as sent before
-                self._kwargs = {**self._kwargs, "producer_id": None, "rng": None}
-            self._pid, self._running = os.getpid(), None
+            with _forking:
+                if self._pid != os.getpid():  # another thread was first
+                    self._begin_here()
         with self._lock:
             if self._closed:
                 raise closed_error()
@@ -84,6 +92,19 @@ class SyncClient:
                 self._left = weakref.finalize(self, self._running.abandon)
                 self._left.atexit = False  # whoever ends without closing is not waited for
             return self._running
+
+    def _begin_here(self) -> None:
+        """First use in this process.
+
+        Threads do not survive a fork, so a child starts its own; another thread of the parent may have held the lock
+        just then. What the parent had is kept, so that nothing closes it here.
+        """
+        self._lock = threading.Lock()
+        self._inherited.append(self._running)
+        self._running = None
+        if self._pid:  # what a child sends under the parent's numbers counts as sent before
+            self._kwargs = {**self._kwargs, "producer_id": None, "rng": None}
+        self._pid = os.getpid()  # last: whoever sees it goes on
 
     def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Generator[T, None, None]:
         yield from self._start().iterate(call)

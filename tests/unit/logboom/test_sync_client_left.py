@@ -54,3 +54,37 @@ for given in ({"producer_id": bytes(range(16))}, {"rng": random.Random(7)}):
     subprocess.run([sys.executable, "-c", script, node.address], check=True, timeout=30, cwd=ROOT)
     assert len(node.log[0]) == 6
     assert len({frame.header["producer"] for frame in node.of(Kind.SUBMIT)}) == 6
+
+
+def test_threads_of_a_forked_child_that_begin_together_share_one(node: FakeNode) -> None:
+    """Each made the client the child's, and the one that was late threw away what the other had begun with."""
+    script = """
+import os, sys, threading, types
+from logboom import Put, SyncClient, sync_client
+boom = SyncClient(sys.argv[1])
+boom.submit(0, Put(b"parent", b""))
+if os.fork() == 0:
+    callers, two, done = [], threading.Event(), threading.Event()
+    def lock():  # the second caller, if there is one, comes out of here once the first has all that it wants
+        callers.append(None)
+        if len(callers) == 1:
+            two.wait(0.5)
+        else:
+            two.set()
+            done.wait(10)
+        return threading.Lock()
+    sync_client.threading = types.SimpleNamespace(Lock=lock)
+    def work():
+        boom.submit(0, Put(b"child", b""))
+        done.set()
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    os._exit(sum(each.name == "logboom" for each in threading.enumerate()))
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 1, "threads behind one client"
+boom.close()
+"""
+    subprocess.run([sys.executable, "-c", script, node.address], check=True, timeout=30, cwd=ROOT)
+    assert len({frame.header["producer"] for frame in node.of(Kind.SUBMIT)}) == 2
