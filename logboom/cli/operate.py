@@ -64,7 +64,7 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
             click.echo()
             print_rows(voids, output, title="declared void")
     else:
-        nodes = [row | _more(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
+        nodes = [row | _values(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
         about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
         print_one({**about, "voids": void_rows(answers)}, output)
     away = [name for name, answer in answers.items() if isinstance(answer, LogboomError)]
@@ -103,9 +103,18 @@ def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any
     }
 
 
-def _more(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
-    """What is too much for a table."""
-    return {} if isinstance(answer, LogboomError) else {name: answer.get(name) for name in ("admission", "lag")}
+def _values(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
+    """For programs: values where a table has texts, and what is too much for one."""
+    if isinstance(answer, LogboomError):
+        return {"code": answer.code}
+    return {
+        "connected": sum(bool(row[2]) for row in answer["members"]),
+        "members": len(answer["members"]),
+        "scrub": answer.get("scrub"),
+        "lineage": answer.get("lineage", ""),
+        "admission": answer.get("admission"),
+        "lag": answer.get("lag"),
+    }
 
 
 def _scrub(row: Mapping[str, Any] | None) -> str:
@@ -288,13 +297,13 @@ def void(target: Target, partition: int, index: tuple[int, ...], all_: bool, yes
         if not chosen:
             raise InvalidRequest(f"partition {partition} has no lost batch")
         rows = [client.void_batch(partition, each, yes=yes) for each in chosen]
-    shown = [
-        {**row, "digest": row["digest"].hex(), "said": ", ".join(f"{n}: {said}" for n, said in row["said"].items())}
-        for row in rows
-    ]
-    print_rows(shown, output)
+    print_rows([{**row, "digest": row["digest"].hex(), "said": _said(row["said"], output)} for row in rows], output)
     if not yes:
         talk("logboom: nothing was changed; with --yes these batches are void, for good")
+
+
+def _said(said: Mapping[str, str], output: str) -> Mapping[str, str] | str:
+    return ", ".join(f"{node}: {word}" for node, word in said.items()) if output == "table" else said
 
 
 def lost_in(answers: Answers, partition: int) -> list[int]:
@@ -318,7 +327,7 @@ def list_(target: Target, output: str) -> None:
             "partition": row["partition"],
             "state_machine": machines.get(row["partition"]),
             **row,
-            "lost": ",".join(map(str, lost_in(answers, row["partition"]))),
+            "lost": lost_in(answers, row["partition"]),
         }
         for row in partition_rows(answers)
     ]
