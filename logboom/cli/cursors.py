@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from logboom.cli.common import PARTITION, TEXT, Target, cluster_options, output_option, print_one, print_rows
+from logboom.cli.common import PARTITION, TEXT, Target, Whole, cluster_options, output_option, print_one, print_rows
 from logboom.client.cursors import CursorRow
+from logboom.errors import LogboomError, Unavailable
+from logboom.sync_client import SyncClient
 
 
 @click.group(epilog="Example:  logboom cursors list")
@@ -32,20 +34,36 @@ def list_(target: Target, output: str) -> None:
 
 @cursors.command("set", epilog="Example:  logboom cursors set billing 1200 -p 3 --force")
 @click.argument("name", type=TEXT)
-@click.argument("position", type=click.IntRange(1))
+@click.argument("position", type=Whole(1))
 @_partition
-@click.option("--force", is_flag=True, help="Also back: what follows is read again.")
+@click.option("--force", is_flag=True, help="Also back: what follows is read again. Or beyond the end.")
 @output_option
 @cluster_options
 def set_(target: Target, name: str, position: int, partition: int | None, force: bool, output: str) -> None:
-    """Move a cursor, or make it: its consumer goes on from POSITION."""
+    """Move a cursor, or make it: its consumer goes on from POSITION, which is in the log, or the next one there."""
     with target.connect() as client:
-        if partition is not None and partition not in client.partitions():
-            client.watermarks([partition])  # raises NoSuchPartition, unless it is one that was just created
+        following = _end(client, partition) + 1
+        if position > following and not force:
+            raise click.ClickException(
+                f"{'the log' if partition is None else f'partition {partition}'} goes on at {following}: "
+                f"of what comes, {name} would miss all before {position}. --force sets it all the same"
+            )
         now = client.commit_cursor(name, partition, position, force=force)
     if now != position:
         raise click.ClickException(f"{name} is at {now} already: --force moves it back")
     print_one({"cursor": name, "partition": partition, "position": now}, output)
+
+
+def _end(client: SyncClient, partition: int | None) -> int:
+    """Last index there is: of a partition, or in the global order. Raises NoSuchPartition."""
+    if partition is not None:
+        (mark,) = client.watermarks([partition], linearizable=True)
+        return int(mark.log_index)
+    answers = list(client.status_all().values())
+    known = [int(each["commit_index"]) for each in answers if not isinstance(each, LogboomError)]
+    if not known:
+        raise Unavailable(f"no node answers: {'; '.join(map(str, answers))}")
+    return max(known)
 
 
 @cursors.command(epilog="Example:  logboom cursors delete billing -p 3 --yes")

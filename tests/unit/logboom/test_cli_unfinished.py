@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from logboom.commands import Add, Put
-from logboom.errors import NoSuchPartition
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session
 from tests.unit.logboom.test_cli import run
+from tests.unit.logboom.test_cursors import Kv
 
 
 def members(*rows: tuple[str, str], removed: tuple[str, ...] = ()) -> Any:
@@ -58,8 +58,9 @@ def test_a_member_that_votes_is(node: FakeNode, capsys: Any) -> None:
 
 
 def test_what_is_refused_is_no_wrong_usage(node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Kv(node)
     monkeypatch.setattr(SyncClient, "commit_cursor", lambda *_, **__: 100)
-    status, out, err = run(capsys, "cursors", "set", "billing", "1", "-p", "0")
+    status, out, err = run(capsys, "cursors", "set", "billing", "1", "-p", "1")
     assert (status, out) == (1, "")
     assert err == "logboom: billing is at 100 already: --force moves it back [failed]\n"
 
@@ -159,8 +160,7 @@ def test_json_that_is_not_one_object_per_line_is_told_so(
 
 def test_a_cursor_in_a_partition_that_is_not_there_is_not_set(node: FakeNode, capsys: Any) -> None:
     """It would be a new one, and the consumer that was meant would go on as before."""
-    error = NoSuchPartition("partition 99 does not exist; there are 4", partition_id=99, partitions=4)
-    node.answers[Kind.WATERMARKS] = lambda session, frame: session.fail(frame, error)
+    Kv(node)
     status, out, err = run(capsys, "cursors", "set", "billing", "100", "-p", "99")
     assert (status, out) == (2, "")
     assert "partition 99 does not exist" in err
