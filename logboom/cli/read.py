@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import click
@@ -30,7 +31,7 @@ from logboom.cli.common import (
     to_text,
 )
 from logboom.client.log_batches import LogBatch
-from logboom.commands import OP_ADD, OP_CAS, OP_DELETE, OP_PUT, unpack_numbers
+from logboom.commands import OP_ADD, OP_CAS, OP_DELETE, OP_PUT, Value, unpack_numbers
 from logboom.errors import InvalidRequest, Voided
 from logboom.routing import partition_of
 from logboom.types import Record
@@ -89,8 +90,10 @@ def get(
         sys.exit(1)
 
 
-@click.command(epilog="Example:  logboom scan -p 3 --prefix user/ --limit 10")
-@click.option("-p", "--partition", type=PARTITION, required=True)
+@click.command(
+    epilog="\b\nExamples:\n  logboom scan -p 3 --prefix user/ --limit 10\n  logboom scan --prefix user/ -o jsonl"
+)
+@click.option("-p", "--partition", type=PARTITION, help="One partition; without it, all that have keys.")
 @click.option("--prefix", help="Keys that begin so.")
 @click.option("--start", help="First key.")
 @click.option("--end", help="Where to stop, exclusive.")
@@ -101,7 +104,7 @@ def get(
 @cluster_options
 def scan(
     target: Target,
-    partition: int,
+    partition: int | None,
     prefix: str | None,
     start: str | None,
     end: str | None,
@@ -113,24 +116,31 @@ def scan(
     encoding: str,
     output: str,
 ) -> None:
-    """Keys of a range, ascending, and their values."""
+    """Keys of a range, ascending, and their values.
+
+    Without -p of all partitions that have keys, one after the other, all as of one moment.
+    """
+    if partition is None and (stale or max_staleness is not None):
+        raise click.UsageError("--stale and --max-staleness need --partition")
 
     def bound(text: str | None) -> bytes | None:
         return None if text is None else to_bytes(text, encoding)
 
+    how: dict[str, Any] = {"prefix": bound(prefix), "start": bound(start), "end": bound(end)}
+    how |= {"at_least": at_least, "node": node}
     with target.connect() as client:
-        entries = client.scan(
-            partition,
-            prefix=bound(prefix),
-            start=bound(start),
-            end=bound(end),
-            limit=limit,
-            at_least=at_least,
-            stale=stale,
-            max_staleness=max_staleness,
-            node=node,
-        )
-        print_stream(({"key": to_text(k, encoding), "value": shown(v, encoding)} for k, v in entries), output)
+        rows: Iterator[dict[str, Any]]
+        if partition is None:
+            view = islice(client.scan_view(**how), limit or None)
+            rows = ({"partition": each.partition_id, **_entry(each.key, each.value, encoding)} for each in view)
+        else:
+            entries = client.scan(partition, limit=limit, stale=stale, max_staleness=max_staleness, **how)
+            rows = (_entry(key, value, encoding) for key, value in entries)
+        print_stream(rows, output)
+
+
+def _entry(key: bytes, value: Value, encoding: str) -> dict[str, Any]:
+    return {"key": to_text(key, encoding), "value": shown(value, encoding)}
 
 
 @click.command(epilog="\b\nExamples:\n  logboom tail -p 3 -f\n  logboom tail --start-global 100 -o jsonl")

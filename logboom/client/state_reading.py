@@ -123,6 +123,8 @@ class StateReading:
         if partitions is None:
             await self.refresh_partitions(at_least=at_least, node=node, timeout=timeout)
             partitions = [p for p, machine in (await self.state_machines()).items() if machine != "log"]
+            if not partitions:
+                return
         entries = self._reader.scan_view(
             partitions,
             prefix=prefix,

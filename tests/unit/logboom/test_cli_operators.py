@@ -1,0 +1,103 @@
+"""What operators ask for: programs get values, and what cannot be meant is not done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from logboom.records import RecordBlock
+from logboom.wire import Frame, Kind
+from tests.unit.logboom.fake_server import FakeNode, Session
+from tests.unit.logboom.test_cli import run
+from tests.unit.logboom.test_cursors import Kv
+
+SCRUB = {"pass": 2, "bytes": 50, "of": 200, "damaged": 3, "repaired": 1, "last_pass_s": 1.5, "open": []}
+
+
+def says_all(session: Session, frame: Frame) -> None:
+    header = {
+        "node": "n1", "cluster": "test", "role": "leader", "term": 2, "leader": "n1", "commit_index": 90,
+        "recovered": True, "waiters": 0, "uptime_s": 1.5, "version": "0", "lineage": "ab" * 16, "scrub": SCRUB,
+        "members": [["n1", session.node.address, True, "voter"], ["n2", "h:1", False, "learner"]],
+        "partitions": [[0, 5, 5, 4, 0, 8, "running"]], "backlog": [[0, 1, 100]], "digests": None,
+        "lost": [[0, 4711, "n2: none"], [0, 4715, "n2: none"]],
+    }  # fmt: skip
+    session.send(frame, Kind.STATUS_REPLY, header)
+
+
+def test_programs_get_values_where_people_get_texts(node: FakeNode, capsys: Any) -> None:
+    node.answers[Kind.STATUS] = says_all
+    (row,) = json.loads(run(capsys, "status", "-o", "json")[1])["nodes"]
+    assert (row["connected"], row["members"], row["scrub"], row["lineage"]) == (1, 2, SCRUB, "ab" * 16)
+    (row,) = json.loads(run(capsys, "partitions", "list", "-o", "json")[1])
+    assert row["lost"] == [4711, 4715]
+    table = run(capsys, "status")[1]
+    assert "1/2" in table
+    assert "2: 25%, 1/3 repaired" in table
+    assert "members" not in table
+
+
+def test_programs_get_the_code_of_why_a_node_is_not_reached(node: FakeNode, capsys: Any) -> None:
+    node.answers[Kind.STATUS] = says_all
+    node.members = {"n1": node.address, "n2": "127.0.0.1:1"}
+    _, away = json.loads(run(capsys, "status", "-o", "json")[1])["nodes"]
+    assert (away["node"], away["role"], away["code"]) == ("n2", "unreachable", "unavailable")
+
+
+def test_what_was_said_of_a_lost_batch_is_said_by_node(node: FakeNode, capsys: Any) -> None:
+    row = {"first_index": 1, "last_index": 2, "digest": b"\xab", "said": {"n1": "absent", "n2": "absent"}}
+    node.answers[Kind.ADMIN] = lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, {"void": row})
+    void = ("partitions", "void", "0", "--index", "1")
+    assert json.loads(run(capsys, *void, "-o", "json")[1])[0]["said"] == {"n1": "absent", "n2": "absent"}
+    assert "n1: absent, n2: absent" in run(capsys, *void)[1]
+
+
+@pytest.mark.parametrize(("where", "following"), [(["-p", "1"], 51), ([], 91)])
+def test_a_cursor_is_not_set_behind_the_end_of_the_log(
+    node: FakeNode, capsys: Any, where: list[str], following: int
+) -> None:
+    """What comes next would be passed over, and nobody would be told: a digit too many is enough."""
+    store = Kv(node)
+    node.answers[Kind.STATUS] = says_all
+    status, out, err = run(capsys, "cursors", "set", "billing", str(following + 1), *where)
+    assert (status, out, store.writes) == (1, "", 0)
+    assert f"goes on at {following}" in err
+    assert "--force" in err
+    assert run(capsys, "cursors", "set", "billing", str(following), *where)[0] == 0
+    assert run(capsys, "cursors", "set", "billing", "1000", *where, "--force")[0] == 0
+
+
+def viewed(session: Session, frame: Frame) -> None:
+    for partition in frame.header["partitions"]:
+        block = RecordBlock.from_columns(payloads=[b"bA", b"bB"], keys=[b"user/a", b"user/b"])
+        header = {"count": 2, "metadata": len(block.metadata), "data": len(block.data), "global_index": 5}
+        body = [bytes(block.metadata), bytes(block.data)]
+        session.send(frame, Kind.ENTRIES, {**header, "partition": partition}, body, more=True)
+    session.send(frame, Kind.ENTRIES, {"count": 0, "partition": 0, "global_index": 5})
+
+
+def says_partitions(*kinds: str) -> Any:
+    rows = [[partition, kind, "write_ahead"] for partition, kind in enumerate(kinds)]
+    about = {"partitions": rows, "key_partitions": len(rows)}
+    return lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, about)
+
+
+def test_keys_of_all_partitions_are_scanned_where_none_is_named(node: FakeNode, capsys: Any) -> None:
+    """What is written by key is found again without knowing where keys go."""
+    node.answers[Kind.ADMIN], node.answers[Kind.VIEW_SCAN] = says_partitions("kv", "log", "kv"), viewed
+    status, out, _ = run(capsys, "scan", "--prefix", "user/", "--limit", "3", "-o", "jsonl")
+    assert status == 0
+    found = [(row["partition"], row["key"], row["value"]) for row in map(json.loads, out.splitlines())]
+    assert found == [(0, "user/a", "A"), (0, "user/b", "B"), (2, "user/a", "A")]
+    (asked,) = node.of(Kind.VIEW_SCAN)
+    assert (asked.header["partitions"], asked.header["prefix"]) == ([0, 2], b"user/")
+    status, _, err = run(capsys, "scan", "--stale")
+    assert status == 2
+    assert "need --partition" in err
+
+
+def test_where_no_partition_has_keys_there_are_none(node: FakeNode, capsys: Any) -> None:
+    node.answers[Kind.ADMIN] = says_partitions("log", "log")
+    assert run(capsys, "scan") == (0, "", "")
