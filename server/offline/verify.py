@@ -45,6 +45,10 @@ REJOINS: Final = (
     "there are no more than two voters, restore the cluster from a backup, or `logboom recover` the other one"
 )
 BEGINS_ANEW: Final = "start the node: with three voters or more it rejoins under its id, as after a damaged journal"
+REFUSED: Final = (
+    "put it back from a copy of this directory's own: without it the node is another one to those that have met it, "
+    "and with three voters or more they refuse it. Or remove all its data, and start it empty: it is given everything"
+)
 SAID_AGAIN: Final = "start the node: the others say again how far their journals are"
 AS_SET: Final = "start the node with the settings of `[apply]` that the others have: they count then"
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
@@ -127,6 +131,8 @@ class _Node:
                 decode_directories(raw, path=str(path))
             except CorruptData as error:
                 self._report.error(path, error, BEGINS_ANEW)
+        elif self._disk.exists(self._path / HEARD) and not self._rejoining:  # else of a release that had none
+            self._report.damage(path, "missing, though this node has met others", REFUSED)
         path = self._path / HEARD
         if self._disk.exists(path):
             raw = self._disk.read_file(path)

@@ -20,9 +20,12 @@ from logboom import Add, Put, Record, SyncClient
 from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
+from logboom.types import NodeId
 from partitions.log.batch import HEADER_BYTES
 from partitions.log.segment import SEGMENT_HEADER_BYTES
 from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
+from raftlog.links.marks import Mark
+from server.directory.directories import DIRECTORIES, HEARD, encode_heard
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, fill
 from tests.integration.waiting import wait_for
 
@@ -299,3 +302,13 @@ def submitting(boom: SyncClient, size: int) -> threading.Thread:
     thread = threading.Thread(target=run)
     thread.start()
     return thread
+
+
+def test_a_directory_that_does_not_say_any_more_which_one_it_is_is_told(copy: Path) -> None:
+    """The others would refuse its node: to those that have met it, it is another one."""
+    (copy / DIRECTORIES).unlink()
+    assert verified(copy)["findings"] == [], "as one of a release that had none, or that has met nobody"
+    (copy / HEARD).write_bytes(encode_heard({NodeId("n2"): Mark(bytes(16), bytes(16), 7)}))
+    (found,) = verified(copy)["findings"]
+    assert (found["level"], Path(found["path"]).name) == ("damage", DIRECTORIES)
+    assert "start it empty" in found["advice"]
