@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """Where a job is. Of one that goes on ``mark`` is another one later."""
+
+    mark: Hashable
+    shown: str
+    """For people."""
 
 
 class Offload(Protocol):

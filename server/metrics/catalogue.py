@@ -75,6 +75,11 @@ OTHERS: Final = (
                 "certificate_ends_seconds", "gauge", "Seconds since 1970 at which the file's first one ends", ("file",)
             ),
             Metric("log_lines_lost_total", "counter", "Log lines that nobody has read in time, or that no disk took"),
+            Metric(
+                "upkeep_still_seconds",
+                "gauge",
+                "How long the thread of snapshots has been at one place; 0: it goes on, or has nothing to do",
+            ),
         ),
     ),
     Chapter(

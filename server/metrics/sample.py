@@ -47,6 +47,8 @@ class Watched:
     """When those of each file end."""
     log_lines_lost: Callable[[], int]
     """Of this process."""
+    upkeep_still_s: Callable[[], float]
+    """How long the thread of snapshots has been in one place."""
     spans: Callable[[], tuple[int, int]]
     """Exported, and dropped."""
     installs: int
@@ -160,6 +162,7 @@ def _node(watched: Watched, sample: Sample) -> None:
             ("recovered", backend.recovery.over),
             ("installs_total", watched.installs),
             ("log_lines_lost_total", watched.log_lines_lost()),
+            ("upkeep_still_seconds", watched.upkeep_still_s()),
         )
     )
 

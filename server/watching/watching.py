@@ -19,6 +19,7 @@ from server.metrics.sample import Watched
 from server.watching.certificates import Certificates
 from server.watching.operators import Operators
 from server.watching.spans import Export, SpanFile, SpanPost, SpanQueue
+from server.watching.upkeep import Upkeep
 from server.world.world import World
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ class Watching:
         self._certificates = Certificates(
             settings.tls.directory, node_id, warn_days=settings.tls.warn_days, clock=world.clock
         )
+        self._upkeep = Upkeep(world.slow_place, world.clock)
         self._spans = self._span_queue()
 
     def _span_queue(self) -> SpanQueue | None:
@@ -73,6 +75,7 @@ class Watching:
         """Listen, where there is an address. Raises ConfigError."""
         settings, world = self._settings, self._world
         self._certificates.start()
+        self._upkeep.start()
         http_address, probe_address = settings.node.http_address, settings.node.probe_address
         if not (http_address or probe_address) or world.http is None or world.background is None:
             return
@@ -88,6 +91,7 @@ class Watching:
             fsyncs=world.fsyncs,
             certificates=lambda: self._certificates.ends,
             log_lines_lost=world.log_lines_lost,
+            upkeep_still_s=lambda: self._upkeep.still_s,
             spans=self._exported,
             installs=self.installs,
         )
@@ -117,6 +121,7 @@ class Watching:
     async def close(self) -> None:
         """Last of all: what is asked meanwhile is answered."""
         self._certificates.stop()
+        self._upkeep.stop()
         for listener in self._listeners:
             await listener.close()
         if self.operators is not None:

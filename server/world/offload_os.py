@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from itertools import takewhile
+from types import FrameType
+from typing import Final, TypeVar
+
+from ports.offload import Place
 
 T = TypeVar("T")
 
@@ -64,3 +71,63 @@ class ThreadOffload:
     async def close(self) -> None:
         """Wait for the jobs under way."""
         await asyncio.to_thread(self._pool.shutdown)
+
+
+OWN: Final = ("dispatcher", "logboom", "partitions", "ports", "raftlog", "server", "snapshots")
+"""Packages of this project: those that call what somebody else has written."""
+
+
+class SlowOffload(ThreadOffload):
+    """One thread, for what may last, and where that is."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(workers=1, name=name)
+        self._thread: int | None = None
+        """The one that works, while it does."""
+        self._moved = 0
+        """Jobs begun, and naps."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """See Offload."""
+        super().submit(self._watched(job), done)
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """See Offload."""
+        return await super().run(self._watched(job))
+
+    def _watched(self, job: Callable[[], T]) -> Callable[[], T]:
+        def work() -> T:
+            self._moved += 1
+            self._thread = threading.get_ident()
+            try:
+                return job()
+            finally:
+                self._thread = None
+
+        return work
+
+    def sleep(self, seconds: float) -> None:
+        """Of a job that is not to be faster: it does not stand still."""
+        self._moved += 1
+        time.sleep(seconds)
+
+    def place(self) -> Place | None:
+        """Where the job under way is; None: there is none."""
+        thread = self._thread
+        frame = None if thread is None else sys._current_frames().get(thread)  # noqa: SLF001 - no other way to see it
+        if frame is None:
+            return None
+        stack: list[FrameType] = []
+        while frame is not None:
+            stack.append(frame)
+            frame = frame.f_back
+        foreign = list(takewhile(lambda each: not _is_own(each), stack))
+        shown = foreign[-1] if foreign else stack[0]
+        return Place(
+            (self._moved, *((id(each), each.f_lasti) for each in stack)),
+            f"{shown.f_code.co_qualname} ({shown.f_code.co_filename}:{shown.f_lineno})",
+        )
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in OWN

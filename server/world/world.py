@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from ports.counts import Counted
 from ports.disk import Disk
 from ports.http import HttpServers
 from ports.net import Network
-from ports.offload import Offload
+from ports.offload import Offload, Place
 from ports.rng import Rng
 from ports.state_file import StateFile
 from server.world import logs, memory
@@ -28,7 +27,7 @@ from server.world.clock_os import OsClock
 from server.world.disk_os import OsDisk
 from server.world.http_os import OsHttp
 from server.world.net_os import AsyncioNetwork
-from server.world.offload_os import ThreadOffload
+from server.world.offload_os import SlowOffload, ThreadOffload
 
 OFFLOAD_THREADS = 4
 SAVE_THREADS = 2
@@ -76,6 +75,8 @@ class World:
     """Since the process began; of a world that counts them."""
     no_files_left: Callable[[int], str | None] = lambda _: None
     """Why the process cannot have so many more files open; None: it can."""
+    slow_place: Callable[[], Place | None] = lambda: None
+    """Where the slow offload's thread is; None: it has nothing to do, or nobody can say."""
 
 
 def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None]) -> World:
@@ -84,6 +85,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
     ``page_cache_bytes``: see ``log.page_cache_bytes``.
     """
     clock, disk = OsClock(), OsDisk(page_cache_bytes=page_cache_bytes)
+    slow = SlowOffload(name="slow")
     return World(
         clock=clock,
         rng=random.Random(secrets.randbits(128)),
@@ -92,8 +94,9 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
-        slow_offload=ThreadOffload(workers=1, name="slow"),
-        sleep=time.sleep,
+        slow_offload=slow,
+        slow_place=slow.place,
+        sleep=slow.sleep,
         open_state_file=partial(_state_file, Lists()),
         http=OsHttp(on_fatal=fatal),
         users_offload=lambda name: ThreadOffload(workers=OFFLOAD_THREADS, name=f"machine-{name}"),
