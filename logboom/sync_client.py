@@ -141,6 +141,11 @@ class SyncClient:
         return self._start().client.part_bytes
 
     @property
+    def part_records(self) -> int:
+        """See Client."""
+        return self._start().client.part_records
+
+    @property
     def superseded(self) -> bool:
         """See Client."""
         return self._start().client.superseded

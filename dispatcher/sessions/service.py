@@ -102,6 +102,15 @@ class ClientService:
             session.connection.close()
 
 
+def part_of(settings: Settings) -> dict[str, int]:
+    """Of WELCOME: what one partition's share of a request may have."""
+    admission = settings.admission
+    return {
+        "part_bytes": min(settings.log.batch_bytes_max, admission.partition_bytes),
+        "part_records": min(admission.partition_ops, admission.node_ops),
+    }
+
+
 class Session:
     """One client connection (a ports.net.ConnectionHandler)."""
 
@@ -250,6 +259,7 @@ class Session:
                 "partitions": backend.partition_rows(),
                 "key_partitions": backend.key_partitions(),
                 "frame_bytes": self._service.settings.net.client_frame_bytes,
+                **part_of(self._service.settings),
                 "features": list(FEATURES),
             },
         )

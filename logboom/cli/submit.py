@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -193,10 +193,15 @@ class _Totals:
         Raises UsageError, naming the line: then nothing is sent of its chunk, nor behind it.
         """
         self._unit = unit
-        for chunk in _bounded((line, *self._where(line, row)) for line, row in rows):
+        for chunk in _bounded(((line, *self._where(line, row)) for line, row in rows), self._room):
             self._under_way, self._before = chunk, self.sent
             self._send_parts(chunk.parts)
             self._under_way, self._next = None, chunk.last + 1
+
+    def _room(self) -> tuple[int, int]:
+        """Records and bytes of a request: no more than this cluster takes for one partition."""
+        client = self._client
+        return min(CHUNK_RECORDS, client.part_records), min(CHUNK_BYTES, client.part_bytes)
 
     def story(self, error: BaseException) -> str:
         """How much of the input is in after an error; empty if nothing is."""
@@ -295,13 +300,14 @@ class _Totals:
         return [self._parts[p] for p in sorted(self._parts)]
 
 
-def _bounded(placed: Iterable[tuple[int, int, Record]]) -> Iterator[_Chunk]:
-    """Requests of at most CHUNK_RECORDS and CHUNK_BYTES (one record may be more)."""
+def _bounded(placed: Iterable[tuple[int, int, Record]], room: Callable[[], tuple[int, int]]) -> Iterator[_Chunk]:
+    """Requests of as many records and bytes as there is ``room`` for (one record may be more)."""
     parts: dict[int, list[Record]] = {}
     count = size = first = last = 0
     for line, partition, record in placed:
         nbytes = len(record.payload) + len(record.key or b"") + 16
-        if count and (size + nbytes > CHUNK_BYTES or count == CHUNK_RECORDS):
+        records_max, bytes_max = room()
+        if count and (size + nbytes > bytes_max or count >= records_max):
             yield _Chunk(parts, first, last)
             parts, count, size = {}, 0, 0
         first, last = first if count else line, line

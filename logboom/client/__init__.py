@@ -108,6 +108,11 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits):
         """How much a request should carry for one partition: what this cluster takes, as far as a node has said it."""
         return self._submitter.part_bytes
 
+    @property
+    def part_records(self) -> int:
+        """The same in records."""
+        return self._submitter.part_records
+
     async def token(self) -> Token:
         """``last_seen`` and whose it is, to be handed to another client."""
         await self.partitions()

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Final
 
 from logboom.errors import LineageMismatch
 from logboom.types import lineage_shown
+
+PART_BYTES_MAX: Final = 1024 * 1024
+PART_RECORDS_MAX: Final = 8192
+"""A share grows no further, whatever a node takes; a single larger command goes alone."""
+FIRST_BYTES: Final = 8 * 1024
+FIRST_RECORDS: Final = 256
+"""Before a node has said what it takes: the least that one may be set to."""
 
 
 class Known:
@@ -29,6 +36,8 @@ class Known:
         self._changed = False
         """Of the partitions we know that they are others now: only the leader can say which."""
         self.frame_bytes = 1024 * 1024
+        self.part_bytes, self.part_records = FIRST_BYTES, FIRST_RECORDS
+        """Of one partition's share of a request."""
         self._leader: str | None = None
 
     @abstractmethod
@@ -42,6 +51,8 @@ class Known:
         if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
             self._learn_partitions(welcome)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
+        self.part_bytes = min(PART_BYTES_MAX, welcome.get("part_bytes", PART_BYTES_MAX))
+        self.part_records = min(PART_RECORDS_MAX, welcome.get("part_records", PART_RECORDS_MAX))
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
 

@@ -28,7 +28,6 @@ from logboom.types import Level, Receipt, Receipts, Record
 from logboom.wire import Frame
 
 IN_FLIGHT_MAX: Final = 4
-PART_RECORDS_MAX: Final = 8192
 BESIDE_COMMANDS_MAX: Final = 64
 """With more in flight, the next ones wait for them: a node takes one large frame faster than two halves of it."""
 LARGE_PART: Final = 2048
@@ -52,6 +51,10 @@ class Carrier(Protocol):
     @property
     def part_bytes(self) -> int:
         """How large a part may become."""
+
+    @property
+    def part_records(self) -> int:
+        """Of how many commands."""
 
     def sequences(self, partition_id: int) -> Sequences:
         """Numbers for one partition."""
@@ -167,8 +170,8 @@ class Lane:
     def _take(self) -> tuple[list[Single], int]:
         """For the next part: whoever has not given up while waiting, and what they take of the budget."""
         taken: list[Single] = []
-        queue, room, size = self._queue, self._carrier.part_bytes, 0
-        while queue and len(taken) < PART_RECORDS_MAX:
+        queue, room, most, size = self._queue, self._carrier.part_bytes, self._carrier.part_records, 0
+        while queue and len(taken) < most:
             single = queue[0]
             if taken and size + single.size > room:
                 break

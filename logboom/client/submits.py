@@ -16,6 +16,7 @@ from logboom.client import tracing
 from logboom.client.cluster import Cluster
 from logboom.client.connection import Answered, NodeConnection
 from logboom.client.dense import Lines, Turn
+from logboom.client.known import PART_BYTES_MAX
 from logboom.client.lanes import Lane, Single
 from logboom.client.pacing import KEPT_MAX, PATIENCE, Pace, Room
 from logboom.client.parts import CLOSED, Budget, Part, Sequences, check_partition, receipts_of, record_bytes
@@ -25,8 +26,6 @@ from logboom.types import Level, Receipt, Receipts, Record
 from logboom.wire import Kind
 
 PART_OVERHEAD: Final = 4096
-PART_BYTES_MAX: Final = 1024 * 1024
-"""A coalesced part grows up to this; a single larger command goes alone."""
 
 
 class Submitter:
@@ -184,7 +183,12 @@ class Submitter:
     @property
     def part_bytes(self) -> int:
         """How large a coalesced part may become."""
-        return min(self._cluster.frame_bytes - PART_OVERHEAD, PART_BYTES_MAX)
+        return min(self._cluster.frame_bytes - PART_OVERHEAD, self._cluster.part_bytes)
+
+    @property
+    def part_records(self) -> int:
+        """The same in records."""
+        return self._cluster.part_records
 
     async def deliver(
         self,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from logboom import Add, Client, Delete, Put, RecordBlock, Status
+from logboom.cli import cli
 from logboom.client.connection import NodeConnection
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge
 from logboom.testing import LocalCluster
-from logboom.types import MIB
+from logboom.types import KIB, MIB
 from logboom.wire import HEADER_BYTES_MAX, Kind, encode
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
@@ -189,3 +192,18 @@ async def test_write_behind_applies_and_survives_the_death_of_every_process() ->
 def test_errors_name_what_may_have_happened() -> None:
     assert Overloaded("x").retryable
     assert LogboomError("x").outcome == "not_applied"
+
+
+async def test_where_little_is_taken_at_once_many_small_commands_are_taken_all_the_same(tmp_path: Path) -> None:
+    """Clients put commands together, up to what a node takes: it was not asked, and refused them as too large."""
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"put f{k} {'v' * 40}\n" for k in range(2_000)))
+    limits = {"log.batch_bytes_max": 16 * KIB, "admission.partition_ops": 300}
+    with LocalCluster(nodes=1, partitions=1, settings=limits) as own:
+        async with Client(own.endpoints, admission_wait=20) as boom:
+            await asyncio.gather(*(boom.submit(0, Put(b"k%d" % k, bytes(50))) for k in range(2_000)))
+            told = await asyncio.to_thread(
+                CliRunner().invoke, cli, ["submit", "-p", "0", "-f", str(lines), "--endpoints", own.endpoints]
+            )
+            assert told.exit_code == 0, told.output
+            assert (await boom.watermarks([0]))[0].log_index == 4_000

@@ -28,6 +28,8 @@ class FakeNode:
         """None: of the first release."""
         self.lineage: str | None = None
         """None: of a release that knows of none."""
+        self.takes: dict[str, int] = {}
+        """What it says of one partition's share of a request; nothing: of a release that does not."""
         self.leader: str | None = None
         self.address = ""
         self.frames: list[Frame] = []
@@ -135,6 +137,7 @@ class Session(asyncio.Protocol):
                 "members": node.members,
                 "partitions": [[p, "kv", "write_ahead"] for p in range(node.partitions)],
                 "frame_bytes": node.frame_bytes,
+                **node.takes,
             }
             if node.lineage is not None:
                 welcome["lineage"] = node.lineage

@@ -65,6 +65,22 @@ class TestTheFirstRequest:
                 await boom.submit(0, Put(b"k", LARGE), timeout=0.3)
             assert refused.value.outcome == "not_applied"
 
+    @pytest.mark.parametrize("takes", [{"part_bytes": 20_000, "part_records": 9_999}, {"part_records": 300}, {}])
+    async def test_small_commands_that_travel_together_are_no_more_than_a_node_takes(
+        self, takes: dict[str, int]
+    ) -> None:
+        """Each would have been taken; together they were refused, for good, as one that is too large."""
+        async with cluster() as [node], Client(node.address) as boom:
+            node.takes = takes
+            for _ in range(2):  # before a node has said it, and after
+                await asyncio.gather(*(boom.submit(0, Put(b"k%d" % each, bytes(50))) for each in range(3_000)))
+            parts = [part for frame in node.of(Kind.SUBMIT) for part in frame.header["parts"]]
+            assert sum(part[3] for part in parts) == 6_000
+            assert max(part[3] for part in parts) <= takes.get("part_records", 8192)
+            assert max(part[4] + part[5] for part in parts) <= takes.get("part_bytes", MIB)
+            if not takes:
+                assert len(parts) < 40, "as before"
+
 
 class TestRecords:
     """Nothing is sent that readers could not read."""
