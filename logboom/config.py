@@ -19,6 +19,7 @@ import msgspec
 from logboom.errors import ConfigError
 from logboom.settings import Member, Settings
 from logboom.types import ID_LENGTH_MAX, KIB, MIB, is_address
+from logboom.wire import REPLY_BYTES_MAX
 
 PREFIX: Final = "LOGBOOM_"
 NOT_SETTINGS: Final = frozenset(("ENDPOINTS", "TLS_DIR", "FAULTS", "TOKEN", "IMAGE", "DEMO_IMAGE"))
@@ -28,8 +29,14 @@ OF_SERVICES: Final = re.compile(
 """Kubernetes tells every container of every service: of one that is called ``logboom``, say."""
 PARTITIONS_MAX: Final = 100_000
 SNAPSHOTS_MIN: Final = 2
-PEER_FRAME_BYTES_MIN: Final = 1 * MIB + 64 * KIB
-CLIENT_FRAME_BYTES_MIN: Final = 1 * KIB
+FRAME_ROOM: Final = 64 * KIB
+"""Of a frame, beside the batch or the piece that it carries."""
+PEER_FRAME_BYTES_MIN: Final = 1 * MIB + FRAME_ROOM
+CLIENT_FRAME_BYTES_MIN: Final = 16 * KIB
+HELLO_BYTES_MIN: Final = 4 * KIB
+BATCH_BYTES_MIN: Final = 8 * KIB
+ENTRIES_ROOM: Final = 256 * KIB
+"""Of a message with entries: whoever writes to thousands of partitions at once makes a larger entry than usual."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "warn", "critical")
 LOG_FORMATS: Final = ("auto", "json", "console")
 PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
@@ -41,6 +48,15 @@ SECTIONS: Final = (
 """Of numbers that are above zero, or may be zero."""
 SCANS_MAX: Final = 256
 """A state's file has room for twice as many who look at it."""
+LEAST: Final = {
+    "apply.kv_map_bytes": (1 * MIB, "an empty state takes some"),
+    "net.client_frame_bytes": (CLIENT_FRAME_BYTES_MIN, "a request takes 4 KiB beside its commands"),
+    "net.unauthenticated_frame_bytes": (HELLO_BYTES_MIN, "so much nodes say of themselves when they meet"),
+    "net.handshake_ms": (50, "nobody is as fast as that every time, and nodes would not meet"),
+    "net.frame_ms": (50, "nobody is as fast as that every time, and nodes would lose each other"),
+    "snapshot.bytes_per_s": (64 * KIB, "no snapshot would ever be complete"),
+}
+"""What is less than what is needed whatever else is set, and why."""
 MAY_BE_ZERO: Final = frozenset(
     (
         "warn_days",
@@ -171,7 +187,7 @@ def _member(row: str) -> dict[str, str]:
 
 def check(settings: Settings) -> None:
     """Everything that no single value can get wrong alone. Raises ConfigError, naming the path."""
-    raft, cluster, net, log = settings.raft, settings.cluster, settings.net, settings.log
+    raft, cluster = settings.raft, settings.cluster
     if not 1 <= cluster.partitions <= PARTITIONS_MAX:
         _wrong("cluster.partitions", f"must be 1 to {PARTITIONS_MAX}, not {cluster.partitions}")
     if raft.election_min_ms <= 3 * raft.heartbeat_ms:
@@ -182,17 +198,7 @@ def check(settings: Settings) -> None:
         _wrong("raft.election_max_ms", f"must be over election_min_ms ({raft.election_min_ms})")
     if raft.fallback_ms <= raft.heartbeat_ms:
         _wrong("raft.fallback_ms", f"must be over heartbeat_ms ({raft.heartbeat_ms})")
-    if log.batch_bytes_max + 65536 > min(net.peer_frame_bytes, log.segment_bytes):
-        _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
-    if net.peer_frame_bytes < PEER_FRAME_BYTES_MIN:
-        _wrong("net.peer_frame_bytes", f"must be {PEER_FRAME_BYTES_MIN} or more: snapshots go in pieces of a mebibyte")
-    if raft.message_bytes_max // 2 + raft.entry_bytes_max + 64 * KIB > net.peer_frame_bytes:
-        # Half of it is for entries, and the last of those may go over: in one frame.
-        _wrong("raft.message_bytes_max", "halved, and entry_bytes_max, must leave 64 KiB below net.peer_frame_bytes")
-    if min(net.client_frame_bytes, net.unauthenticated_frame_bytes) < CLIENT_FRAME_BYTES_MIN:
-        _wrong("net.client_frame_bytes", f"and unauthenticated_frame_bytes must be {CLIENT_FRAME_BYTES_MIN} or more")
-    if net.client_frame_bytes > settings.admission.node_bytes:
-        _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
+    _check_frames(settings)
     if settings.snapshot.keep < SNAPSHOTS_MIN:
         _wrong("snapshot.keep", f"must be {SNAPSHOTS_MIN} or more, not {settings.snapshot.keep}")
     if settings.barrier.waiters_reserved >= settings.barrier.waiters_max:
@@ -209,12 +215,46 @@ def check(settings: Settings) -> None:
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 what = "must be positive" if least else "must not be negative"
                 _wrong(f"{name}.{field.name}", what)
+    for path, (least, why) in LEAST.items():
+        name, _, key = path.partition(".")
+        if (value := getattr(getattr(settings, name), key)) < least:
+            _wrong(path, f"must be {least} or more, not {value}: {why}")
     _check_operators(settings)
     _check_members(cluster.members)
     known = set(map(str, range(cluster.partitions))) if cluster.overrides else set()
     for key in cluster.overrides:
         if key not in known:
             _wrong(f"cluster.overrides.{key}", f"is not a partition id below {cluster.partitions}")
+
+
+def _check_frames(settings: Settings) -> None:
+    """What one side sends has to be taken by the other: else it is cut, and sent again, for ever."""
+    raft, log, net = settings.raft, settings.log, settings.net
+    if log.batch_bytes_max < BATCH_BYTES_MIN:
+        _wrong("log.batch_bytes_max", f"must be {BATCH_BYTES_MIN} or more, not {log.batch_bytes_max}")
+    batch = log.batch_bytes_max + FRAME_ROOM
+    if batch > min(net.peer_frame_bytes, log.segment_bytes):
+        _wrong("log.batch_bytes_max", "must leave 64 KiB below net.peer_frame_bytes and log.segment_bytes")
+    if batch > REPLY_BYTES_MAX:
+        _wrong("log.batch_bytes_max", f"must leave 64 KiB below {REPLY_BYTES_MAX}: no client takes a larger frame")
+    if net.peer_frame_bytes < PEER_FRAME_BYTES_MIN:
+        _wrong("net.peer_frame_bytes", f"must be {PEER_FRAME_BYTES_MIN} or more: snapshots go in pieces of a mebibyte")
+    if raft.message_bytes_max // 2 + raft.entry_bytes_max + ENTRIES_ROOM > net.peer_frame_bytes:
+        _wrong(
+            "raft.message_bytes_max",
+            "half of it and raft.entry_bytes_max must leave 256 KiB below net.peer_frame_bytes "
+            f"({net.peer_frame_bytes})",
+        )
+    if net.peer_send_buffer_bytes < net.peer_frame_bytes:
+        _wrong("net.peer_send_buffer_bytes", f"must hold one frame (net.peer_frame_bytes, {net.peer_frame_bytes})")
+    if net.client_send_buffer_bytes < max(batch, PEER_FRAME_BYTES_MIN):
+        _wrong(
+            "net.client_send_buffer_bytes",
+            f"must be {max(batch, PEER_FRAME_BYTES_MIN)} or more: one batch (log.batch_bytes_max), or a piece of a "
+            "mebibyte, and 64 KiB",
+        )
+    if net.client_frame_bytes > settings.admission.node_bytes:
+        _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")
 
 
 def _check_operators(settings: Settings) -> None:

@@ -143,6 +143,15 @@ class KvFile:
         self._transact(self._empty)
 
     def _transact(self, act: Callable[[lmdb.Transaction], None]) -> None:
+        try:
+            self._commit(act)
+        except lmdb.MapFullError as error:
+            size = self._env.info()["map_size"]
+            raise lmdb.MapFullError(
+                f"{self._directory}: no room beyond {size} bytes: raise apply.kv_map_bytes, and start the node again"
+            ) from error
+
+    def _commit(self, act: Callable[[lmdb.Transaction], None]) -> None:
         txn = self._env.begin(write=True)
         try:
             with _no_nonsense(self._directory):

@@ -10,9 +10,11 @@ from logboom import config, config_reference
 from logboom.config import load, to_toml
 from logboom.errors import ConfigError
 from logboom.settings import Settings
-from logboom.types import DurabilityMode
+from logboom.types import MIB, DurabilityMode
 
 ROOT = Path(__file__).resolve().parents[3]
+LARGE = {"net.peer_frame_bytes": 100 * MIB, "net.peer_send_buffer_bytes": 100 * MIB, "log.segment_bytes": 100 * MIB}
+"""As they have to be for the batches that follow."""
 MEMBERS = "n1=a:7801@b:7701, n2=a:7802@b:7702,n3=[::1]:7803@b:7703"
 
 
@@ -111,8 +113,19 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
             "net.peer_frame_bytes",
             "pieces of a mebibyte",
         ),
-        ({"net.client_frame_bytes": 10}, "net.client_frame_bytes", "1024 or more"),
-        ({"net.unauthenticated_frame_bytes": 1}, "net.client_frame_bytes", "1024 or more"),
+        ({"net.client_frame_bytes": 10}, "net.client_frame_bytes", "16384 or more"),
+        ({"net.unauthenticated_frame_bytes": 1024}, "net.unauthenticated_frame_bytes", "4096 or more"),
+        ({"net.handshake_ms": 1}, "net.handshake_ms", "would not meet"),
+        ({"net.frame_ms": 1}, "net.frame_ms", "would lose each other"),
+        ({"net.peer_send_buffer_bytes": MIB}, "net.peer_send_buffer_bytes", "one frame (net.peer_frame_bytes"),
+        ({"net.client_send_buffer_bytes": MIB}, "net.client_send_buffer_bytes", "one batch (log.batch_bytes_max)"),
+        ({"raft.entry_bytes_max": 8 * MIB}, "raft.message_bytes_max", "net.peer_frame_bytes"),
+        ({"raft.message_bytes_max": 16 * MIB}, "raft.message_bytes_max", "raft.entry_bytes_max"),
+        ({"log.batch_bytes_max": 1000}, "log.batch_bytes_max", "8192 or more"),
+        ({"log.batch_bytes_max": 80 * MIB, **LARGE}, "log.batch_bytes_max", "no client takes a larger frame"),
+        ({"log.batch_bytes_max": 40 * MIB, **LARGE}, "net.client_send_buffer_bytes", "one batch"),
+        ({"apply.kv_map_bytes": 65536}, "apply.kv_map_bytes", "1048576 or more"),
+        ({"snapshot.bytes_per_s": 64}, "snapshot.bytes_per_s", "no snapshot would ever be complete"),
         ({"cluster.members": f"{'n' * 65}=a:1@b:2"}, "cluster.members[0].id", "over 64 characters"),
     ],
 )

@@ -15,6 +15,8 @@ import pytest
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
+from logboom.state_machine import Position
+from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv_file
 from partitions.machines.kv_file import KvFile
 
@@ -136,3 +138,14 @@ def test_a_first_transaction_that_fails_says_why_and_leaves_nothing_open(
         KvFile(tmp_path, ApplySettings())
     assert getattr(caught.value, "errno", None) == number
     assert [env.closed for env in made] == [True]
+
+
+def test_a_map_that_is_full_names_the_setting(tmp_path: Path) -> None:
+    """LMDB names a parameter of its own, which nobody can set."""
+    file = KvFile(tmp_path, ApplySettings(kv_map_bytes=1 << 20))
+    with pytest.raises(lmdb.MapFullError, match="raise apply.kv_map_bytes"):
+        file.write(
+            {b"%d" % key: bytes(4_000) for key in range(500)}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1))
+        )
+    file.write({b"k": b"v"}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1)))
+    file.close()
