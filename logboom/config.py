@@ -28,6 +28,8 @@ OF_SERVICES: Final = re.compile(
 )
 """Kubernetes tells every container of every service: of one that is called ``logboom``, say."""
 PARTITIONS_MAX: Final = 100_000
+CLUSTER_ID_BYTES_MAX: Final = 255
+"""Nodes say it before they know each other."""
 SNAPSHOTS_MIN: Final = 2
 FRAME_ROOM: Final = 64 * KIB
 """Of a frame, beside the batch or the piece that it carries."""
@@ -57,6 +59,11 @@ LEAST: Final = {
     "snapshot.bytes_per_s": (64 * KIB, "no snapshot would ever be complete"),
 }
 """What is less than what is needed whatever else is set, and why."""
+MOST: Final = {
+    "raft.journal_segment_bytes": (1024 * MIB, "each file takes all of it from the disk when it is begun"),
+    "apply.linger_ms": (60_000, "so long a partition may show nothing after a start"),
+}
+"""And what is more."""
 MAY_BE_ZERO: Final = frozenset(
     (
         "warn_days",
@@ -190,6 +197,8 @@ def check(settings: Settings) -> None:
     raft, cluster = settings.raft, settings.cluster
     if not 1 <= cluster.partitions <= PARTITIONS_MAX:
         _wrong("cluster.partitions", f"must be 1 to {PARTITIONS_MAX}, not {cluster.partitions}")
+    if not 1 <= len(cluster.id.encode()) <= CLUSTER_ID_BYTES_MAX:
+        _wrong("cluster.id", f"must have 1 to {CLUSTER_ID_BYTES_MAX} bytes, not {len(cluster.id.encode())}")
     if raft.election_min_ms <= 3 * raft.heartbeat_ms:
         _wrong(
             "raft.election_min_ms", f"must be over 3 x heartbeat_ms ({raft.heartbeat_ms}), not {raft.election_min_ms}"
@@ -216,15 +225,25 @@ def check(settings: Settings) -> None:
                 what = "must be positive" if least else "must not be negative"
                 _wrong(f"{name}.{field.name}", what)
     for path, (least, why) in LEAST.items():
-        name, _, key = path.partition(".")
-        if (value := getattr(getattr(settings, name), key)) < least:
+        if (value := _value(settings, path)) < least:
             _wrong(path, f"must be {least} or more, not {value}: {why}")
+    for path, (most, why) in MOST.items():
+        if (value := _value(settings, path)) > most:
+            _wrong(path, f"must be {most} or less, not {value}: {why}")
+    for path in ("lag.slow_ms", "lag.stalled_ms"):
+        if 0 < (value := _value(settings, path)) <= settings.apply.linger_ms:
+            _wrong("apply.linger_ms", f"must be below {path} ({value}): who lingers is no partition that stands still")
     _check_operators(settings)
     _check_members(cluster.members)
     known = set(map(str, range(cluster.partitions))) if cluster.overrides else set()
     for key in cluster.overrides:
         if key not in known:
             _wrong(f"cluster.overrides.{key}", f"is not a partition id below {cluster.partitions}")
+
+
+def _value(settings: Settings, path: str) -> int:
+    section, _, key = path.partition(".")
+    return int(getattr(getattr(settings, section), key))
 
 
 def _check_frames(settings: Settings) -> None:

@@ -58,9 +58,11 @@ CHECKS = """\
   these on all nodes first.
 * `log.batch_bytes_max` is 8 KiB to 64 MiB less 64 KiB. At least: `net.client_frame_bytes` 16 KiB,
   `net.unauthenticated_frame_bytes` 4 KiB, `apply.kv_map_bytes` 1 MiB, `snapshot.bytes_per_s` 64 KiB, `net.handshake_ms`
-  and `net.frame_ms` 50.
+  and `net.frame_ms` 50. At most: `raft.journal_segment_bytes` 1 GiB, `apply.linger_ms` a minute, and below
+  `lag.slow_ms` and `lag.stalled_ms`.
 * `reads.scans_max` and `reads.views_max` are 256 at most together.
 * `admission.fair_share_percent` is 1 to 100. In the environment `admission.signals` is a list with commas.
+* `cluster.id` has 1 to 255 bytes.
 * Member ids are unique and `node.id` is one of them; addresses are `host:port`; partitions are 1 to 100000.
 * Everything in `[cluster]` is equal on all nodes; they compare it when they connect.
 

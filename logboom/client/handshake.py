@@ -24,7 +24,9 @@ def hint(*, heard: bool, secured: bool) -> str:
     if heard:
         return ""
     return " before it said anything; " + (
-        "it may refuse our certificate, or miss one" if secured else "it may want TLS, or not be the port for clients"
+        "it may refuse our certificate, or miss one"
+        if secured
+        else "it may want TLS, have no room for one more, or not be the port for clients"
     )
 
 

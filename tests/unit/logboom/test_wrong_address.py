@@ -71,7 +71,7 @@ async def test_one_that_never_answers_may_be_another_port() -> None:
 
 async def test_one_that_hangs_up_may_want_tls_or_be_another_port() -> None:
     async with other(None) as address:
-        with pytest.raises(Unavailable, match="it may want TLS, or not be the port for clients"):
+        with pytest.raises(Unavailable, match="it may want TLS, have no room for one more, or not be the port"):
             await NodeConnection.open(address, tls=None, timeout=5, token=None)
 
 

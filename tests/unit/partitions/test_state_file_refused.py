@@ -143,7 +143,7 @@ def test_a_first_transaction_that_fails_says_why_and_leaves_nothing_open(
 def test_a_map_that_is_full_names_the_setting(tmp_path: Path) -> None:
     """LMDB names a parameter of its own, which nobody can set."""
     file = KvFile(tmp_path, ApplySettings(kv_map_bytes=1 << 20))
-    with pytest.raises(lmdb.MapFullError, match="raise apply.kv_map_bytes"):
+    with pytest.raises(lmdb.MapFullError, match=r"raise apply\.kv_map_bytes"):
         file.write(
             {b"%d" % key: bytes(4_000) for key in range(500)}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1))
         )

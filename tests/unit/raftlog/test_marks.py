@@ -276,7 +276,7 @@ def hello_of(current: Configuration, fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "version": 1,
         "node": "x" * 64,
-        "cluster": "c" * 64,
+        "cluster": "c" * 255,
         "lineage": "ab" * 16,
         "settings": bytes(16),
         "members": [1 << 40, 1 << 40, list(current.ids)],
