@@ -50,7 +50,9 @@ SECTIONS: Final = (
 """Of numbers that are above zero, or may be zero."""
 SCANS_MAX: Final = 256
 """A state's file has room for twice as many who look at it."""
+FITS: Final = "the system takes no more"
 LEAST: Final = {
+    "raft.heartbeat_ms": (5, "nobody is as fast as that every time, and nobody would lead for long"),
     "apply.kv_map_bytes": (1 * MIB, "an empty state takes some"),
     "net.client_frame_bytes": (CLIENT_FRAME_BYTES_MIN, "a request takes 4 KiB beside its commands"),
     "net.unauthenticated_frame_bytes": (HELLO_BYTES_MIN, "so much nodes say of themselves when they meet"),
@@ -60,6 +62,11 @@ LEAST: Final = {
 }
 """What is less than what is needed whatever else is set, and why."""
 MOST: Final = {
+    "net.client_frame_bytes": (1024 * MIB, FITS),
+    "net.peer_frame_bytes": (1024 * MIB, FITS),
+    "net.client_send_buffer_bytes": (1024 * MIB, FITS),
+    "net.peer_send_buffer_bytes": (1024 * MIB, FITS),
+    "http.connections_max": (65_536, FITS),
     "raft.journal_segment_bytes": (1024 * MIB, "each file takes all of it from the disk when it is begun"),
     "apply.linger_ms": (60_000, "so long a partition may show nothing after a start"),
 }
@@ -266,11 +273,12 @@ def _check_frames(settings: Settings) -> None:
         )
     if net.peer_send_buffer_bytes < net.peer_frame_bytes:
         _wrong("net.peer_send_buffer_bytes", f"must hold one frame (net.peer_frame_bytes, {net.peer_frame_bytes})")
-    if net.client_send_buffer_bytes < max(batch, PEER_FRAME_BYTES_MIN):
+    answer = max(batch, settings.reads.window_bytes + FRAME_ROOM, PEER_FRAME_BYTES_MIN)
+    if net.client_send_buffer_bytes < answer:
         _wrong(
             "net.client_send_buffer_bytes",
-            f"must be {max(batch, PEER_FRAME_BYTES_MIN)} or more: one batch (log.batch_bytes_max), or a piece of a "
-            "mebibyte, and 64 KiB",
+            f"must be {answer} or more: one batch (log.batch_bytes_max), a window of a scan (reads.window_bytes) or a "
+            "piece of a mebibyte, and 64 KiB",
         )
     if net.client_frame_bytes > settings.admission.node_bytes:
         _wrong("admission.node_bytes", "must hold at least one request (net.client_frame_bytes)")

@@ -52,14 +52,14 @@ CHECKS = """\
 * `raft.election_min_ms` is over 3 x `raft.heartbeat_ms`, `raft.election_max_ms` over `raft.election_min_ms`.
 * `log.batch_bytes_max` leaves 64 KiB below `net.peer_frame_bytes` and `log.segment_bytes`.
 * `admission.node_bytes` holds at least one request (`net.client_frame_bytes`).
-* `net.peer_send_buffer_bytes` holds one frame (`net.peer_frame_bytes`), `net.client_send_buffer_bytes` one batch and
-  64 KiB; half of `raft.message_bytes_max` and `raft.entry_bytes_max` leave 256 KiB below `net.peer_frame_bytes`. What
-  is larger than the other side takes would be cut, and sent again, for ever: to raise `log.batch_bytes_max` raise
-  these on all nodes first.
-* `log.batch_bytes_max` is 8 KiB to 64 MiB less 64 KiB. At least: `net.client_frame_bytes` 16 KiB,
-  `net.unauthenticated_frame_bytes` 4 KiB, `apply.kv_map_bytes` 1 MiB, `snapshot.bytes_per_s` 64 KiB, `net.handshake_ms`
-  and `net.frame_ms` 50. At most: `raft.journal_segment_bytes` 1 GiB, `apply.linger_ms` a minute, and below
-  `lag.slow_ms` and `lag.stalled_ms`.
+* `net.peer_send_buffer_bytes` holds one frame (`net.peer_frame_bytes`), `net.client_send_buffer_bytes` one batch, or
+  `reads.window_bytes`, and 64 KiB; half of `raft.message_bytes_max` and `raft.entry_bytes_max` leave 256 KiB below
+  `net.peer_frame_bytes`. What is larger than the other side takes would be cut, and sent again, for ever: to raise
+  `log.batch_bytes_max` raise these on all nodes first.
+* `log.batch_bytes_max` is 8 KiB to 64 MiB less 64 KiB. At least: `raft.heartbeat_ms` 5, `net.client_frame_bytes`
+  16 KiB, `net.unauthenticated_frame_bytes` 4 KiB, `apply.kv_map_bytes` 1 MiB, `snapshot.bytes_per_s` 64 KiB,
+  `net.handshake_ms` and `net.frame_ms` 50. At most: `raft.journal_segment_bytes`, frames and send buffers 1 GiB,
+  `http.connections_max` 65536, `apply.linger_ms` a minute, and below `lag.slow_ms` and `lag.stalled_ms`.
 * `reads.scans_max` and `reads.views_max` are 256 at most together.
 * `admission.fair_share_percent` is 1 to 100. In the environment `admission.signals` is a list with commas.
 * `cluster.id` has 1 to 255 bytes.
