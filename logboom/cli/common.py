@@ -238,7 +238,19 @@ def to_text(raw: bytes, encoding: str) -> str:
         return raw.hex()
     if encoding == "base64":
         return base64.b64encode(raw).decode()
-    return raw.decode("utf-8", "backslashreplace")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        _tell_once("some bytes are no text, and are shown as \\x..: --encoding hex or base64 shows them as they are")
+        return raw.decode("utf-8", "backslashreplace")
+
+
+def _tell_once(message: str) -> None:
+    """To the human, once in a command."""
+    context = click.get_current_context(silent=True)
+    if context is not None and not context.meta.get(message):
+        context.meta[message] = True
+        talk(f"logboom: {message}")
 
 
 def on_terminal(stream: IO[Any] | None) -> bool:

@@ -11,6 +11,7 @@ from logboom.records import RecordBlock
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session
 from tests.unit.logboom.test_cli import run
+from tests.unit.logboom.test_connection import entries
 from tests.unit.logboom.test_cursors import Kv
 
 SCRUB = {"pass": 2, "bytes": 50, "of": 200, "damaged": 3, "repaired": 1, "last_pass_s": 1.5, "open": []}
@@ -101,3 +102,13 @@ def test_keys_of_all_partitions_are_scanned_where_none_is_named(node: FakeNode, 
 def test_where_no_partition_has_keys_there_are_none(node: FakeNode, capsys: Any) -> None:
     node.answers[Kind.ADMIN] = says_partitions("log", "log")
     assert run(capsys, "scan") == (0, "", "")
+
+
+def test_bytes_that_are_no_text_are_told_since_text_does_not_bring_them_back(node: FakeNode, capsys: Any) -> None:
+    """A program that wrote back what it had read wrote something else."""
+    node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"\\xff", b"\xff", b"\xfe"], more=False)
+    status, out, err = run(capsys, "scan", "-p", "0", "-o", "json")
+    assert (status, [row["key"] for row in json.loads(out)]) == (0, ["\\xff", "\\xff", "\\xfe"])
+    assert err.count("--encoding hex or base64") == err.count("\n") == 1
+    status, out, err = run(capsys, "scan", "-p", "0", "-o", "json", "--encoding", "hex")
+    assert (status, [row["key"] for row in json.loads(out)], err) == (0, ["5c786666", "ff", "fe"], "")
