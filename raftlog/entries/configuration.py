@@ -89,7 +89,10 @@ class Configuration:
         if known is not None:
             if known[:3] == seat[:3]:
                 return self
-            raise InvalidRequest(f"{seat.node} is a member already, at {known.peer_address}")
+            raise InvalidRequest(
+                f"{seat.node} is a member already, at {known.peer_address} and {known.client_address}: to have it "
+                "elsewhere, remove it, and add it with another id"
+            )
         _check_seat(seat)
         if seat.node in self.removed:
             raise InvalidRequest(f"{seat.node} was a member once, and ids are not used again: choose another")

@@ -56,7 +56,7 @@ class TestRules:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda now: now.adding(seat(N1, port=99)), "already"),
+            (lambda now: now.adding(seat(N1, port=99)), "already, at .* add it with another id"),
             (lambda now: now.adding(Seat(N4, "h:10", "h:5", Role.JOINING)), "n1 is at one of these"),
             (lambda now: now.adding(Seat(N4, "h:5", "h:5", Role.JOINING)), "must differ"),
             (lambda now: now.adding(Seat(N4, "h", "h:5", Role.JOINING)), "host:port"),
