@@ -92,6 +92,12 @@ def exit_status(error: LogboomError) -> int:
     return EXIT_SERVER if error.code in SERVER_CODES else EXIT_FAILED
 
 
+def _hint(error: LogboomError) -> str:
+    """Whoever was asked leads no more, or not yet, and nobody could say who does: until time ran out."""
+    lost = error.code == "not_leader" and not error.fields.get("leader")
+    return "; in all this time no node has led: `logboom status` says which can be reached" if lost else ""
+
+
 def _extra_with(package: str) -> str | None:
     """The extra of this package that brings another; clients are installed without any."""
     try:
@@ -129,7 +135,7 @@ def main(args: list[str] | None = None) -> Any:
     except click.Abort:
         sys.exit(130)
     except LogboomError as error:
-        click.echo(f"logboom: {error} [{error.code}]", err=True)
+        click.echo(f"logboom: {error}{_hint(error)} [{error.code}]", err=True)
         sys.exit(exit_status(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -189,6 +189,11 @@ def problems(answers: Answers) -> list[str]:
             found.append(f"{answer['node']} has lost its journal, and waits to be taken back by the leader")
         elif not answer["recovered"]:
             found.append(f"{answer['node']} is still recovering")
+        others = [row for row in answer["members"] if row[0] != answer["node"]]
+        if len(reached) > 1 and others and not any(row[2] for row in others):
+            found.append(
+                f"{answer['node']} has no link with any other: its log says why (`peer_refused`, `peer_not_trusted`)"
+            )
         found += [
             f"{answer['node']} can take no writes: {row[1]} withholds everything (docs/operating.md, Overload)"
             for row in (answer.get("admission") or {}).get("withheld", ())

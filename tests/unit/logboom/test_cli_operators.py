@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from logboom.cli.operate import problems
+from logboom.errors import NotLeader, Unavailable
 from logboom.records import RecordBlock
+from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session
+from tests.unit.logboom.fake_server import FakeNode, Session, fails
 from tests.unit.logboom.test_cli import run
 from tests.unit.logboom.test_connection import entries
 from tests.unit.logboom.test_cursors import Kv
@@ -112,3 +115,37 @@ def test_bytes_that_are_no_text_are_told_since_text_does_not_bring_them_back(nod
     assert err.count("--encoding hex or base64") == err.count("\n") == 1
     status, out, err = run(capsys, "scan", "-p", "0", "-o", "json", "--encoding", "hex")
     assert (status, [row["key"] for row in json.loads(out)], err) == (0, ["5c786666", "ff", "fe"], "")
+
+
+def test_where_nobody_leads_it_is_said_what_to_look_at(node: FakeNode, capsys: Any) -> None:
+    node.answers[Kind.ADMIN] = fails(NotLeader("this node does not lead", leader=None))
+    status, _, err = run(capsys, "members", "list", "--timeout", "200ms")
+    assert status == 3
+    assert "no node has led" in err
+    assert "logboom status" in err
+
+
+def test_a_node_that_is_up_and_linked_with_nobody_is_a_problem() -> None:
+    """One that is refused by all, or whose certificate nobody trusts, looked like one that recovers."""
+
+    def said(name: str, *linked: str) -> dict[str, Any]:
+        rows = [[each, "h:1", each == name or each in linked, "voter"] for each in ("n1", "n2", "n3")]
+        return {"node": name, "leader": "n1", "recovered": True, "partitions": [], "members": rows}
+
+    alone = "has no link with any other: its log says why (`peer_refused`, `peer_not_trusted`)"
+    away = Unavailable("away")
+    assert problems({"n1": said("n1", "n2"), "n2": said("n2", "n1"), "n3": said("n3")}) == [f"n3 {alone}"]
+    assert problems({"n1": said("n1", "n2"), "n2": said("n2", "n1"), "n3": away}) == []
+    assert problems({"n1": said("n1"), "n2": away, "n3": away}) == ["no majority: n2, n3 cannot be reached"]
+
+
+def test_ctrl_c_tells_that_a_command_may_have_been_submitted(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SyncClient, "submit_many", interrupted)
+    status, out, err = run(capsys, "submit", "-p", "0", "put", "k", "v")
+    assert (status, out) == (130, "")
+    assert "may have been submitted" in err
