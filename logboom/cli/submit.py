@@ -90,7 +90,7 @@ def submit(
     with target.connect() as client:
         totals = _Totals(client, partition=partition, by_key=by_key, wait=wait, once=once, encoding=encoding)
         if words:
-            totals.send([(0, words_row(list(words)))])
+            _one(totals, words)
         else:
             _from_file(totals, path or "-", form, raw=raw, output=output)
     print_rows(totals.rows(), output)
@@ -99,6 +99,14 @@ def submit(
     if totals.refused:
         totals.tell_refused()
         sys.exit(1)
+
+
+def _one(totals: _Totals, words: tuple[str, ...]) -> None:
+    try:
+        totals.send([(0, words_row(list(words)))])
+    except KeyboardInterrupt:
+        talk("logboom: the command may have been submitted, or may be yet: nobody has waited for the answer")
+        raise
 
 
 def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, output: str) -> None:
