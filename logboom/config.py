@@ -56,8 +56,8 @@ LEAST: Final = {
     "apply.kv_map_bytes": (1 * MIB, "an empty state takes some"),
     "net.client_frame_bytes": (CLIENT_FRAME_BYTES_MIN, "a request takes 4 KiB beside its commands"),
     "net.unauthenticated_frame_bytes": (HELLO_BYTES_MIN, "so much nodes say of themselves when they meet"),
-    "net.handshake_ms": (50, "nobody is as fast as that every time, and nodes would not meet"),
-    "net.frame_ms": (50, "nobody is as fast as that every time, and nodes would lose each other"),
+    "net.handshake_ms": (200, "nobody is as fast as that every time, and nodes would not meet"),
+    "net.frame_ms": (1_000, "nobody is as fast as that every time, and nodes would lose each other"),
     "snapshot.bytes_per_s": (64 * KIB, "no snapshot would ever be complete"),
 }
 """What is less than what is needed whatever else is set, and why."""
