@@ -294,11 +294,11 @@ class Backend(Pipeline):
         self.lagging.check(partition_id)
         return self.partitioning.using(partition_id)
 
-    def threads_of(self, partition_id: PartitionId) -> Asking:
-        """For what is asked of its machine."""
+    def threads_of(self, partition_id: PartitionId, machine: Machine) -> Asking:
+        """For what is asked of this machine, which it has or had."""
         worker = self.workers.get(partition_id)
         offload = self.offload if worker is None else worker.offload
-        return Asking(offload, lambda: self.partitioning.hold(partition_id))
+        return Asking(offload, lambda: self.partitioning.hold(machine))
 
     def digesting(self, partition_id: PartitionId) -> asyncio.Lock:
         """Held while a digest is made on the threads of this partition: it reads all of a state."""

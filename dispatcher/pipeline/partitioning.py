@@ -112,19 +112,18 @@ class Partitioning:
         machine = self._rooms.machines.get(partition_id)
         if machine is None:
             raise self.missing(partition_id)
-        let_go = self.hold(partition_id)
+        let_go = self.hold(machine)
         try:
             yield machine
         finally:
             let_go()
 
-    def hold(self, partition_id: PartitionId) -> Callable[[], None]:
-        """The machine that it has now is not closed before what this returns is called, once."""
-        machine = id(self._rooms.machines.get(partition_id))
-        self._uses[machine] += 1
+    def hold(self, machine: Machine) -> Callable[[], None]:
+        """It is not closed before what this returns is called, once."""
+        self._uses[id(machine)] += 1
 
         def let_go() -> None:
-            self._uses[machine] -= 1
+            self._uses[id(machine)] -= 1
 
         return let_go
 

@@ -92,7 +92,7 @@ async def get(
         try:
             found = backend.at_hand.get(machine, distinct)
             if found is None:
-                found = await backend.threads_of(partition_id).run(lambda: machine.get(distinct))
+                found = await backend.threads_of(partition_id, machine).run(lambda: machine.get(distinct))
             values, position = found
         except CorruptData as error:
             state_damaged(backend, partition_id, machine, error)
@@ -131,7 +131,7 @@ async def _digest(backend: Any, partition_id: PartitionId, machine: Machine) -> 
     alone: asyncio.Lock = backend.digesting(partition_id)
     await alone.acquire()
     job: asyncio.Future[tuple[bytes, Position]] = asyncio.ensure_future(
-        backend.threads_of(partition_id).run(machine.digest)
+        backend.threads_of(partition_id, machine).run(machine.digest)
     )
     job.add_done_callback(lambda _: alone.release())
     return await asyncio.shield(job)

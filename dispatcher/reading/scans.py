@@ -112,7 +112,7 @@ class Scans:
             with backend.using(partition_id) as machine:
                 view = View(machine, None, rows_of(machine, start=start, end=end, limit=limit))
                 try:
-                    while (rows := await backend.threads_of(partition_id).run(view.more)) is not None:
+                    while (rows := await backend.threads_of(partition_id, machine).run(view.more)) is not None:
                         yield reads.entries(*rows)
                         if partition_id not in backend.workers:
                             raise backend.missing(partition_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from logboom.errors import CorruptData, LogboomError
@@ -56,6 +57,7 @@ class Surroundings(Protocol):
     clock: Clock
     offload: Offload
     parent: ParentState
+    streams_open: int
 
     @property
     def logs(self) -> Mapping[PartitionId, PartitionLog]: ...
@@ -89,7 +91,7 @@ class Surroundings(Protocol):
 
     def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]: ...
 
-    def threads_of(self, partition_id: PartitionId) -> Offload: ...
+    def threads_of(self, partition_id: PartitionId, machine: Machine) -> Asking: ...
 
     def hurry(self, partitions: Iterable[PartitionId]) -> None: ...
 

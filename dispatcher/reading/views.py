@@ -69,12 +69,13 @@ class Views:
 
     async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
         try:
-            rows = view.first if view.first is not None else await self._backend.threads_of(partition).run(view.more)
+            threads = self._backend.threads_of(partition, view.machine)
+            rows = view.first if view.first is not None else await threads.run(view.more)
             while rows is not None:
                 yield rows
                 if partition not in self._backend.workers:
                     raise self._backend.missing(partition)
-                rows = await self._backend.threads_of(partition).run(view.more)
+                rows = await threads.run(view.more)
         except OSError as error:
             raise Unavailable(f"the state of partition {partition} could not be read: {error}") from error
         except CorruptData as error:

@@ -67,7 +67,7 @@ async def test_who_has_given_up_does_not_have_it_closed_under_the_thread_that_as
         cluster=ClusterSettings(), snapshots=SimpleNamespace(taking=taking), raft=SimpleNamespace(fatal=pytest.fail)
     )
     partitioning = Partitioning(cast(Any, pipeline), rooms)
-    asked = asyncio.ensure_future(Asking(offload, lambda: partitioning.hold(P)).run(machine.ask))
+    asked = asyncio.ensure_future(Asking(offload, lambda: partitioning.hold(machine)).run(machine.ask))
     await until(lambda: machine.begun.acquire(blocking=False))
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
@@ -75,7 +75,7 @@ async def test_who_has_given_up_does_not_have_it_closed_under_the_thread_that_as
     async def ended() -> None:
         pass
 
-    worker: Any = SimpleNamespace(close=ended, offload=offload)
+    worker: Any = SimpleNamespace(close=ended, offload=offload, dedupe=SimpleNamespace(drop=lambda: None))
     closing = partitioning._closing[P] = asyncio.ensure_future(partitioning._close(P, worker))
     await asyncio.wait([closing], timeout=0.1)
     assert not machine.closed
@@ -116,7 +116,7 @@ async def test_digests_leave_the_other_threads_to_others(offload: ThreadOffload)
         def digesting(self, _: object) -> asyncio.Lock:
             return alone
 
-        def threads_of(self, _: object) -> Asking:
+        def threads_of(self, _: object, __: object) -> Asking:
             return Asking(offload, lambda: lambda: None)
 
     backend = Backend()

@@ -43,7 +43,7 @@ class Backend:
 
     workers = (0,)
 
-    def threads_of(self, _: int) -> Any:
+    def threads_of(self, _: int, __: object) -> Any:
         return self.offload
 
     @contextmanager

@@ -79,7 +79,7 @@ class Backend:
         self.used = 0
         self.wakers: dict[int, list[Callable[..., None]]] = {}
 
-    def threads_of(self, _: int) -> Any:
+    def threads_of(self, _: int, __: object) -> Any:
         return self.offload
 
     def subscribe_commits(self, partition: int, waker: Callable[..., None]) -> Callable[[], None]:
