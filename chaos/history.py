@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,3 @@ def _plain(value: Any) -> Any:
 def of_kind(operations: Iterable[Operation], *kinds: str) -> list[Operation]:
     """Those operations."""
     return [op for op in operations if op.f in kinds]
-
-
-def to_dict(operation: Operation) -> dict[str, Any]:
-    """For messages."""
-    return asdict(operation)

@@ -26,7 +26,6 @@ T = TypeVar("T")
 READING: Final = Reading(shared_bytes=WINDOW_BYTES, place_bytes=512)
 """A write arrives in one piece, but for frames that are read into their place: more of them than on real machines."""
 WALL_EPOCH_MS: Final = 1_800_000_000_000
-RESTART_MIN_S, RESTART_MAX_S = 0.1, 1.0
 OPENS_S = CLOSES_S = 0.01
 
 

@@ -42,8 +42,6 @@ class PartitionPayloads:
         self._logs = logs
         self._gone = gone
         self._appended = appended
-        self.received = 0
-        self.chain_gaps = 0
 
     def holds(self, route: Route) -> bool:
         """See Payloads."""
@@ -99,10 +97,7 @@ class PartitionPayloads:
             if not store.append(batch):
                 return None
         except ChainBroken:
-            # Its predecessor was lost on the way; the gate will ask from there on.
-            self.chain_gaps += 1
-            return None
-        self.received += 1
+            return None  # its predecessor was lost on the way; the gate will ask from there on
         self._appended(store)
         return Route(header.partition_id, header.term, batch.last_index, batch.digest)
 

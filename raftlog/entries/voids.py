@@ -40,10 +40,6 @@ class Void(NamedTuple):
     applied: bool = False
     """Some state has what it did: whoever has not applied it takes a snapshot instead of stepping over it."""
 
-    def is_about(self, other: Void) -> bool:
-        """The same batch."""
-        return self[:5] == other[:5]
-
     def fields(self) -> dict[str, Any]:
         """What ``parse`` reads."""
         return {

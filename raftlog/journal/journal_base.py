@@ -28,7 +28,6 @@ HEADER: Final = struct.Struct("<6sH12sQQQQQHI")
 CRC: Final = struct.Struct("<I")
 STATE_BYTES_MAX: Final = 1 << 30
 NUMBER_MAX: Final = 1 << 62
-VOTE_BYTES_MAX: Final = (1 << 16) - 1
 
 
 class Base(NamedTuple):
