@@ -23,6 +23,7 @@ from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
+from dispatcher.reading.surroundings import Moved
 from dispatcher.reading.views import Views
 from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
@@ -339,7 +340,7 @@ class Backend(Pipeline):
         self._publish(partition_id)
         return self.watermarks.of(partition_id).state
 
-    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
+    def subscribe_commits(self, partition_id: PartitionId, callback: Moved) -> Callable[[], None]:
         """Call back whenever the partition's committed, durable prefix may have grown; with an error once it is gone.
 
         Returns the way to stop it.
@@ -351,7 +352,7 @@ class Backend(Pipeline):
         self._ordered_callbacks[callback] = None
         return lambda: self._ordered_callbacks.pop(callback, None)
 
-    def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]:
+    def subscribe_applied(self, partition_id: PartitionId, callback: Moved) -> Callable[[], None]:
         """The same for what is applied."""
         callbacks = self._applied_callbacks.setdefault(partition_id, {})
         left = _among(callbacks, callback)
@@ -400,7 +401,7 @@ class Backend(Pipeline):
         return "follower" if standing == Role.VOTER else str(standing)
 
 
-def _among(callbacks: Callbacks, callback: Callable[..., None]) -> Callable[[], None]:
+def _among(callbacks: Callbacks, callback: Moved) -> Callable[[], None]:
     """One more; the way to take it off again, however many others there are."""
     place = object()
     callbacks[place] = callback

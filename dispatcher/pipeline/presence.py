@@ -16,6 +16,7 @@ from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Progressed
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.pipeline.voiding import Voiding
+from dispatcher.reading.surroundings import Moved
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
@@ -29,7 +30,7 @@ from raftlog.entries.parent_state import Tail
 from raftlog.links.lacks import Lack
 from snapshots.meta import SetMeta
 
-Callbacks = dict[object, Callable[..., None]]
+Callbacks = dict[object, Moved]
 """By who takes it off again: tens of thousands may wait for the same partition."""
 
 

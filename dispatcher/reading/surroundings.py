@@ -22,6 +22,12 @@ from raftlog.entries.lifecycle import Kind
 from raftlog.entries.parent_state import ParentState
 
 
+class Moved(Protocol):
+    """A partition has come further; or, with an error, it is gone."""
+
+    def __call__(self, error: LogboomError | None = None, /) -> None: ...
+
+
 class Kinds(Protocol):
     """See Partitioning."""
 
@@ -109,9 +115,9 @@ class Surroundings(Protocol):
 
     async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None: ...
 
-    def subscribe_commits(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]: ...
+    def subscribe_commits(self, partition_id: PartitionId, callback: Moved) -> Callable[[], None]: ...
 
-    def subscribe_applied(self, partition_id: PartitionId, callback: Callable[..., None]) -> Callable[[], None]: ...
+    def subscribe_applied(self, partition_id: PartitionId, callback: Moved) -> Callable[[], None]: ...
 
     def subscribe_ordered(self, callback: Callable[[], None]) -> Callable[[], None]: ...
 
