@@ -332,7 +332,7 @@ class TestTimeouts:
 
     async def test_keys_are_routed_within_it(self) -> None:
         async with Client(nobody(), timeout=60) as boom, asyncio.timeout(20):
-            with pytest.raises(Unavailable):
+            with pytest.raises((Unavailable, DeadlineExceeded)):  # between two attempts, or in the midst of one
                 await boom.submit_by_key([Put(b"k", b"v")], timeout=0.1)
 
     async def test_what_looking_for_the_keys_took_is_not_there_twice(self) -> None:
