@@ -22,7 +22,8 @@ REGISTERS: Final = 6
 ASK_S: Final = 0.3
 """How long a node that does not lead is asked for a read that only a leader may answer."""
 ERROR_PAUSE_S: Final = 0.2
-PASSES_S: Final = 1.0
+PASSES_S: Final = 0.5
+COMES_BACK: Final = 0.15
 CHANGE_S: Final = 4.0
 CHANGE_MAX_S: Final = 20.0
 """Else there are pauses, one in two thousand, that are longer than clients are given to come to an end."""
@@ -88,6 +89,8 @@ class SimClient:
         """With registers."""
         self._gone = seen.gone
         self.readers = LogReaders(self.client, parameters, seen, rng)
+        self._late: Client | None = None
+        """One that writes seldom."""
         self._acknowledged: tuple[int, str, int] | None = None
         """Partition, key and global index of an add."""
 
@@ -117,6 +120,8 @@ class SimClient:
         stories = [self._repeat(each, self._dice) for each in self._stories()]
         await asyncio.gather(*[self._repeat(each, self._rng) for each in loops], *stories)
         await self.client.close()
+        if self._late is not None:
+            await self._late.close()
 
     async def _meet(self) -> None:
         """Whoever has had an answer of a leader takes none of another history."""
@@ -143,16 +148,21 @@ class SimClient:
         return [handing.step, *passing]
 
     async def _pass_by(self) -> None:
-        """Somebody writes once: whoever has not written for long is forgotten for that."""
+        """Somebody writes once: whoever has not written for long is forgotten for that. Some come back, late."""
         await asyncio.sleep(self._dice.expovariate(1 / PASSES_S))
-        partition = self._begun[0]
+        partition, again = self._begun[0], self._late is not None and self._dice.random() < COMES_BACK
         if partition in self._gone:
             return
-        client = Client(list(self._addresses), rng=random.Random(self._dice.getrandbits(64)), timeout=TIMEOUT_S / 3)
+        rng = random.Random(self._dice.getrandbits(64))
+        found = self._late if again else None
+        client = found or Client(list(self._addresses), rng=rng, timeout=TIMEOUT_S / 3)
         name = f"passing-{self._name()}"
         op = self._invoke("add", name, 1, partition)
         await self._call([op], lambda: client.submit(partition, Add(name.encode(), 1)))
-        await client.close()
+        if self._late is None:
+            self._late = client
+        elif client is not self._late:
+            await client.close()
 
     async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]], rng: random.Random) -> None:
         while not self.stopped:

@@ -202,11 +202,6 @@ class Parameters:
         return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS
 
     @property
-    def forgets_ranges(self) -> bool:
-        """Only few of each are."""
-        return self.settings.apply.producer_ranges_max <= drawn_settings.FEW_RANGES
-
-    @property
     def kv_partitions(self) -> list[int]:
         """Partitions with keys."""
         cluster = self.settings.cluster

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
+from chaos.sim.starts_and_cuts import look_at_covering, look_at_cuts
 from chaos.sim.what_if import forgotten
 from dispatcher.pipeline.backend import Backend
 from logboom.errors import CorruptData, LogboomError
@@ -185,6 +186,8 @@ class Witness:
                     self._check_power_loss(host)
 
         engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
+        look_at_cuts(host, journal, lambda at: self._in_journal(host, _entry(journal, at)), self._fail)
+        look_at_covering(host, engine, len(self._terms) - 1, self._fail)
         self._look_at_messages(host, engine)
         self._look_at_captures(host, backend)
 

@@ -361,18 +361,6 @@ MUTANTS: Final = (
         needs="hands_on",
     ),
     Mutant(
-        "fresh-when-answered",
-        "A read of bounded staleness counts its age from the answer, not from the question (BoundedStaleness).",
-        ("BoundedStaleness",),
-        (
-            Edit(
-                "dispatcher.pipeline.freshness:Freshness._ask",
-                "self._known = self._began, await self._index()",
-                "index = await self._index()\n        self._known = self._backend.clock.monotonic(), index",
-            ),
-        ),
-    ),
-    Mutant(
         "old-enough",
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
         ("BoundedStaleness",),

@@ -1,4 +1,4 @@
-"""Bugs of what is remembered of producers: epochs, gaps, ranges, and who is forgotten."""
+"""Bugs of what is remembered of producers: epochs, gaps, and what was applied in part."""
 
 from __future__ import annotations
 
@@ -46,19 +46,5 @@ MUTANTS: Final = (
         ("DenseInOrder", "I8"),
         (Edit(PRODUCER + "covered", "found.append((first, min(last, floor)))", "found.append((first, last))"),),
         needs="writes_tasks",
-    ),
-    Mutant(
-        "forgotten-by-group",
-        "Which producer is forgotten depends on how batches are grouped (I5).",
-        ("I5", "I6", "I8"),
-        (Edit(DEDUPE + "_evict", "if p not in self._evicted and p not in self._staged", "if p not in self._evicted"),),
-        needs="forgets_producers",
-    ),
-    Mutant(
-        "room-made-with-effect",
-        "What is sent again to make room for ranges takes the place of a record that is yet to come (I8).",
-        ("I8", "I5", "NoPhantom", "ReadYourWrites"),
-        (Edit(DEDUPE + "makes_room", "again = min(below[-1], floor) - 1", "again = floor"),),
-        needs="forgets_ranges",
     ),
 )

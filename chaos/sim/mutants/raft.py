@@ -165,7 +165,7 @@ MUTANTS: Final = (
     Mutant(
         "cut-and-still-durable",
         "What takes the place of entries that were cut off counts as synced at once (I3).",
-        ("AckDurable", "I3", "AcknowledgedKept", "CommitOnQuorum"),
+        ("DurableTrue", "AckDurable", "I3", "AcknowledgedKept", "CommitOnQuorum"),
         (
             Edit(
                 "raftlog.journal.journal:Journal.deleteEntriesFrom",
@@ -177,7 +177,7 @@ MUTANTS: Final = (
     Mutant(
         "cut-while-written",
         "A group that was under way when entries were cut off makes those durable that took their place (I3).",
-        ("AckDurable", "I3", "AcknowledgedKept", "CommitOnQuorum", "AppliedDurable"),
+        ("DurableTrue", "AckDurable", "I3", "AcknowledgedKept", "CommitOnQuorum", "AppliedDurable"),
         (
             Edit(
                 "raftlog.journal.journal:Journal.deleteEntriesFrom",
@@ -185,12 +185,6 @@ MUTANTS: Final = (
                 "pass",
             ),
         ),
-    ),
-    Mutant(
-        "missing-and-acknowledged",
-        "A node acknowledges entries whose batches it has lost and looks for (I2).",
-        ("AckDurable", "AcknowledgedKept", "CommitOnQuorum"),
-        (Edit(OUTBOUND + "send", "if self.repair.active:", "if False:"),),
     ),
     Mutant(
         "leads-without-batches",
@@ -205,7 +199,7 @@ MUTANTS: Final = (
     Mutant(
         "covered-by-any-term",
         "After a start a commit index of an older term counts as all that was ever committed (I7).",
-        ("I7", "BarrierSound", "ReadYourWrites", "TokenKept"),
+        ("CoversAll", "I7", "BarrierSound", "ReadYourWrites", "TokenKept"),
         (
             Edit(
                 ENGINE + "covering_commit",

@@ -47,12 +47,6 @@ MUTANTS: Final = (
         (Edit(COMPACTION + "_secure", "await self._step(store.save_places(through_index))", "pass"),),
     ),
     Mutant(
-        "saved-once",
-        "Logs are compacted to a state that was saved once: a power loss may undo that.",
-        ("NoSelfStop", "InvariantViolated", "I6", "I8", "Liveness", "ReadYourWrites", "NothingUnhandled"),
-        (Edit("partitions.apply.checkpoints:Checkpoints._saved", "save.begun == SAVES", "save.begun"),),
-    ),
-    Mutant(
         "base-without-parent",
         "The journal's base does not say what the entries before it did.",
         ("PrefixAgreement", "InvariantViolated", "NoSelfStop", "I7", "Liveness"),
