@@ -10,10 +10,19 @@ import pytest
 from chaos.sim.receipts import ReceiptWatch
 from dispatcher.requests.requests import SubmitReply
 from logboom.errors import UnknownOutcome
+from logboom.settings import ClusterSettings
 from logboom.types import Level
 
 
-def told(wait: Level, *, answer: Any = None, last: int = 3, global_index: int = 7, admits: bool = True) -> list[str]:
+def told(
+    wait: Level,
+    *,
+    answer: Any = None,
+    last: int = 3,
+    global_index: int = 7,
+    admits: bool = True,
+    linearizable: bool = False,
+) -> list[str]:
     """What is found wrong with the answer of a node that has committed 3 records, written 2 and applied 1."""
     found, heard = list[str](), list[Any]()
     reply = answer or SubmitReply(parts=((0, 1, last, global_index, 0, None),), commit_index=global_index)
@@ -22,6 +31,7 @@ def told(wait: Level, *, answer: Any = None, last: int = 3, global_index: int = 
         parent=SimpleNamespace(global_index=7),
         workers={0: SimpleNamespace(applied_index=1)},
         logs={0: SimpleNamespace(durable_index=2)},
+        cluster=ClusterSettings(linearizable=linearizable),
         submitting=SimpleNamespace(submit=lambda request, done, owner: done(reply)),
         forwarding=SimpleNamespace(forward=lambda leader, request, done: True),
     )
@@ -44,6 +54,7 @@ def test_what_is_true() -> None:
     [
         ({"wait": Level.DURABLE}, "durable is 2"),
         ({"wait": Level.APPLIED}, "applied is 1"),
+        ({"wait": Level.COMMITTED, "linearizable": True}, "applied is 1"),
         ({"wait": Level.COMMITTED, "global_index": 6}, "it is"),
         ({"wait": Level.COMMITTED, "last": 4}, "it is None"),
     ],
