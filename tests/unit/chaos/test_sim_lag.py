@@ -12,6 +12,7 @@ from chaos.sim.mutants.lag import MUTANTS
 from chaos.sim.parameters import LAG_KINDS, LEADER, Fault, Parameters, draw
 from chaos.sim.runner import run
 from chaos.sim.simulation import Outcome
+from chaos.sim.stories import Stories
 from logboom.settings import LagSettings
 
 LAG = LagSettings(look_ms=50, slow_ms=150, throttle_percent=25, stalled_ms=600, chronic_ms=1_000, move_again_ms=500)
@@ -59,7 +60,8 @@ def test_receipts_say_that_a_partition_is_held() -> None:
 
 
 def test_nothing_is_done_where_nobody_is_slow() -> None:
-    assert not played(replace(stalled(3, dice=ONE_WORKER), faults=())).lag
+    alone = Stories()  # nor is anything paused by an operator
+    assert not played(replace(stalled(3, dice=ONE_WORKER), faults=(), stories=alone)).lag
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
