@@ -61,7 +61,7 @@ def test_receipts_say_that_a_partition_is_held() -> None:
 
 def test_nothing_is_done_where_nobody_is_slow() -> None:
     alone = Stories()  # nor is anything paused by an operator
-    assert not played(replace(stalled(3, dice=ONE_WORKER), faults=(), stories=alone)).lag
+    assert not played(replace(stalled(5, dice=ONE_WORKER), faults=(), stories=alone)).lag
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
