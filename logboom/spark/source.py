@@ -38,7 +38,7 @@ class LogboomSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """Batch, appending."""
         if overwrite:
-            raise InvalidRequest('logboom appends commands: use mode("append"), not overwrite')
+            raise InvalidRequest('logboom appends commands: use mode("append") or INSERT INTO, not overwrite')
         return LogboomWriter(schema, write_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

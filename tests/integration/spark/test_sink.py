@@ -226,6 +226,28 @@ def test_overwrite_is_refused_clearly(spark, cluster):
         adds(spark, "mode-").write.format("logboom").options(**options(cluster)).mode("overwrite").save()
 
 
+def test_sql_inserts_into_a_view_with_columns_of_its_own(spark, cluster, client):
+    def view(name, **more):
+        named = {"endpoints": cluster.endpoints, "partitions": KV, "addColumns": "n", **more}
+        where = ", ".join(f"{key} '{value}'" for key, value in named.items())
+        spark.sql(f"CREATE TEMPORARY VIEW {name} (key STRING, n BIGINT) USING logboom OPTIONS ({where})")
+
+    view("adding")
+    view("once", writeId="sql-1")
+    try:
+        for _ in range(2):  # the second changes nothing
+            spark.sql("INSERT INTO once SELECT concat('sql-', id % 2), id FROM range(0, 9, 1, 2)")
+        for _ in range(2):
+            spark.sql("INSERT INTO adding (n, key) VALUES (100, 'sql-0')")
+        found = {key: value for p in range(4) for key, value in client.scan(p, prefix=b"sql-")}
+        assert found == {b"sql-0": (220,), b"sql-1": (16,)}
+        with pytest.raises(AnalysisException, match="INSERT INTO"):
+            spark.sql("INSERT OVERWRITE adding VALUES ('sql-0', 1)")
+    finally:
+        spark.sql("DROP VIEW adding")
+        spark.sql("DROP VIEW once")
+
+
 def test_the_report_of_a_save_is_left_where_asked(spark, cluster, tmp_path):
     save(adds(spark, "file-", rows=10), cluster, reportFile=str(tmp_path / "report.json"))
     report = json.loads((tmp_path / "report.json").read_text())["report"]
