@@ -204,7 +204,7 @@ class NoNode:
     def hurry(self, partitions: object) -> None:
         pass
 
-    def threads_of(self, partition_id: object) -> Still:
+    def threads_of(self, partition_id: object, machine: object) -> Still:
         return self.offload
 
     def global_commit_index(self) -> int:

@@ -199,7 +199,7 @@ def narrow(rng: random.Random, settings: Settings) -> Settings:
         ),
         "raft": msgspec.structs.replace(settings.raft, proposals_max=rng.choice([2, 16_384])),
         "log": msgspec.structs.replace(settings.log, reader_lease_ms=rng.choice([200, 60_000])),
-        "snapshot": msgspec.structs.replace(settings.snapshot, bytes_per_s=rng.choice([16 * KIB, 65_536 * KIB])),
+        "snapshot": msgspec.structs.replace(settings.snapshot, bytes_per_s=rng.choice([64 * KIB, 65_536 * KIB])),
         "barrier": BarrierSettings(waiters_max=24, waiters_reserved=8) if few else BarrierSettings(),
     }
     return msgspec.structs.replace(settings, **changed)

@@ -7,11 +7,13 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from chaos.sim.loop import EPOCH_S, Process, SimLoop
 from chaos.sim.network import NetworkProfile, SimNetwork, SimTransport
 from logboom.cli import main
+from logboom.settings import NetSettings, Settings
 
 Errors = list[tuple[Process | None, dict[str, Any]]]
 """What a loop's ``on_error`` was told."""
@@ -159,3 +161,14 @@ def chaos_sim(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str,
         main(["chaos", "sim", *args])
     out, err = capsys.readouterr()
     return int(stop.value.code or 0), out, err
+
+
+def real(settings: Settings) -> Settings:
+    """Simulated frames are small, and so may buffers be: for less than one of a real node's."""
+    usual = NetSettings()
+    net = msgspec.structs.replace(
+        settings.net,
+        peer_send_buffer_bytes=usual.peer_send_buffer_bytes,
+        client_send_buffer_bytes=usual.client_send_buffer_bytes,
+    )
+    return msgspec.structs.replace(settings, net=net)

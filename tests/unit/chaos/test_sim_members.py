@@ -14,6 +14,7 @@ from chaos.sim.simulation import Outcome
 from logboom import config
 from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration, Role, Seat
+from tests.unit.chaos.sim_world import real
 
 SECONDS = 12.0
 MOVING = next(seed for seed in range(1, 100) if draw(seed, seconds=SECONDS).members_change)
@@ -50,7 +51,7 @@ def test_with_one_node_nothing_is_damaged() -> None:
 
 def test_nodes_that_join_have_settings_that_are_valid() -> None:
     for seed in (MOVING, FROM_ONE):
-        settings = draw(seed).of_joining(7)
+        settings = real(draw(seed).of_joining(7))
         config.check(settings)
         config.check_node(settings)
         assert (settings.node.id, settings.node.join) == ("n7", True)

@@ -30,7 +30,7 @@ from chaos.sim.timeline import Timeline
 from logboom import config
 from logboom.cli.chaos import sim as sim_command
 from raftlog.journal.outbox import GroupSync
-from tests.unit.chaos.sim_world import chaos_sim
+from tests.unit.chaos.sim_world import chaos_sim, real
 
 ROOT: Final = Path(__file__).parents[3]
 SECONDS: Final = 8.0
@@ -130,16 +130,16 @@ def test_drawing_is_a_pure_function() -> None:
 def test_all_settings_that_are_drawn_are_valid() -> None:
     for seed in range(301):
         parameters = draw(seed)
-        config.check(parameters.settings)
+        config.check(real(parameters.settings))
         for index in range(parameters.nodes):
-            node = parameters.of_node(index)
+            node = real(parameters.of_node(index))
             config.check(node)
             config.check_node(node)
 
 
 def test_all_other_settings_that_are_drawn_are_valid() -> None:
     for seed in range(301):
-        drawn = draw(seed).settings
+        drawn = real(draw(seed).settings)
         config.check(msgspec.structs.replace(drawn, apply=msgspec.structs.replace(drawn.apply, linger_ms=1)))
 
 

@@ -12,6 +12,7 @@ import pytest
 from chaos.sim.leftovers import leftovers_unseen
 from chaos.sim.parameters import draw
 from chaos.sim.simulation import Simulation
+from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline
 from dispatcher.pipeline.lagging import Lagging
 from logboom.errors import LogboomError, Unavailable
@@ -27,8 +28,7 @@ class Story:
     def __init__(self, seed: int) -> None:
         drawn = draw(seed, seconds=END_S)
         settings = msgspec.structs.replace(drawn.settings, lag=LAG)
-        stories = replace(drawn.stories, restores=False)
-        drawn = replace(drawn, stories=stories, blackout=None)
+        drawn = replace(drawn, stories=Stories(), blackout=None)
         still = replace(drawn, partitions_change=False, begun_go=False, members_change=False)
         self.drawn = replace(still, settings=settings, faults=())
         self.simulation = Simulation(self.drawn, timeline=Timeline())

@@ -11,6 +11,7 @@ import pytest
 from chaos.sim.leftovers import leftovers_unseen
 from chaos.sim.parameters import draw
 from chaos.sim.simulation import Simulation
+from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline
 from dispatcher.admission.admission import Admission
 from dispatcher.admission.budgets import Verdict
@@ -257,8 +258,7 @@ class Story:
             drawn.settings.admission, signals=("disk_free",), signal_ms=50, disk_free_bytes_min=1 << 16
         )
         settings = msgspec.structs.replace(drawn.settings, admission=admission)
-        stories = replace(drawn.stories, restores=False)
-        drawn = replace(drawn, stories=stories, blackout=None)
+        drawn = replace(drawn, stories=Stories(), blackout=None)
         still = replace(drawn, partitions_change=False, begun_go=False, members_change=False)
         self.simulation = Simulation(replace(still, settings=settings, faults=()), timeline=Timeline())
         self.seen: list[str | None] = []

@@ -18,6 +18,7 @@ from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions import machines
 from partitions.machines import machine_class, open_machine
+from partitions.machines.guarded import Guarded
 from partitions.machines.log import CHECKPOINT_BATCHES, LogMachine
 from server.world.disk_os import OsDisk
 
@@ -113,9 +114,10 @@ class TestByName:
     @pytest.mark.usefixtures("users")
     def test_those_of_users_are_opened_in_a_directory_that_is_there(self, tmp_path: Path) -> None:
         machine = opened("users", tmp_path / "p" / "state")
-        assert isinstance(machine, Users)
+        assert isinstance(machine, Guarded)
+        assert isinstance(machine._machine, Users)
         assert machine_class("users") is Users
-        assert machine.given == (tmp_path / "p" / "state", PartitionId(3), ApplySettings())
+        assert machine._machine.given == (tmp_path / "p" / "state", PartitionId(3), ApplySettings())
 
     @pytest.mark.usefixtures("users")
     @pytest.mark.parametrize("look", [machine_class, lambda name: opened(name, Path("/nowhere/state"))])
