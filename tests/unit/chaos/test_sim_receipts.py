@@ -28,7 +28,6 @@ def told(
     reply = answer or SubmitReply(parts=((0, 1, last, global_index, 0, None),), commit_index=global_index)
     backend: Any = SimpleNamespace(
         raft=SimpleNamespace(admits=admits),
-        cluster=ClusterSettings(),
         parent=SimpleNamespace(global_index=7),
         workers={0: SimpleNamespace(applied_index=1)},
         logs={0: SimpleNamespace(durable_index=2)},
