@@ -163,6 +163,7 @@ class NoNode:
     def __init__(self) -> None:
         self.clock = self.offload = Still()
         self.at_hand = AtHand(self.clock, enabled=True)
+        self.streams_open = 0
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
         self.submitted: list[SubmitRequest] = []

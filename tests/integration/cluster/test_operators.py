@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import ssl
@@ -23,6 +22,7 @@ from logboom import Put
 from logboom.certs import client_context
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
+from tests.unit.server.test_compose_health import program
 
 pytestmark = pytest.mark.process
 
@@ -55,10 +55,7 @@ def get(cluster: LocalCluster, node: str, path: str) -> tuple[int, bytes]:
 
 def container_is_healthy(cluster: LocalCluster, node: str) -> bool:
     """By the health check of docker-compose.yml."""
-    (check,) = re.findall(r"test: \[CMD-SHELL, (\".*\")\]", Path("docker-compose.yml").read_text())
-    address = cluster.addresses[node]
-    command = json.loads(check).replace("$$", "$").replace("127.0.0.1:7701", address)
-    ended = subprocess.run(["sh", "-c", command], env={**os.environ, "LOGBOOM_ENDPOINTS": address}, check=False)
+    ended = subprocess.run(program(int(cluster.http_addresses[node].rpartition(":")[2])), check=False)
     assert ended.returncode in (0, 1)
     return ended.returncode == 0
 
