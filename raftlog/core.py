@@ -178,8 +178,7 @@ class RaftLog:
             self.reads.finish()
             if self._leading_term is not None:
                 self.members.tick()
-                if not self.outbound.silent:
-                    self.feeds.pump(term=self.engine.term, settled=not self._proposals)
+                self.feeds.pump(term=self.engine.term, settled=not self._proposals)
             self.mending.turn()
             if self._leading_term is None:
                 self.group.kick()
@@ -224,10 +223,7 @@ class RaftLog:
         ``traceparent``: whoever gets it is to say what it did for that request; see RaftEvents.
         """
         self.poke()  # before the link's own flush: batch and entry then leave in one write
-        if self.outbound.silent:
-            self.feeds.interrupt()
-        else:
-            self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
+        self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
 
     def _append_proposals(self) -> None:
         if not self._proposals:
@@ -326,11 +322,6 @@ class RaftLog:
         """See LinkEvents."""
         if self.turns.scheduled:
             self._turn()  # at once: who waits for the answer to these frames waits for nothing else
-
-    def link_receiving(self, peer: NodeId) -> None:
-        """See LinkEvents."""
-        self.engine.receiving(peer)
-        self.poke()
 
     def link_drained(self, peer: NodeId) -> None:
         """See LinkEvents."""

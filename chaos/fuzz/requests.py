@@ -250,9 +250,6 @@ class _Node:
         self.forwarding.peer_down(peer)
         self.telling.peer_down(peer)
 
-    def link_receiving(self, peer: NodeId) -> None:
-        pass
-
     def link_read(self, peer: NodeId) -> None:
         pass
 

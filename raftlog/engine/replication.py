@@ -28,8 +28,6 @@ class Replication(Elections):
         """When all are asked, should the quickest not have answered a lone round before."""
         self.heard_commit: int | None = None
         """Commit index that the leader of the current term named last, since this process started."""
-        self._round_heard = (0, 0)
-        """Of the last append_entries: its term, and its round."""
         super().__init__(given)
 
     # -- the leader sends
@@ -204,7 +202,7 @@ class Replication(Elections):
 
     def _on_append(self, node: Peer, message: Message) -> None:
         before, self._heard_leader = self._heard_leader, self.clock.monotonic()
-        self.heard_commit, self._round_heard = message["commit_index"], (message["term"], message["seq"])
+        self.heard_commit = message["commit_index"]
         invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
         if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
             self.patience.heard(self._heard_leader - before)
@@ -238,20 +236,6 @@ class Replication(Elections):
             end = previous + len(entries)
             self._set("raftCommitIndex", max(self.commit_index, min(message["commit_index"], end)))
             self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True, seq=message["seq"])
-
-    def receiving(self, peer: NodeId) -> None:
-        """Something large from ``peer`` is on its way, and whatever it says of itself comes behind that.
-
-        If it leads, it is there; and it has to hear that we are, before it has given up a leadership that all follow.
-        """
-        now, (term, seq) = self.clock.monotonic(), self._round_heard
-        if self._SyncObj__raftLeader is not self._peers.get(peer) or term != self.term or self.is_candidate:
-            return
-        if not self.is_leader and now - self._heard_leader >= self.settings.heartbeat_ms / 1000:
-            self._heard_leader = now
-            due = now + self._SyncObj__generateRaftTimeout()
-            self._SyncObj__raftElectionDeadline = max(due, self._SyncObj__raftElectionDeadline)
-            self._SyncObj__sendNextNodeIdx(self._peers[peer], seq=seq)
 
     def _store(self, entries: list[tuple[bytes, int, int]]) -> None:
         known = 0

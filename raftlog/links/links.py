@@ -56,10 +56,6 @@ class LinkEvents(Protocol):
         """All frames of one read have been handed over."""
         ...
 
-    def link_receiving(self, peer: NodeId) -> None:
-        """A part of a frame has come in one read, and no end of any."""
-        ...
-
     def link_drained(self, peer: NodeId) -> None:
         """No longer congested."""
         ...
@@ -333,8 +329,6 @@ class _Link:
         self.features: frozenset[str] = frozenset()
         """What the other side speaks beyond the frames of the first release."""
         self._connection: Connection | None = None
-        self._framed = False
-        """This read had the end of a frame."""
 
     @property
     def connection(self) -> Connection:
@@ -353,7 +347,7 @@ class _Link:
         connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected)))
 
     def frame(self, frame: Frame) -> None:
-        self._framed = True
+        self.heard = self.links.clock.monotonic()
         if self.peer is None:
             self._introduce(frame)
         elif frame.kind is not Kind.PONG:
@@ -405,9 +399,8 @@ class _Link:
 
     def read_done(self) -> None:
         self.heard = self.links.clock.monotonic()  # a large frame may take its time on a slow line
-        framed, self._framed = self._framed, False
         if self.peer is not None and self.links.links.get(self.peer) is self:
-            (self.links.events.link_read if framed else self.links.events.link_receiving)(self.peer)
+            self.links.events.link_read(self.peer)
 
     def drained(self) -> None:
         if self.peer is not None and self.links.links.get(self.peer) is self:

@@ -47,9 +47,6 @@ class Events:
     def link_read(self, peer: NodeId) -> None:
         pass
 
-    def link_receiving(self, peer: NodeId) -> None:
-        pass
-
     def link_drained(self, peer: NodeId) -> None:
         """Nothing waits."""
 
