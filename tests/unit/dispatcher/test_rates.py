@@ -203,6 +203,13 @@ class TestAdmission:
         assert not isinstance(admission.try_admit([(A, 1, 0)], 0.0, "p"), Ticket)
         admission.audit()
 
+    def test_what_a_partition_owed_goes_with_it(self) -> None:
+        admission = self.admission(partition_ops_per_s=PER_S)
+        admission.admit([(B, 1, 0)], 0.0, "p").release(B)
+        assert admission._rates._owed
+        admission.remove(B)
+        assert not admission._rates._owed
+
 
 class TestWaiting:
     def desk(self, **changes: Any) -> Desk:
