@@ -23,6 +23,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import msgpack
+import numpy as np
 
 from logboom.errors import IncompatibleVersion, ProtocolError, RecordTooLarge
 
@@ -190,7 +191,7 @@ class FrameDecoder:
         self._place_bytes = place_bytes
         self._buffer = bytearray()
         self._target = 0  # whole size of the frame that is being collected, 0: not known yet
-        self._place: bytearray | None = None
+        self._place: memoryview | None = None
         self._filled = 0
 
     @property
@@ -201,7 +202,7 @@ class FrameDecoder:
     def room(self) -> memoryview:
         """Where to read the next bytes into, and no more of them than fit. Then call ``received``."""
         if self._place is not None:
-            return memoryview(self._place)[self._filled :]
+            return self._place[self._filled :]
         if self._shared is None:
             self._shared = memoryview(bytearray(READ_BYTES))
         return self._shared
@@ -217,7 +218,7 @@ class FrameDecoder:
         if place is None or self._filled < len(place):
             return []
         self._place, self._filled = None, 0
-        return [_parse(memoryview(place), self.header_bytes_max)]
+        return [_parse(place, self.header_bytes_max)]
 
     def feed(self, data: Buffer, *, frames_max: int = 0) -> list[Frame]:
         """Take bytes as they come; returns the frames that are now whole, ``frames_max`` of them at most (0: all).
@@ -270,7 +271,7 @@ class FrameDecoder:
     def _make_room(self) -> None:
         size = len(self._buffer)
         if self._target >= self._place_bytes and size * EARNED >= self._target > size:
-            self._place, self._filled = bytearray(self._target), size
+            self._place, self._filled = np.empty(self._target, np.uint8).data, size  # not zeros first
             self._place[:size] = self._buffer
             self._buffer, self._target = bytearray(), 0
 
