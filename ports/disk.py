@@ -48,6 +48,10 @@ class File(Protocol):
         """Data, and the size if it changed, on stable storage."""
         ...
 
+    def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        """``write``, then ``sync``, as one where the system can: a thread then waits for the interpreter once."""
+        ...
+
     def size(self) -> int:
         """Bytes."""
         ...

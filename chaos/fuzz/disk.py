@@ -37,6 +37,9 @@ class MemoryFile:
         self.content[offset : offset + len(raw)] = raw
         return len(raw)
 
+    def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        return self.write(buffers, offset=offset)
+
     def sync(self) -> None:
         pass
 

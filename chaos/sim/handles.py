@@ -116,6 +116,11 @@ class SimFile:
         if disk.trace is not None:
             disk.trace.append(Op("write", str(self.path), inode.number, offset, raw))
 
+    def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        written = self.write(buffers, offset=offset)
+        self.sync()
+        return written
+
     def sync(self) -> None:
         inode, disk = self._usable(), self._disk
         if disk.hook is not None:

@@ -181,10 +181,14 @@ class OpenSegment:
             invariant(write.offset == self._end, "{}: write at {}, end is {}", file.path, write.offset, self._end)
             self._reserve(self._end + sum(ref.length for ref in write.refs))
             buffers = [buffer for batch in write.batches for buffer in batch.buffers]
-            self._end += file.write(buffers, offset=write.offset)
-            self._refs += write.refs
             self._dirty = True
-        if sync:
+            if sync:
+                self._end += file.write_synced(buffers, offset=write.offset)
+                self._dirty = False
+            else:
+                self._end += file.write(buffers, offset=write.offset)
+            self._refs += write.refs
+        if sync and self._dirty:
             self._sync()
 
     def _roll(self, write: Write) -> None:

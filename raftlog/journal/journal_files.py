@@ -126,8 +126,7 @@ class JournalFiles:
             codec.encode_record(kind, body, sequence=tail.sequence + k, synced=synced, floor=floor, salt=salt)
             for k, (kind, body) in enumerate(pending)
         )
-        tail.file.write([raw], offset=tail.offset)
-        tail.file.sync()
+        tail.file.write_synced([raw], offset=tail.offset)
         tail.offset += len(raw)
         tail.sequence += len(pending)
         term, vote, _ = self.hard

@@ -129,7 +129,12 @@ OTHERS: Final = (
             Metric("sync_group_records", "histogram", "Clients' records of a group"),
             Metric("sync_files_total", "counter", "Files that groups synced"),
             Metric("sync_under_way_seconds", "gauge", "Age of the group under way; a disk that hangs shows here"),
-            Metric("fsync_seconds", "histogram", "One fdatasync; file is journal, aof or other", ("file",)),
+            Metric(
+                "fsync_seconds",
+                "histogram",
+                "One fdatasync, or write that syncs itself; file is journal, aof or other",
+                ("file",),
+            ),
             Metric("journal_written_bytes_total", "counter", "Written to the parent journal"),
             Metric("aof_written_bytes_total", "counter", "Written to partition logs"),
             Metric("disk_free_bytes", "gauge", "Free where the data is; none where admission.disk_free_bytes_min is 0"),

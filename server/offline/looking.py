@@ -31,6 +31,9 @@ class _Looked:
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         return sum(map(len, buffers))
 
+    def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        return self.write(buffers, offset=offset)
+
     def sync(self) -> None:
         pass
 

@@ -71,6 +71,8 @@ class OsFile:
         """So far ``_page_cache`` knows of what was written here; -1: nothing was."""
         self._end = 0
         """Of what was written."""
+        self._dirty = True
+        """Something may have been written, by an earlier process too, that is not synced."""
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     @_named
@@ -99,6 +101,7 @@ class OsFile:
     @_named
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """See File."""
+        self._dirty = True
         total = 0
         for start in range(0, len(buffers), IOV_MAX):
             group = buffers[start : start + IOV_MAX]
@@ -107,9 +110,36 @@ class OsFile:
             if written < size:
                 self._write_rest(b"".join(group)[written:], offset + total + written)
             total += size
-        self._told = offset if self._told < 0 else self._told
-        self._end = max(self._end, offset + total)
+        self._wrote(offset, total)
         return total
+
+    @_named
+    def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        """See File. One system call, if nothing else is to be synced: it syncs what it writes, and no more."""
+        size = sum(map(len, buffers))
+        if self._dirty or len(buffers) > IOV_MAX or not self._write_through(buffers, offset, size):
+            self.write(buffers, offset=offset)
+            self.sync()
+        return size
+
+    def _write_through(self, buffers: Sequence[Buffer], offset: int, size: int) -> bool:
+        """False: not all of it, or this file system cannot."""
+        self._dirty, began = True, time.perf_counter()
+        try:
+            whole = os.pwritev(self._fd, buffers, offset, os.RWF_DSYNC) == size
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            whole = False
+        if whole:
+            self._wrote(offset, size)
+            self._dirty = False
+            self._synced(self._end, time.perf_counter() - began)
+        return whole
+
+    def _wrote(self, offset: int, size: int) -> None:
+        self._told = offset if self._told < 0 else self._told
+        self._end = max(self._end, offset + size)
 
     def _write_rest(self, rest: bytes, offset: int) -> None:
         view = memoryview(rest)
@@ -120,11 +150,18 @@ class OsFile:
     @_named
     def sync(self) -> None:
         """See File."""
-        end = self._end  # what is written meanwhile may not be synced
+        end, self._dirty = self._end, False  # what is written meanwhile may not be synced
         began = time.perf_counter()
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            self._dirty = True
+            raise
+        self._synced(end, time.perf_counter() - began)
+
+    def _synced(self, end: int, took_s: float) -> None:
         if self._syncs is not None:
-            self._syncs.observe(self.path, time.perf_counter() - began)
+            self._syncs.observe(self.path, took_s)
         if self._page_cache is not None and self._told >= 0:
             self._told = self._page_cache.synced(self.path, self._told, end)
 
@@ -135,6 +172,7 @@ class OsFile:
     @_named
     def truncate(self, size: int) -> None:
         """See File."""
+        self._dirty = True
         os.ftruncate(self._fd, size)
 
     @_named

@@ -118,6 +118,11 @@ class MemoryFile:
         self.content[offset : offset + len(raw)] = raw
         return len(raw)
 
+    def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
+        written = self.write(buffers, offset=offset)
+        self.sync()
+        return written
+
     def sync(self) -> None:
         self.disk.unsynced.pop(self.path, None)
         self.disk.stable[self.path] = bytes(self.content)

@@ -168,6 +168,8 @@ class TestErrors:
         ("broken", "code", "act"),
         [
             ("pwritev", errno.EIO, lambda file: file.write([b"x"], offset=0)),
+            ("pwritev", errno.EIO, lambda file: (file.sync(), file.write_synced([b"x"], offset=0))),
+            ("fdatasync", errno.EIO, lambda file: file.write_synced([b"x"], offset=0)),
             ("fdatasync", errno.EIO, lambda file: file.sync()),
             ("pread", errno.EIO, lambda file: file.read(offset=0, length=1)),
             ("ftruncate", errno.EIO, lambda file: file.truncate(0)),
