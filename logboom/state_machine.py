@@ -11,7 +11,8 @@ whole batches so that it can be vectorised, and saves state, position and the op
 ``apply`` on one at a time, reads and ``checkpoint`` beside it. ``open``, ``load``, ``close``, ``position`` and ``meta``
 may be called on the event loop, too, at a start and an end or when a partition is opened; ``unsaved_bytes`` is read
 there all the time: it is at hand. A class that says ``applies_in_memory = True``
-promises that ``apply`` waits for no disk: it may be called with a few commands on the loop itself.
+promises that ``apply`` waits for no disk: it may be called on the loop itself, with a few commands, or a few batches
+if it needs no records.
 
 A machine may have ``get_at_once(keys)``: ``get`` that waits for nobody (None: it would have to), and seldom for a
 disk. It is called with a few keys on the loop itself. Without it every read goes through a thread.

@@ -101,7 +101,7 @@ class ApplyWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._started = -1e9
-        self._inline_bytes = settings.inline_bytes if getattr(machine, "applies_in_memory", False) else 0
+        self._inline_bytes = settings.inline_bytes
         self._inline_from = -1e9
         self._aim = PartitionLogIndex(0)
         """What might be applied when the last group began."""
@@ -168,7 +168,8 @@ class ApplyWorker:
         # Each group costs a sync; what nobody waits for is worth fewer of them.
         wait = self._started + self._settings.linger_ms / 1000 - self._clock.monotonic()
         pending = self._cursor.limit - self.applied_index
-        if wait <= 0 or self._urgent or (pending >= INLINE_RECORDS_MIN and self._is_at_hand()):
+        eager = pending >= INLINE_RECORDS_MIN and self.machine.needs_records
+        if wait <= 0 or self._urgent or (eager and self._is_at_hand()):
             self._start()
         elif self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(wait, self._linger_over)
@@ -314,7 +315,8 @@ class ApplyWorker:
         cursor = self._cursor
         return (
             self._inline_bytes > 0
-            and cursor.limit - self.applied_index <= INLINE_RECORDS_MAX
+            and getattr(self.machine, "applies_in_memory", False)
+            and (cursor.limit - self.applied_index <= INLINE_RECORDS_MAX or not self.machine.needs_records)
             and self._clock.monotonic() >= self._inline_from
             and self.log.is_recent(
                 after_index=self.applied_index, through_index=cursor.limit, nbytes=self._inline_bytes

@@ -24,6 +24,7 @@ from partitions.log.log_holes import LogHoles
 from partitions.log.open_segment import OpenSegment, WriteJob
 from partitions.log.opening import FROM_THE_BEGINNING, LogBase, open_segments
 from partitions.log.places import PLACES, saving, with_fetched
+from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef, Damage
 from partitions.log.tentative import Tentative
 from partitions.log.unwritten import Unwritten
@@ -42,13 +43,20 @@ class PartitionLog(LogHoles):
     """See the module."""
 
     def __init__(
-        self, *, disk: Disk, directory: Path, partition_id: PartitionId, settings: LogSettings, mode: DurabilityMode
+        self,
+        *,
+        disk: Disk,
+        directory: Path,
+        partition_id: PartitionId,
+        settings: LogSettings,
+        mode: DurabilityMode,
+        headers_only: bool = False,
     ) -> None:
         super().__init__(
             disk=disk,
             directory=directory,
             files_max=settings.open_files_max,
-            recent_bytes=settings.recent_bytes,
+            recent=RecentBatches(settings.recent_bytes, headers_only=headers_only),
         )
         self.partition_id = partition_id
         self.mode = mode
@@ -82,14 +90,24 @@ class PartitionLog(LogHoles):
         settings: LogSettings,
         mode: DurabilityMode,
         base: LogBase | None = None,
+        headers_only: bool = False,
     ) -> PartitionLog:
         """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
+
+        ``headers_only``: its machine needs no records; see RecentBatches.
 
         Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
         what is committed up to ``base`` are not known.
         """
         disk.make_directory(directory)
-        log = cls(disk=disk, directory=directory, partition_id=partition_id, settings=settings, mode=mode)
+        log = cls(
+            disk=disk,
+            directory=directory,
+            partition_id=partition_id,
+            settings=settings,
+            mode=mode,
+            headers_only=headers_only,
+        )
         log._recover(base or FROM_THE_BEGINNING)
         return log
 

@@ -14,6 +14,7 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import Batch
 from partitions.log.holes import CONCEDED_MAX, NEVER, Hole
 from partitions.log.log_reading import LogReading
+from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
 from ports.disk import Disk
 
@@ -21,8 +22,8 @@ from ports.disk import Disk
 class LogHoles(LogReading):
     """A part of ``PartitionLog``."""
 
-    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent_bytes: int) -> None:
-        super().__init__(disk=disk, directory=directory, files_max=files_max, recent_bytes=recent_bytes)
+    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches) -> None:
+        super().__init__(disk=disk, directory=directory, files_max=files_max, recent=recent)
         self.durable_global_index = GlobalLogIndex(0)
         """Global index of the last batch of the durable prefix."""
         self.committed_index = PartitionLogIndex(0)

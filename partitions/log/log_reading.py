@@ -20,11 +20,11 @@ class LogReading:
 
     partition_id: PartitionId
 
-    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent_bytes: int) -> None:
+    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches) -> None:
         self.durable_index = PartitionLogIndex(0)
         """Contiguous committed prefix on stable storage."""
         self.committed_global_index = GlobalLogIndex(0)
-        self.recent = RecentBatches(recent_bytes)
+        self.recent = recent
         """For whoever applies."""
         self._disk = disk
         self._directory = directory
@@ -130,12 +130,12 @@ class LogReading:
         return self.first_index_at(position) - 1
 
     def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
-        """The committed batches in (after, through] are in memory, and together not larger than this."""
+        """The committed batches in (after, through] are in memory, and together take no more of it than this."""
         committed, position = self._committed, self._committed.first_after(after_index)
         while nbytes >= 0 and position < committed.end and committed.first_index(position) <= through_index:
             if committed.digest(position) not in self.recent:
                 return False
-            nbytes -= committed.nbytes(position, position + 1)
+            nbytes -= self.recent.cost(committed.nbytes(position, position + 1))
             position += 1
         return nbytes >= 0
 

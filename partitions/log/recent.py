@@ -12,13 +12,17 @@ from partitions.log.batch import Batch
 
 COPY_BYTES: Final = 4096
 """Smaller batches are copied out of the frame that they came in, which they would keep alive."""
+HEADER_BYTES: Final = 512
+"""Of memory, for a header alone."""
 
 
 class RecentBatches:
     """See the module. Known by their digests, which commit to content and place (I4)."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, headers_only: bool = False) -> None:
+        """``headers_only``: whoever applies looks at no record; none is kept."""
         self._bytes_max = bytes_max
+        self._headers_only = headers_only
         self._tentative: dict[bytes, Batch] = {}
         self._tentative_bytes = 0
         self._committed: dict[bytes, Batch] = {}
@@ -29,42 +33,49 @@ class RecentBatches:
     def __bool__(self) -> bool:
         return bool(self._committed)
 
+    def cost(self, nbytes: int) -> int:
+        """What a batch of this size takes here."""
+        return HEADER_BYTES if self._headers_only else nbytes
+
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._committed
 
     def appended(self, batch: Batch) -> None:
         """It may be committed soon. The oldest of its kind goes if there is no room: it may have lost a conflict."""
-        if batch.nbytes > self._bytes_max:
+        if self.cost(batch.nbytes) > self._bytes_max:
             return
-        if batch.nbytes < COPY_BYTES:
+        if self._headers_only:
+            batch = Batch(batch.header, [])
+        elif batch.nbytes < COPY_BYTES:
             batch = Batch(batch.header, [bytes(buffer) for buffer in batch.buffers])
         again = self._tentative.pop(batch.digest, None)
-        self._tentative_bytes -= again.nbytes if again is not None else 0
+        self._tentative_bytes -= self.cost(again.nbytes) if again is not None else 0
         self._tentative[batch.digest] = batch
-        self._tentative_bytes += batch.nbytes
+        self._tentative_bytes += self.cost(batch.nbytes)
         while self._tentative_bytes > self._bytes_max:
             oldest = next(iter(self._tentative))
-            self._tentative_bytes -= self._tentative.pop(oldest).nbytes
+            self._tentative_bytes -= self.cost(self._tentative.pop(oldest).nbytes)
 
     def committed(self, digest: bytes) -> None:
         """It will be applied. If there is no room it is not kept: those before it are applied first."""
         batch = self._tentative.pop(digest, None)
         if batch is None:
             return
-        self._tentative_bytes -= batch.nbytes
-        if digest not in self._committed and self._put_bytes - self._taken_bytes + batch.nbytes <= self._bytes_max:
+        cost = self.cost(batch.nbytes)
+        self._tentative_bytes -= cost
+        if digest not in self._committed and self._put_bytes - self._taken_bytes + cost <= self._bytes_max:
             self._committed[digest] = batch
-            self._put_bytes += batch.nbytes
+            self._put_bytes += cost
 
     def take(self, digest: bytes) -> Batch | None:
         """By the one thread that applies, once."""
         batch = self._committed.pop(digest, None)
         if batch is not None:
-            self._taken_bytes += batch.nbytes
+            self._taken_bytes += self.cost(batch.nbytes)
         return batch
 
     def drop(self, digest: bytes) -> None:
         """It is damaged where it lies: from now on nobody here has it."""
         tentative, committed = self._tentative.pop(digest, None), self._committed.pop(digest, None)
-        self._tentative_bytes -= tentative.nbytes if tentative is not None else 0
-        self._put_bytes -= committed.nbytes if committed is not None else 0
+        self._tentative_bytes -= self.cost(tentative.nbytes) if tentative is not None else 0
+        self._put_bytes -= self.cost(committed.nbytes) if committed is not None else 0

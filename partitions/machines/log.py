@@ -82,6 +82,11 @@ class LogMachine:
         return iter(list(self._meta.items()))
 
     @property
+    def applies_in_memory(self) -> bool:
+        """``apply`` waits for no disk: no checkpoint is due."""
+        return self._since < CHECKPOINT_BATCHES
+
+    @property
     def unsaved_bytes(self) -> int:
         """Nothing that grows."""
         return 0

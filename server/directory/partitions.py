@@ -303,6 +303,7 @@ class PartitionRooms:
             settings=settings,
             mode=kind.mode,
             base=base,
+            headers_only=kind.state_machine == "log",
         )
         for damage in opened.damage:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())

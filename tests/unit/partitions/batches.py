@@ -40,13 +40,14 @@ def chain(count: int) -> list[Batch]:
     return batches
 
 
-def open_log(path: Path, **changes: int) -> PartitionLog:
+def open_log(path: Path, *, headers_only: bool = False, **changes: int) -> PartitionLog:
     return PartitionLog.open(
         disk=OsDisk(),
         directory=path,
         partition_id=P,
         settings=LogSettings(**{"segment_bytes": 4096, **changes}),  # type: ignore[arg-type]
         mode=DurabilityMode.WRITE_AHEAD,
+        headers_only=headers_only,
     )
 
 

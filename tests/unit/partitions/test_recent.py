@@ -10,7 +10,7 @@ import pytest
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
-from partitions.log.recent import COPY_BYTES, RecentBatches
+from partitions.log.recent import COPY_BYTES, HEADER_BYTES, RecentBatches
 from tests.unit.partitions.batches import chain, flush, make, open_log
 
 
@@ -92,6 +92,42 @@ def test_memory_and_file_together_give_every_batch_once_and_leave_nothing_behind
     assert applied == [each.digest for each in made]
     assert not log.recent
     log.close()
+
+
+class TestHeadersOnly:
+    def test_no_record_is_kept_and_a_header_counts_as_one(self) -> None:
+        batches = chain(3)
+        recent = RecentBatches(2 * HEADER_BYTES, headers_only=True)
+        for batch in batches:
+            recent.appended(batch)
+            recent.committed(batch.digest)
+        assert [batch.digest in recent for batch in batches] == [True, True, False]  # the newest is read from the file
+        taken = recent.take(batches[0].digest)
+        assert taken is not None
+        assert (taken.header, taken.buffers) == (batches[0].header, [])
+        recent.appended(batches[2])
+        recent.committed(batches[2].digest)
+        assert batches[2].digest in recent
+        recent.drop(batches[2].digest)
+        recent.drop(batches[1].digest)
+        assert not recent
+
+    def test_a_log_at_hand_is_as_large_as_its_headers(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, headers_only=True)
+        batches = chain(2)
+        for number, batch in enumerate(batches, 1):
+            log.append(batch)
+            flush(log)
+            log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+        through = batches[-1].last_index
+        assert log.is_recent(after_index=0, through_index=through, nbytes=2 * HEADER_BYTES)
+        assert not log.is_recent(after_index=0, through_index=through, nbytes=2 * HEADER_BYTES - 1)
+        found = log.read_committed(
+            after_index=0, through_index=through, max_bytes=1 << 20, headers_only=True, recent=log.recent
+        )
+        assert [each.header for each in found] == [batch.header for batch in batches]
+        assert not log.recent
+        log.close()
 
 
 class TestBounds:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from logboom.settings import ApplySettings
+from partitions.log.recent import HEADER_BYTES
 from ports.invariant import InvariantViolated
 from tests.unit.partitions.worker_world import HeldOffload, world
 
@@ -162,3 +163,52 @@ def test_closing_waits_for_what_is_about_to_run_here() -> None:
 
 def test_the_default_takes_a_few_lone_commands() -> None:
     assert 16 * 500 < ApplySettings().inline_bytes < 64 * 1024
+
+
+def test_a_machine_without_records_is_applied_on_the_loop_however_many_they_are_but_not_sooner() -> None:
+    with inline(needs_records=False) as w:
+
+        async def story() -> None:
+            w.commit()
+            w.notify(urgent=False)
+            await turn()
+            w.commit(3, records=500)
+            w.notify(urgent=False)
+            await turn()
+            assert w.reported == [1]  # nobody waits, and more of them at a time cost less
+            await asyncio.sleep(0.2)
+            assert (w.reported, w.under_way) == ([1, 3, 503, 1003], 0)
+            w.commit(records=500)
+            w.notify()
+            await turn()
+            assert (w.reported[4:], w.under_way) == ([1503], 0)
+
+        w.run(story)
+
+
+def test_many_batches_without_records_are_applied_elsewhere() -> None:
+    with inline(needs_records=False) as w:
+
+        async def story() -> None:
+            w.commit(ApplySettings().inline_bytes // HEADER_BYTES + 1, records=1)
+            w.notify()
+            await turn()
+            assert (w.reported, w.under_way) == ([], 1)
+
+        w.run(story)
+
+
+def test_a_machine_that_is_about_to_wait_for_the_disk_is_applied_elsewhere() -> None:
+    with inline() as w:
+
+        async def story() -> None:
+            w.commit()
+            w.notify()
+            await turn()
+            w.machine.applies_in_memory = False  # as a log's, when its checkpoint is due
+            w.commit()
+            w.notify()
+            await turn()
+            assert (w.reported, w.under_way) == ([1], 1)
+
+        w.run(story)

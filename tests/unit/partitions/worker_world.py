@@ -96,6 +96,7 @@ class World:
         position: Position = NOWHERE,
         seed: int = 0,
         applies_in_memory: bool = False,
+        needs_records: bool = True,
         recent_bytes: int = LogSettings().recent_bytes,
         saves: HeldOffload | None = None,
         **changes: int,
@@ -105,13 +106,14 @@ class World:
         slowest = JOB_S if offload is None else 0.05
         runs: Offload = self.held or VirtualOffload(self.loop, random.Random(seed), slowest)  # type: ignore[assignment]
         self.machine = Machine(self.loop, position)
-        self.machine.applies_in_memory = applies_in_memory
+        self.machine.applies_in_memory, self.machine.needs_records = applies_in_memory, needs_records
         self.log = PartitionLog.open(
             disk=MemoryDisk(),
             directory=Path("/partition"),
             partition_id=P,
             settings=LogSettings(recent_bytes=recent_bytes),
             mode=DurabilityMode.WRITE_AHEAD,
+            headers_only=not needs_records,
         )
         self.progress: list[list[AppliedBatch]] = []
         self.states: list[str] = []
