@@ -34,10 +34,15 @@ class Syncs:
         self._by_suffix: dict[str, Buckets] = {".journal": Buckets(SECONDS), ".log": Buckets(SECONDS)}
         self._others = Buckets(SECONDS)
 
-    def observe(self, path: Path, seconds: float) -> None:
-        """One sync, which has taken far longer than this does."""
-        with self._lock:
-            self._by_suffix.get(path.suffix, self._others).observe(seconds)
+    def of(self, path: Path) -> Callable[[float], None]:
+        """For this file: to be told how many seconds each of its syncs took."""
+        lock, observe = self._lock, self._by_suffix.get(path.suffix, self._others).observe
+
+        def told(seconds: float) -> None:
+            with lock:
+                observe(seconds)
+
+        return told
 
     def snapshot(self) -> dict[str, Counted]:
         """By kind of file."""
@@ -65,7 +70,7 @@ class OsFile:
 
     def __init__(self, path: Path, flags: int, syncs: Syncs | None = None, page_cache: PageCache | None = None) -> None:
         self.path = path
-        self._syncs = syncs
+        self._took = syncs.of(path) if syncs is not None else None
         self._page_cache = page_cache
         self._told = -1
         """So far ``_page_cache`` knows of what was written here; -1: nothing was."""
@@ -160,8 +165,8 @@ class OsFile:
         self._synced(end, time.perf_counter() - began)
 
     def _synced(self, end: int, took_s: float) -> None:
-        if self._syncs is not None:
-            self._syncs.observe(self.path, took_s)
+        if self._took is not None:
+            self._took(took_s)
         if self._page_cache is not None and self._told >= 0:
             self._told = self._page_cache.synced(self.path, self._told, end)
 
