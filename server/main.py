@@ -85,7 +85,7 @@ def _raise_open_files() -> None:
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[BaseException | None] = loop.create_future()
-    asked = False
+    asked = started = False
 
     def fatal(error: BaseException) -> None:
         if not stop.done():
@@ -96,6 +96,8 @@ async def _serve(settings: Settings) -> int:
     def ask_to_stop() -> None:
         nonlocal asked
         asked = True
+        if not started:
+            leave()  # it may wait for a name server
         if not stop.done():
             stop.set_result(None)
 
@@ -106,6 +108,7 @@ async def _serve(settings: Settings) -> int:
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     installs = 0
     while True:
+        started = False
         for number in STOPS:
             signal.signal(number, leave)  # while it opens, which may take minutes, the loop hears nothing
         try:
@@ -128,6 +131,7 @@ async def _serve(settings: Settings) -> int:
             say(f"logboom node: {where}{error.strerror or error} [io]")
             _say_who(error)
             return EXIT_UNHEALTHY
+        started = True
         gc.freeze()
         reason = await stop
         if not isinstance(reason, InstallDue | RejoinDue):
@@ -174,7 +178,10 @@ async def _close(node: Node, most_ms: int) -> None:
         _leave(EXIT_UNHEALTHY)
 
     timer = asyncio.get_running_loop().call_later(most_ms / 1000, too_long)
-    await node.close()
+    try:
+        await node.close()
+    except Exception as error:  # noqa: BLE001 - as while it ran: a disk that fails, say
+        _end(error)
     timer.cancel()
 
 

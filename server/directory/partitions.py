@@ -31,6 +31,7 @@ from raftlog.entries.lifecycle import CHANGES, Change, Kind
 from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.journal.journal import Journal
 from server.directory.data_dir import DataDir
+from server.directory.directories import NO_ROOM
 from server.directory.shares import later_apply_share, later_log_share
 from server.directory.states import STATE, States
 from server.world.world import World
@@ -285,9 +286,11 @@ class PartitionRooms:
         for partition_id, machine in self.machines.items():
             try:
                 machine.close()
-            except (OSError, InvariantViolated):
+            except InvariantViolated:
                 raise
-            except Exception as error:  # a full map, or a user's machine: the log has all that is not saved
+            except Exception as error:  # a full map or disk, or a user's machine: the log has all that is not saved
+                if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                    raise
                 log.exception("state_not_saved", partition=partition_id, error=repr(error))
         self._states.close()
         for store in self.logs.values():

@@ -200,6 +200,25 @@ async def test_a_node_that_is_asked_to_stop_while_it_opens_ends_at_once(monkeypa
             signal.signal(number, handler)
 
 
+async def test_a_node_that_is_asked_to_stop_while_it_waits_for_a_name_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by review: where no name server answered, it went on waiting, and was killed half a minute later."""
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def start(_: Paper) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Paper, "start", start)
+    monkeypatch.setattr(os, "_exit", lambda status: ended.done() or ended.set_result(status))
+    serving = asyncio.create_task(server.main._serve(Settings()))
+    async with asyncio.timeout(10):
+        assert await ended == server.main.EXIT_OK
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
 class Hanging:
     """In place of a node: asked to stop, or to start anew, it never closes."""
 
@@ -235,6 +254,23 @@ async def test_a_node_that_does_not_close_ends_all_the_same(
         assert await ended == server.main.EXIT_UNHEALTHY
     serving.cancel()
     await asyncio.wait([serving])
+
+
+async def test_a_disk_that_fails_while_a_node_closes_ends_it_as_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: with a stack of Python, and status 1, of which nobody says what it means."""
+
+    class Failing(Hanging):
+        async def close(self) -> None:
+            raise OSError(errno.EIO, "the disk")
+
+    def end(status: int) -> None:
+        raise Ended(status)
+
+    monkeypatch.setattr(Failing, "why", staticmethod(lambda _: os.kill(os.getpid(), signal.SIGTERM)), raising=False)
+    monkeypatch.setattr(server.main, "Node", Failing)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(Ended, match="5"):
+        await server.main._serve(Settings())
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:

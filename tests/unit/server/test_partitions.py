@@ -6,7 +6,7 @@ import errno
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -234,3 +234,27 @@ def test_another_partition_is_refused_while_there_is_no_room_for_its_files() -> 
     with pytest.raises(InvalidRequest, match="no room for another partition: 250 of 256"):
         rooms.check_room(2)
     assert asked == [FILES_SPARE + 2 * FILES_EACH]
+
+
+class Closing:
+    """A machine of which only the end is looked at."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error = error
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(("number", "ends"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])
+def test_a_state_for_which_there_is_no_room_keeps_no_node_from_stopping(number: int, ends: bool) -> None:
+    """Found by review: a node that was stopped on a full disk ended with a stack; the log has what is not saved."""
+    rooms = made(SimDisk(random.Random(1)))
+    one, other = Closing(OSError(number, "the disk")), Closing()
+    rooms.machines = cast(Any, {PartitionId(0): one, PartitionId(1): other})
+    with pytest.raises(OSError, match="the disk") if ends else nullcontext():
+        rooms.close()
+    assert (one.closed, other.closed) == (True, not ends)
