@@ -37,7 +37,7 @@ from raftlog.journal.outbox import GroupLimits, GroupSync
 from raftlog.links.hello import Identity
 from raftlog.links.links import Links
 from server.directory.agreement import member_of, settings_digest
-from server.directory.directories import open_directories
+from server.directory.directories import NO_ROOM, open_directories
 from server.directory.faults import drop_hook
 from server.directory.install import Intent
 from server.directory.remembered import remembered
@@ -159,17 +159,14 @@ class Node:
 
     def _note_voids(self, voids: Voids) -> None:
         """In the manifest, for people. While the log is replayed it says so already."""
-        manifest = self.data_dir.manifest.with_voids(voids.kept)
-
-        def write() -> None:
-            if self.data_dir.manifest != manifest and len(self.data_dir.manifest.voids) <= len(manifest.voids):
-                self.data_dir.adopt(manifest)
 
         def written(_: None, error: BaseException | None) -> None:
-            if error is not None:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                log.warning("voids_not_noted", error=str(error))  # with the next one, or after the next start
+            elif error is not None:
                 self.fatal(error)
 
-        self.slow_offload.submit(write, written)
+        self.slow_offload.submit(partial(self.data_dir.note_voids, voids.kept), written)
 
     # -- parts
 
@@ -317,7 +314,7 @@ class Node:
                 drop=drop_hook(),
                 adopt=partial(self.data_dir.take_lineage, fatal=self.fatal),
                 directories=open_directories(
-                    self.disk, self.data_dir.path, self.membership, self.rng, self.slow_offload, fatal=self.fatal
+                    self.disk, self.data_dir.path, self.membership, self.rng, self.save_offload, fatal=self.fatal
                 ),
             ),
             group=lambda synced: GroupSync(

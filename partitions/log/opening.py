@@ -12,7 +12,7 @@ from partitions.log.committed import NOWHERE_SEGMENT, Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, decode_places, encode_places
-from partitions.log.segment import BatchRef, Damage, load, segment_ordinal
+from partitions.log.segment import BatchRef, Damage, load, segment_names
 from ports.disk import Disk
 
 
@@ -49,8 +49,7 @@ def open_segments(
     disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase, open_segment: OpenSegment
 ) -> Opened:
     """Blocking. Raises IncompatibleVersion or CorruptData; then nothing has been changed but torn tails."""
-    listed = disk.list(directory)
-    names = {segment_ordinal(name): name for name in listed if name.endswith(".log")}
+    names = segment_names(disk.list(directory))
     opened = Opened(dict(sorted(names.items())), Columns(), [], [])
     opened.columns = _places(disk, directory, partition_id, base, opened)
     newest, above = max(names, default=0), base.last_index or -1

@@ -9,8 +9,9 @@ an ``.idx``, too, of what was synced by then.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ from ports.disk import Disk, File
 from ports.zeros import only_zeros
 
 SEGMENT_MAGIC: Final = b"LBSEGM"
+NAME: Final = re.compile(r"[0-9]{20}-[0-9]{8,}\.log")
 INDEX_MAGIC: Final = b"LBIDX1"
 VERSION: Final = 1
 SEGMENT_HEADER: Final = struct.Struct("<6sHIIQQ28xI")
@@ -77,6 +79,11 @@ def segment_name(first_index: int, ordinal: int) -> str:
 def segment_ordinal(name: str) -> int:
     """Inverse, for the part that numbers segments in the order in which they were made."""
     return int(name[21:].partition(".")[0])
+
+
+def segment_names(names: Iterable[str]) -> dict[int, str]:
+    """By ordinal, those among the files of a log's directory that are segments: a copy beside one is not."""
+    return {segment_ordinal(name): name for name in names if NAME.fullmatch(name)}
 
 
 def pack_segment_header(partition_id: PartitionId, *, ordinal: int, first_index: int) -> bytes:

@@ -7,6 +7,7 @@ next one is on the disk.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ Pending = tuple[Kind, bytes]
 BASE: Final = "base"
 NEWEST: Final = "newest"
 SUFFIX: Final = ".journal"
+NAME: Final = re.compile(r"[0-9]{20}\.journal")
+"""What is called otherwise, as a copy beside a file, is nothing of the journal."""
 BROKEN: Final = ".broken"
 """Of a file beside one of those: what a torn tail of it held."""
 UNFINISHED: Final = ".new"

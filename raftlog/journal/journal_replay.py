@@ -13,7 +13,7 @@ from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
 from raftlog.journal.journal_codec import Kind
-from raftlog.journal.journal_files import BASE, BROKEN, NEWEST, SUFFIX, JournalFiles, Tail, leftovers, name_of
+from raftlog.journal.journal_files import BASE, BROKEN, NAME, NEWEST, JournalFiles, Tail, leftovers, name_of
 
 Entry = tuple[bytes, int, int]
 """Command, Raft index, term: the engine's own shape."""
@@ -40,7 +40,7 @@ class Replay:
     def run(self) -> None:
         """Leaves ``files`` ready to be written. Raises CorruptData (damage, no torn tail) or IncompatibleVersion."""
         files, disk = self.files, self.files.disk
-        names = [name for name in disk.list(files.directory) if name.endswith(SUFFIX)]
+        names = [name for name in disk.list(files.directory) if NAME.fullmatch(name)]
         if disk.exists(files.directory / BASE):
             names = self._begin(names)
             self.begun = True
@@ -69,7 +69,7 @@ class Replay:
         path = files.directory / BASE
         files.record = journal_base.decode(disk.read_file(path), cluster=files.cluster, path=str(path))
         first = name_of(files.record.first_sequence)
-        left_over = [name for name in names if name < first and name.removesuffix(SUFFIX).isdigit()]
+        left_over = [name for name in names if name < first]
         if first not in names:
             raise CorruptData(f"{files.directory / first}: a journal segment is missing", path=str(path))
         for name in left_over:  # a crash came between the base and their removal

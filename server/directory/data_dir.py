@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -10,13 +12,16 @@ import msgspec
 
 from logboom.errors import ConfigError, IncompatibleVersion, Unavailable, WrongNode
 from ports.disk import Disk, Lock
+from raftlog.entries.voids import Void
 from server.directory.manifest import FORMAT_VERSION, Manifest, decode, encode
 
 MANIFEST: Final = "manifest.json"
+SNAPSHOTS: Final = "snapshots"
 BEFORE_MANIFESTS: Final = "identity.json"
 LOCK: Final = "lock"
 LOST_AND_FOUND: Final = "lost+found"
 """A file system's own, where a whole one is the directory: a volume in a container, say."""
+NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 BEGUN: Final = {LOCK, MANIFEST + ".new", LOST_AND_FOUND}
 """What a first start leaves that ended before it had claimed the directory, and what is nobody's data."""
 
@@ -31,22 +36,25 @@ class DataDir:
         """
         self.path = path
         self._disk = disk
+        self._changing = threading.Lock()
         try:
-            found = self._check(manifest)
+            self._check(manifest)
             disk.make_directory(path)
             self._lock = self._take_lock(disk)
-            self.manifest = manifest if found is None else found
+            self.manifest = manifest
             """As it is on the disk: its partitions may differ from what was asked for."""
-            self._claim(new=found is None)
+            self._claim()
         except OSError as error:
             raise ConfigError(f"node.data_dir {path}: {error.strerror or error}", path="node.data_dir") from error
 
-    def _claim(self, *, new: bool) -> None:
-        if not new:
-            self._disk.sync_directory(self.path)  # a process that was killed may have made the name and not synced it
-            return
+    def _claim(self) -> None:
         try:
-            self.adopt(self.manifest)
+            found = self._check(self.manifest)  # again: who had the lock until now may have written it anew
+            if found is None:
+                self.adopt(self.manifest)
+            else:
+                self.manifest = found
+                self._disk.sync_directory(self.path)  # it may have been killed between the name and its sync
         except BaseException:
             self.close()
             raise
@@ -67,10 +75,18 @@ class DataDir:
         before it has anything else to do.
         """
         try:
-            self.adopt(msgspec.structs.replace(self.manifest, lineage=lineage))
+            with self._changing:
+                self.adopt(msgspec.structs.replace(self.manifest, lineage=lineage))
         except OSError as error:
             fatal(error)
             raise Unavailable(f"{self.path}: {error.strerror or error}") from error
+
+    def note_voids(self, voids: Iterable[Void]) -> None:
+        """What was declared void, for people. In any thread. Raises OSError, and then nothing has changed."""
+        with self._changing:
+            manifest = self.manifest.with_voids(voids)
+            if self.manifest != manifest and len(self.manifest.voids) <= len(manifest.voids):
+                self.adopt(manifest)
 
     @property
     def journal(self) -> Path:
@@ -80,7 +96,7 @@ class DataDir:
     @property
     def snapshots(self) -> Path:
         """Where snapshot sets live."""
-        return self.path / "snapshots"
+        return self.path / SNAPSHOTS
 
     def partition(self, partition_id: int) -> Path:
         """Where one partition lives."""
@@ -94,7 +110,7 @@ class DataDir:
     def strangers(self, disk: Disk, known: set[int]) -> list[str]:
         """Partition directories that neither the configuration nor the log names. They are left alone."""
         names = self.partition_directories(disk)
-        return [name for name in names if not (name.isdigit() and int(name) in known)]
+        return [name for name in names if number_in(name) not in known]
 
     def close(self) -> None:
         """Give the lock back."""
@@ -121,3 +137,8 @@ class DataDir:
             return disk.lock(self.path / LOCK)
         except BlockingIOError as error:
             raise ConfigError(f"{self.path} is in use by another process", path="node.data_dir") from error
+
+
+def number_in(name: str) -> int | None:
+    """The number in a name that a node gives, as it writes it; None: the name is somebody else's."""
+    return int(name) if NUMBER.fullmatch(name) else None

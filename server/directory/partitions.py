@@ -30,7 +30,7 @@ from raftlog.entries.entry import unpack_control, unpack_routes
 from raftlog.entries.lifecycle import CHANGES, Change, Kind
 from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.journal.journal import Journal
-from server.directory.data_dir import DataDir
+from server.directory.data_dir import DataDir, number_in
 from server.directory.directories import NO_ROOM
 from server.directory.shares import later_apply_share, later_log_share
 from server.directory.states import STATE, States
@@ -122,10 +122,10 @@ class PartitionRooms:
 
     def remove_gone(self, parent: ParentState) -> None:
         """Directories of what was destroyed before the journal begins: a crash may have left them. Blocking."""
-        for name in self._data_dir.partition_directories(self._disk):
-            if name.isdigit() and parent.lifecycle.is_gone(int(name)):
-                self.remove(PartitionId(int(name)))
-                log.info("partition_removed", partition=int(name))
+        for number in map(number_in, self._data_dir.partition_directories(self._disk)):
+            if number is not None and parent.lifecycle.is_gone(number):
+                self.remove(PartitionId(number))
+                log.info("partition_removed", partition=number)
 
     # -- while the node runs (Rooms)
 

@@ -28,6 +28,7 @@ from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE
 from raftlog.journal.membership import Rejoining
+from server.directory.data_dir import number_in
 from server.directory.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
@@ -144,8 +145,8 @@ def open_journal(
 
 def set_aside(disk: Disk, directory: Path) -> list[Path]:
     """Damaged journals beside the one in ``directory``, the newest first."""
-    names = [name.removeprefix(ASIDE) for name in disk.list(directory.parent) if name.startswith(ASIDE)]
-    return [directory.parent / f"{ASIDE}{n}" for n in sorted((int(n) for n in names if n.isdigit()), reverse=True)]
+    found = (number_in(name.removeprefix(ASIDE)) for name in disk.list(directory.parent) if name.startswith(ASIDE))
+    return [directory.parent / f"{ASIDE}{n}" for n in sorted((n for n in found if n is not None), reverse=True)]
 
 
 def encode(token: bytes) -> bytes:

@@ -21,6 +21,7 @@ from partitions.log.batch import INDEX_MAX
 from partitions.log.log import PartitionLog
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
+from server.directory.data_dir import number_in
 from server.directory.install import find_section, restore_state
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -192,13 +193,13 @@ class States:
 
     def _set_aside(self, partition_id: PartitionId) -> None:
         directory = self._directory_of(partition_id)
-        before = [name for name in self._disk.list(directory) if name.startswith(ASIDE)]
-        number = 1 + max((int(name[len(ASIDE) :]) for name in before if name[len(ASIDE) :].isdigit()), default=0)
-        target = directory / f"{ASIDE}{number}"
+        names = (name.removeprefix(ASIDE) for name in self._disk.list(directory) if name.startswith(ASIDE))
+        before = [number for number in map(number_in, names) if number is not None]
+        target = directory / f"{ASIDE}{1 + max(before, default=0)}"
         self._disk.move_directory(directory / STATE, target)
         log.warning("state_set_aside", partition=partition_id, path=str(target))
-        for name in before:
-            self._disk.remove_directory(directory / name)
+        for number in before:
+            self._disk.remove_directory(directory / f"{ASIDE}{number}")
 
 
 def _give_up(machine: Machine) -> None:

@@ -39,3 +39,28 @@ def test_halves_of_files_go_at_a_start(tmp_path: Path) -> None:
 def test_the_number_of_a_segment_is_in_its_name(ordinal: int) -> None:
     """The nine digits of the hundred millionth were read as eight: the next start took its file for a misplaced one."""
     assert segment_ordinal(segment_name(1 << 40, ordinal)) == ordinal
+
+
+@pytest.mark.parametrize("name", ["{}.save.log", "notes.log", "{}-copy.log", "\u00b2.log"])
+def test_a_copy_beside_a_segment_is_none(tmp_path: Path, name: str) -> None:
+    """It was written to in the place of the segment that it was a copy of, or the start ended with a stack."""
+    batches = chain(8)
+    log = open_log(tmp_path)
+    for batch in batches[:4]:
+        log.append(batch)
+        flush(log)
+    log.close()
+    segment = max(tmp_path.glob("*.log"))
+    copy = tmp_path / name.format(segment.stem)
+    copy.write_bytes(segment.read_bytes())
+    before = copy.read_bytes()
+    log = open_log(tmp_path)
+    for batch in batches[4:]:
+        log.append(batch)
+        flush(log)
+    log.close()
+    assert copy.read_bytes() == before
+    copy.unlink()
+    again = open_log(tmp_path)
+    commit(again, batches)
+    again.close()

@@ -70,3 +70,21 @@ def test_all_of_a_file_is_read_however_large_it_is(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(OsFile, "read", partly)
     opened(tmp_path).close()
     assert read_to >= large > SEGMENT_HEADER.size
+
+
+@pytest.mark.parametrize("name", ["{}.save.journal", "notes.journal", "\u00b2.journal"])
+def test_a_copy_beside_a_file_is_none(tmp_path: Path, name: str) -> None:
+    """The journal passed for damaged: its node forgot its votes, and where it is the only voter nothing helped."""
+    journal = grown(tmp_path, 100)
+    first, last = files(tmp_path)[0], files(tmp_path)[-1]
+    journal.close()
+    for each in (first, last):
+        (tmp_path / name.format(Path(each).stem)).write_bytes((tmp_path / each).read_bytes())
+    before = names(tmp_path)
+    again = opened(tmp_path)
+    assert (again.entries, again.term) == (journal.entries, journal.term)
+    compact(again, 60)
+    again.close()
+    assert before - names(tmp_path) == {
+        each for each in before if each[:20].isdecimal() and each[20:] == ".journal"
+    } - {*files(tmp_path)}

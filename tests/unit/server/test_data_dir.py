@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, LogboomError, WrongNode
 from logboom.types import DurabilityMode
 from server.directory.data_dir import DataDir
 from server.directory.manifest import Kind, Manifest, decode, encode, sealed
 from server.main import _may_pass
-from server.world.disk_os import OsDisk
+from server.world.disk_os import OsDisk, OsLock
 
 FILE = "manifest.json"
 
@@ -138,10 +139,10 @@ class TestOpened:
     def test_partitions_that_nobody_names_are_told_and_left(self, ours: Path) -> None:
         held = open_dir(ours)
         assert held.strangers(OsDisk(), {0, 1}) == []
-        for name in ("0", "1", "7", "backup"):
+        for name in ("0", "1", "7", "backup", "01", "\u00b2"):
             (ours / "partitions" / name).mkdir(parents=True)
         before = tree(ours)
-        assert held.strangers(OsDisk(), {0, 1}) == ["7", "backup"]
+        assert held.strangers(OsDisk(), {0, 1}) == ["01", "7", "backup", "\u00b2"]
         assert tree(ours) == before
         held.close()
 
@@ -258,6 +259,28 @@ class TestLock:
         with another_process(ours), pytest.raises(ConfigError) as refusal:
             open_dir(ours)
         assert _may_pass(refusal.value)
+
+    def test_what_the_one_before_has_written_last_counts(self, ours: Path) -> None:
+        """Found by review: a node went on with the manifest that it had read before it had the directory to itself."""
+
+        class Late(OsDisk):
+            def lock(self, path: Path) -> OsLock:
+                self.replace_file(path.with_name(FILE), encode(replace(OURS, lineage="ab" * 16)))
+                return super().lock(path)
+
+        held = open_dir(ours, disk=Late())
+        assert held.manifest.lineage == "ab" * 16
+        held.close()
+
+    def test_nor_is_it_taken_from_another_node(self, ours: Path) -> None:
+        class Late(OsDisk):
+            def lock(self, path: Path) -> OsLock:
+                self.replace_file(path.with_name(FILE), encode(ours_is(node="n2")))
+                return super().lock(path)
+
+        with pytest.raises(WrongNode):
+            open_dir(ours, disk=Late())
+        open_dir(ours, wanted=ours_is(node="n2")).close()
 
     def test_closing_gives_it_back(self, ours: Path) -> None:
         first = open_dir(ours)

@@ -139,6 +139,17 @@ def test_only_the_newest_is_kept_aside(world: World) -> None:
         assert world.aside() == [f"state.damaged-{number}"]
 
 
+def test_a_copy_that_an_operator_made_is_kept(world: World) -> None:
+    """Found by review: it went with what it was a copy of."""
+    copy = STATE.parent / "state.damaged-1.copy"
+    world.disk.make_directory(copy)
+    for _ in range(2):
+        world.saved(7)
+        world.broken = 1
+        world.states.open(P, log_from(1), None).machine.close()
+    assert world.aside() == [copy.name, "state.damaged-2"]
+
+
 def test_a_damaged_set_is_removed_and_an_older_one_serves(world: World) -> None:
     world.saved(7)
     world.set_at(5)
