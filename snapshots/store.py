@@ -239,6 +239,11 @@ class SnapshotStore:
                 sets.append(self._read(global_index))
             except CorruptData as error:
                 damaged.append(Damaged(global_index, error))
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                path = str(self._path(global_index, "set"))
+                damaged.append(Damaged(global_index, CorruptData(f"{path}: {error.strerror}", path=path)))
         self.damaged = tuple(damaged)
         return tuple(sets)
 

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import LogboomError
+from server.offline.looking import Unreadable
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, and how many bytes of how many are done."""
 REBUILD: Final = (
     "this node must not go on with it: where the other voters are a majority of themselves, move its directory away, "
     "start it with an empty one, and it begins anew; else restore the cluster from a backup"
+)
+TAKE_ANOTHER: Final = (
+    "look once more; a disk that says so each time fails: take another one, start the node on it with an empty "
+    "directory, or, of a backup, back up into a new one"
 )
 
 
@@ -76,6 +81,7 @@ class Report:
         """Add what was raised; a typed error knows its place better than ``path``."""
         fields: dict[str, Any] = error.fields if isinstance(error, LogboomError) else {}
         place, offset = str(fields.get("path") or path), fields.get("offset")
+        advice = TAKE_ANOTHER if isinstance(error, Unreadable) else advice
         self.damage(place, str(error).removeprefix(f"{place}: "), advice, offset=offset)
 
     def _add(self, finding: Finding) -> None:

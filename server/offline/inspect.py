@@ -13,6 +13,7 @@ from logboom.types import PartitionId
 from partitions.log.batch import parse_header
 from partitions.log.places import HEADER, decode_places
 from partitions.log.segment import (
+    NAME,
     SEGMENT_HEADER,
     SEGMENT_HEADER_BYTES,
     SEGMENT_MAGIC,
@@ -38,12 +39,15 @@ Inspected = tuple[Row, list[Row]]
 CLUSTER: Final = slice(8, 20)
 """Cluster hash in a journal's base."""
 CLUSTER_IN_SEGMENT: Final = slice(16, 28)
+STATES: Final = ".states"
 
 
 def inspect(kind: str, path: Path) -> Inspected:
     """Raises CorruptData, IncompatibleVersion, or InvalidRequest for a path that is no such file."""
     if path.is_dir():
         raise InvalidRequest(f"{path} is a directory: name a file in it")
+    if kind == "snapshot" and path.suffix == STATES:
+        path = path.with_suffix(".set")  # it says what is in the other, which may be larger than all memory
     return READERS[kind](path, OsDisk().read_file(path))
 
 
@@ -51,7 +55,7 @@ def _aof(path: Path, raw: bytes) -> Inspected:
     if len(raw) < SEGMENT_HEADER_BYTES or raw[:6] != SEGMENT_MAGIC:
         raise CorruptData(f"{path}: not a segment of a partition log", path=str(path), offset=0)
     _, _, partition, ordinal, first, _, _ = SEGMENT_HEADER.unpack_from(raw)
-    if path.suffix != ".log" or not path.stem.replace("-", "").isdigit():
+    if not NAME.fullmatch(path.name):
         raise InvalidRequest(f"{path}: a segment of a partition log is called <first index>-<ordinal>.log")
     partition_id = PartitionId(partition)
     check_segment_header(raw[:SEGMENT_HEADER_BYTES], partition_id, ordinal=segment_ordinal(path.name), path=path)
@@ -161,9 +165,6 @@ def _manifest(path: Path, raw: bytes) -> Inspected:
 
 
 def _snapshot(path: Path, raw: bytes) -> Inspected:
-    if path.suffix == ".states":
-        path = path.with_suffix(".set")
-        raw = OsDisk().read_file(path)
     meta = decode_set(raw, path=str(path))
     parent = ParentState.decode(meta.parent)
     tails = parent.tails

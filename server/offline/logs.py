@@ -21,6 +21,7 @@ from partitions.log.segment import (
     check_segment_header,
     parse_index,
     scan,
+    segment_names,
     segment_ordinal,
 )
 from ports.disk import Disk
@@ -79,7 +80,7 @@ def check_log(
     Adds to ``report``; returns the first index that the log still has.
     """
     check = _Check(disk, directory, partition_id, carried, void, report, installing=installing)
-    names = {segment_ordinal(name): name for name in disk.list(directory) if name.endswith(".log")}
+    names = segment_names(disk.list(directory))
     if tail.last_index or (not journal and disk.exists(directory / PLACES)):
         _read_places(check, tail if journal else None)
         _leave_removed(check, names)
@@ -114,10 +115,10 @@ def _read_places(check: _Check, tail: Tail | None) -> None:
         if not check.installing:
             report.damage(path, "missing, though the journal begins behind what it tells", REBUILD)
         return
-    raw = check.disk.read_file(path)
-    report.read("places", len(raw))
     report.count("places")
     try:
+        raw = check.disk.read_file(path)
+        report.read("places", len(raw))
         columns = decode_places(raw, partition_id=check.partition_id, path=path)
         end = columns.end if tail is None else columns.through(tail.last_index)
         reached = columns.last_index(end - 1), columns.digest(end - 1)
@@ -158,7 +159,7 @@ def _leave_removed(check: _Check, names: dict[int, str]) -> None:
 def _missing_places(check: _Check) -> int:
     """One finding for batches that lie behind each other."""
     columns = check.places
-    paths = {segment_ordinal(name): name for name in check.disk.list(check.directory) if name.endswith(".log")}
+    paths = segment_names(check.disk.list(check.directory))
     missing = [row for row, found in enumerate(check.found) if not found]
     runs = groupby(enumerate(missing), lambda each: (each[1] - each[0], columns.segment[each[1]]))
     for (_, segment), group in runs:
@@ -196,9 +197,13 @@ def _missing_routes(check: _Check, routes: Iterable[Route], tail: Tail) -> int:
 
 def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
     report, ordinal = check.report, segment_ordinal(path.name)
-    raw = check.disk.read_file(path)
-    report.read("logs", len(raw))
     report.count("segments")
+    try:
+        raw = check.disk.read_file(path)
+    except CorruptData as error:
+        report.error(path, error, REFETCHED)
+        return
+    report.read("logs", len(raw))
     if not sealed and raw == bytes(len(raw)):
         report.note(path, "its header was never written", "nothing: the next start writes it")
         return
@@ -242,10 +247,14 @@ def _index(check: _Check, log: Path, found: Scanned) -> None:
     path = log.with_suffix(".idx")
     if not check.disk.exists(path):
         return
-    raw = check.disk.read_file(path)
-    check.report.read("logs", len(raw))
     check.report.count("indices")
     advice = "remove it: the next start makes it again"
+    try:
+        raw = check.disk.read_file(path)
+    except CorruptData as error:
+        check.report.error(path, error, advice)
+        return
+    check.report.read("logs", len(raw))
     known = parse_index(raw, ordinal=segment_ordinal(log.name))
     chain = known.refs[-1].digest if known is not None and known.refs else bytes(DIGEST_BYTES)
     if known is None or raw[INDEX_HEADER.size - DIGEST_BYTES : INDEX_HEADER.size] != chain:

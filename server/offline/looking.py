@@ -5,10 +5,27 @@ So the code that opens a node's files at a start can be run to find out what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import errno
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from logboom.errors import CorruptData
 from ports.disk import Buffer, Disk, File, Lock
+
+
+class Unreadable(CorruptData):
+    """A bad sector: the disk gives an error for what is in a file. What else there is can be looked at all the same."""
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise Unreadable(f"{path}: it cannot be read: {error.strerror}", path=str(path)) from error
 
 
 class _Looked:
@@ -23,10 +40,12 @@ class _Looked:
         return self._path
 
     def read(self, *, offset: int, length: int) -> bytes:
-        return b"" if self._file is None else self._file.read(offset=offset, length=length)
+        with _reading(self._path):
+            return b"" if self._file is None else self._file.read(offset=offset, length=length)
 
     def read_anew(self, *, offset: int, length: int) -> bytes:
-        return b"" if self._file is None else self._file.read_anew(offset=offset, length=length)
+        with _reading(self._path):
+            return b"" if self._file is None else self._file.read_anew(offset=offset, length=length)
 
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         return sum(map(len, buffers))
@@ -68,7 +87,7 @@ class LookingDisk:
         return self._disk.exists(path)
 
     def list(self, directory: Path) -> list[str]:
-        return self._disk.list(directory)
+        return self._disk.list(directory) if self._disk.exists(directory) else []
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -77,7 +96,8 @@ class LookingDisk:
         pass
 
     def read_file(self, path: Path) -> bytes:
-        return self._disk.read_file(path)
+        with _reading(path):
+            return self._disk.read_file(path)
 
     def replace_file(self, path: Path, content: bytes) -> None:
         self.replaced.append(path)

@@ -5,9 +5,9 @@ What a start would refuse, and what it would not look at: every batch of every s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
 from logboom.types import PartitionId
@@ -18,8 +18,8 @@ from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
-from raftlog.journal.journal_files import BASE, NEWEST
-from server.directory.data_dir import MANIFEST
+from raftlog.journal.journal_files import BASE, NAME, NEWEST
+from server.directory.data_dir import MANIFEST, number_in
 from server.directory.directories import DIRECTORIES, HEARD, decode_heard
 from server.directory.directories import decode as decode_directories
 from server.directory.install import INTENT, Intent
@@ -39,6 +39,7 @@ from server.offline.verify_backup import verify_backup
 from server.world.disk_os import OsDisk
 from snapshots.meta import SetMeta
 
+T = TypeVar("T")
 STATE: Final = "state"
 REJOINS: Final = (
     "start the node, while a majority of the others runs: it sets the journal aside, and rejoins under its id; where "
@@ -97,13 +98,17 @@ class _Node:
         if not self._disk.exists(path):
             self._report.damage(path, "missing", MANIFEST_ADVICE)
             return None
-        raw = self._disk.read_file(path)
-        self._report.read("manifest", len(raw))
         self._report.count("manifests")
+        return self._said("manifest", path, decode, MANIFEST_ADVICE)
+
+    def _said(self, what: str, path: Path, decoder: Callable[..., T], advice: str) -> T | None:
+        """By a small file; None: it is damaged."""
         try:
-            return decode(raw, path=str(path))
+            raw = self._disk.read_file(path)
+            self._report.read(what, len(raw))
+            return decoder(raw, path=str(path))
         except (CorruptData, IncompatibleVersion) as error:
-            self._report.error(path, error, MANIFEST_ADVICE)
+            self._report.error(path, error, advice)
             return None
 
     def _rejoin(self) -> None:
@@ -125,30 +130,13 @@ class _Node:
     def _directories(self) -> None:
         path = self._path / DIRECTORIES
         if self._disk.exists(path):
-            raw = self._disk.read_file(path)
-            self._report.read("directories", len(raw))
-            try:
-                decode_directories(raw, path=str(path))
-            except CorruptData as error:
-                self._report.error(path, error, BEGINS_ANEW)
+            self._said("directories", path, decode_directories, BEGINS_ANEW)
         elif self._disk.exists(self._path / HEARD) and not self._rejoining:  # else of a release that had none
             self._report.damage(path, "missing, though this node has met others", REFUSED)
-        path = self._path / HEARD
-        if self._disk.exists(path):
-            raw = self._disk.read_file(path)
-            self._report.read("heard", len(raw))
-            try:
-                decode_heard(raw, path=str(path))
-            except CorruptData as error:
-                self._report.error(path, error, SAID_AGAIN)
-        path = self._path / REMEMBERED
-        if self._disk.exists(path):
-            raw = self._disk.read_file(path)
-            self._report.read("remembered", len(raw))
-            try:
-                decode_remembered(raw, path=str(path))
-            except CorruptData as error:
-                self._report.error(path, error, AS_SET)
+        for name, decoder, advice in ((HEARD, decode_heard, SAID_AGAIN), (REMEMBERED, decode_remembered, AS_SET)):
+            path = self._path / name
+            if self._disk.exists(path):
+                self._said(path.stem, path, decoder, advice)
 
     def _sets(self, manifest: Manifest | None) -> list[SetMeta]:
         directory = self._path / "snapshots"
@@ -184,7 +172,7 @@ class _Node:
             if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:
                 report.damage(directory, "missing", REJOINS if begun else REBUILD)
             return None
-        names = [name for name in self._disk.list(directory) if name.endswith(".journal") or name in (BASE, NEWEST)]
+        names = [name for name in self._disk.list(directory) if NAME.fullmatch(name) or name in (BASE, NEWEST)]
         try:
             journal = Journal.open(
                 disk=self._disk,
@@ -215,7 +203,8 @@ class _Node:
     def _logs(self, journal: Journal | None, installing: SetMeta | None) -> dict[PartitionId, int]:
         """First index that each log has."""
         root = self._path / "partitions"
-        there = {PartitionId(int(n)) for n in self._disk.list(root) if n.isdigit()} if self._disk.exists(root) else ()
+        names = self._disk.list(root) if self._disk.exists(root) else []
+        there = {PartitionId(number) for number in map(number_in, names) if number is not None}
         parent = ParentState()
         routes: dict[PartitionId, list[Route]] = {}
         void: set[bytes] = set()
@@ -254,7 +243,7 @@ class _Node:
             )
         if installing is not None:
             return firsts
-        for partition in sorted({*parent.tails, *routes} - set(there)):
+        for partition in sorted({*parent.tails, *routes} - there):
             self._report.damage(root / str(partition), "missing, though it has data", REBUILD)
         return firsts
 

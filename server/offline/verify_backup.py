@@ -11,6 +11,7 @@ from logboom.types import PartitionId
 from ports.disk import Disk
 from raftlog.entries.voids import Void
 from raftlog.journal.journal import cluster_hash
+from server.directory.data_dir import number_in
 from server.offline.backup_dir import (
     INDEX,
     LOGS,
@@ -70,10 +71,10 @@ def _check(disk: LookingDisk, path: Path, report: Report) -> None:
 
 def _contents(disk: Disk, path: Path, report: Report) -> Contents | None:
     index = path / INDEX
-    raw = disk.read_file(index)
-    report.read("list", len(raw))
     report.count("lists")
     try:
+        raw = disk.read_file(index)
+        report.read("list", len(raw))
         return decode_contents(raw, path=str(index))
     except (CorruptData, IncompatibleVersion) as error:
         report.error(index, error, "put it back from a copy, or back up into a new directory")
@@ -82,7 +83,7 @@ def _contents(disk: Disk, path: Path, report: Report) -> Contents | None:
 
 def _partitions(disk: Disk, path: Path) -> list[PartitionId]:
     names = disk.list(path / LOGS) if disk.exists(path / LOGS) else []
-    return [PartitionId(int(name)) for name in sorted(names) if name.isdigit()]
+    return [PartitionId(number) for number in map(number_in, sorted(names)) if number is not None]
 
 
 def _log(

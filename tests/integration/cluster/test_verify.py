@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import random
 import shutil
 import signal
@@ -26,6 +28,7 @@ from partitions.log.segment import SEGMENT_HEADER_BYTES
 from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 from raftlog.links.marks import Mark
 from server.directory.directories import DIRECTORIES, HEARD, encode_heard
+from server.world.disk_os import OsDisk, OsFile
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, fill
 from tests.integration.waiting import wait_for
 
@@ -312,3 +315,47 @@ def test_a_directory_that_does_not_say_any_more_which_one_it_is_is_told(copy: Pa
     (found,) = verified(copy)["findings"]
     assert (found["level"], Path(found["path"]).name) == ("damage", DIRECTORIES)
     assert "start it empty" in found["advice"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "manifest.json", "directories.json", "remembered.json", "journal/base", "journal/newest", "journal/*.journal",
+        f"partitions/{LOG}/*.log", f"partitions/{LOG}/*.idx", f"partitions/{KV}/places", "snapshots/*.set",
+        "snapshots/*.states", f"partitions/{LOG}/state/checkpoint",
+    ],
+)  # fmt: skip
+def test_what_the_disk_cannot_read_is_told_and_the_rest_is_looked_at(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """Found by review: the first bad sector ended the check, with one line, and nobody knew what else there is."""
+    bad, read, read_file = max(copy.glob(pattern)), OsFile.read, OsDisk.read_file
+
+    def fails(path: Path) -> None:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    def reading(file: OsFile, *, offset: int, length: int) -> bytes:
+        fails(file.path)
+        return read(file, offset=offset, length=length)
+
+    def reading_file(disk: OsDisk, path: Path) -> bytes:
+        fails(path)
+        return read_file(disk, path)
+
+    other = copy / "partitions" / str(KV) / "state"
+    flip(other / "data.mdb", (other / "data.mdb").read_bytes().rindex(b"valuevalue"))
+    monkeypatch.setattr(OsFile, "read", reading)
+    monkeypatch.setattr(OsDisk, "read_file", reading_file)
+    found = {each["path"]: each for each in verified(copy)["findings"] if each["level"] == "damage"}
+    told = found.get(str(bad)) or found[str(bad.parent)]
+    assert "Input/output error" in told["problem"]
+    assert str(other) in found
+
+
+def test_of_a_snapshot_only_what_says_what_it_is_is_read(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: all of the states were read into memory, and thrown away."""
+    states, read = max(stopped.glob("snapshots/*.states")), list[str]()
+    monkeypatch.setattr(OsDisk, "read_file", lambda _, path: (read.append(path.suffix), path.read_bytes())[1])
+    assert json.loads(run("inspect", "snapshot", states, "-o", "json").stdout)["states_bytes"] == states.stat().st_size
+    assert read == [".set"]

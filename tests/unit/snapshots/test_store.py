@@ -237,6 +237,23 @@ class TestDamage:
             assert str(HERE / f"{30:020d}.states") in str(store.damaged[1].error)
             assert disk.list(HERE) == names
 
+    def test_one_that_the_disk_cannot_read_is_damaged_too(self, disk: SimDisk, store: SnapshotStore) -> None:
+        """Found by review: a bad sector in a set, which others replace, kept its node from starting."""
+        for number in (10, 20):
+            make(store, number)
+        bad, errors = HERE / f"{20:020d}.set", [errno.EIO, errno.EACCES]
+
+        def hook(operation: str, path: Path, _: int) -> None:
+            if operation == "read" and path == bad:
+                raise OSError(errors[0], "the disk")
+
+        disk.hook = hook
+        again = SnapshotStore(disk, HERE)
+        assert (indices(again), [each.global_index for each in again.damaged]) == ([10], [20])
+        errors.pop(0)
+        with pytest.raises(OSError, match="the disk"):
+            SnapshotStore(disk, HERE)
+
     def test_one_without_its_states_or_under_another_name(self, disk: SimDisk, store: SnapshotStore) -> None:
         for number in (10, 20):
             make(store, number)
