@@ -25,7 +25,7 @@ from logboom.sync_client import SyncClient
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.batch import Batch, parse_batch
 from ports.disk import Disk, File
-from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, log_tails, voids_of
+from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, check_free, log_tails, voids_of
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
 from server.offline.world import OfflineWorld, real_offline_world
@@ -81,6 +81,7 @@ def backup(
     """
     world = world or real_offline_world()
     disk, directory = world.disk, directory.absolute()
+    check_free(disk, directory)
     disk.make_directory(directory)
     with locked(disk, directory):
         target = BackupDir(disk, directory)

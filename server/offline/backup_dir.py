@@ -26,7 +26,7 @@ from ports.disk import Disk
 from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Void
 from raftlog.journal.journal import cluster_hash
-from server.directory.data_dir import LOST_AND_FOUND
+from server.directory.data_dir import LOST_AND_FOUND, MANIFEST, SNAPSHOTS
 from server.directory.manifest import sealed
 from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of
 from snapshots.meta import SetMeta
@@ -109,6 +109,16 @@ def decode_contents(raw: bytes, *, path: str) -> Contents:
     return Contents(cluster, sets, lineage)
 
 
+def check_free(disk: Disk, path: Path) -> None:
+    """Nothing is made in a directory that is somebody else's, not even a lock. Raises WrongNode."""
+    if disk.exists(path / INDEX) or not disk.exists(path):
+        return
+    if any(not (OURS.fullmatch(name) or NAME.fullmatch(name)) for name in disk.list(path)):
+        raise WrongNode(f"{path} is not empty and has no {INDEX}: not a backup directory")
+    if path.name == SNAPSHOTS and disk.exists(path.parent / MANIFEST):
+        raise WrongNode(f"{path} is a node's own: a backup needs a directory for itself")
+
+
 class BackupDir:
     """One directory; the caller holds its lock."""
 
@@ -122,9 +132,7 @@ class BackupDir:
         if disk.exists(index):
             self.contents = decode_contents(disk.read_file(index), path=str(index))
         else:
-            others = [name for name in disk.list(path) if not (OURS.fullmatch(name) or NAME.fullmatch(name))]
-            if others:
-                raise WrongNode(f"{path} is not empty and has no {INDEX}: not a backup directory")
+            check_free(disk, path)
         self.store = SnapshotStore(disk, path)
 
     def claim(self, cluster: str, lineage: str = "") -> None:

@@ -8,7 +8,8 @@ others had is gone. That is another history of the cluster, with a lineage (docs
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership
 from server.directory.data_dir import MANIFEST
+from server.directory.directories import DIRECTORIES
 from server.directory.install import INTENT
 from server.directory.manifest import Manifest
 from server.directory.manifest import decode as decode_manifest
@@ -75,12 +77,24 @@ def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None)
         ):
             if disk.exists(path / name):
                 raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
-        found = _Node(disk if act else LookingDisk(disk), path, settings, manifest, world.random_bytes)
-        try:
-            found.look()
-            return found.recover() if act else found.about(done=False)
-        finally:
-            found.journal.close()
+        with _looked_at(LookingDisk(disk), path, settings, manifest, world.random_bytes) as found:
+            about = found.about(done=False)  # what is refused is left as it is
+        if not act:
+            return about
+        with _looked_at(disk, path, settings, manifest, world.random_bytes) as found:
+            return found.recover()
+
+
+@contextmanager
+def _looked_at(
+    disk: Disk, path: Path, settings: Settings, manifest: Manifest, random_bytes: Callable[[int], bytes]
+) -> Iterator[_Node]:
+    found = _Node(disk, path, settings, manifest, random_bytes)
+    try:
+        found.look()
+        yield found
+    finally:
+        found.journal.close()
 
 
 class _Node:
@@ -99,7 +113,11 @@ class _Node:
         self._settings = settings
         self._manifest = manifest
         self.journal = Journal.open(
-            disk=disk, directory=path / "journal", cluster_id=manifest.cluster, random_bytes=random_bytes
+            disk=disk,
+            directory=path / "journal",
+            cluster_id=manifest.cluster,
+            random_bytes=random_bytes,
+            begun=disk.exists(path / DIRECTORIES),
         )
         self._known = NOBODY
 

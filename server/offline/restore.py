@@ -91,6 +91,7 @@ def restore(
         _check_empty(disk, target)
         disk.make_directory(target)
         with locked(disk, target):
+            _check_empty(disk, target)  # whoever had the lock until now may have made a node of it
             lineage = lineage_of(meta, settings.cluster.id, token)
             work = _Restore(disk, source, target, settings, meta, lineage, progress)
             work.states()

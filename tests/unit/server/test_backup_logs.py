@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from logboom.client.operations import LogPiece
-from logboom.errors import IndexCompacted, InvalidRequest, Unavailable, Voided
+from logboom.errors import IndexCompacted, InvalidRequest, Unavailable, Voided, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -205,3 +205,17 @@ def test_a_set_that_does_not_know_of_the_partitions_is_refused(
         assert not list((tmp_path / "kept").glob("*.states*"))
     else:
         taken(nodes, tmp_path / "kept")
+
+
+def test_what_is_somebody_elses_is_left_as_it_is(whole: Source, tmp_path: Path) -> None:
+    """Found by review: a node's own `snapshots` passed for one of backups, and what it was writing was removed."""
+    nodes = Nodes(n1=whole, n2=whole, n3=whole)
+    data, foreign = tmp_path / "data", tmp_path / "foreign"
+    for path in (data / "manifest.json", data / "snapshots" / f"{7:020d}.states.partial", foreign / "thesis.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    before = sorted(tmp_path.rglob("*"))
+    for directory in (data / "snapshots", data, foreign):
+        with pytest.raises(WrongNode):
+            taken(nodes, directory)
+    assert sorted(tmp_path.rglob("*")) == before

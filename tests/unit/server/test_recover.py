@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from chaos.sim.disk import SimDisk
-from logboom.errors import InvalidRequest
+from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import ClusterSettings, Member, NodeSettings, Settings
 from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration
 from raftlog.entries.entry import pack_control
 from raftlog.journal.journal import Journal
 from server.directory.data_dir import MANIFEST
+from server.directory.directories import DIRECTORIES
 from server.directory.manifest import Manifest, encode
 from server.offline.recover import recover
 from server.offline.world import OfflineWorld
@@ -65,3 +66,14 @@ def test_looking_changes_nothing_and_doing_it_is_not_done_twice() -> None:
     disk.power_loss()
     with pytest.raises(InvalidRequest, match="only voter"):
         recover(SETTINGS, act=True, world=world)
+
+
+def test_where_the_journal_is_gone_none_is_begun() -> None:
+    """Found by review: one was, empty and in order, and the next start took it for all that the node had promised."""
+    world = left([BEGINS])
+    world.disk.replace_file(Path("/n1", DIRECTORIES), b"of a directory that was in use")
+    world.disk.remove_directory(Path("/n1/journal"))
+    for act in (False, True):
+        with pytest.raises(CorruptData, match="the journal is missing"):
+            recover(SETTINGS, act=act, world=world)
+        assert not world.disk.exists(Path("/n1/journal"))
