@@ -83,7 +83,10 @@ def render(sample: Sample, *, accept: str, gzipped: bool) -> tuple[bytes, str, b
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_process())
     registry.register(_Once(sample))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except TypeError:  # it compares versions that are no numbers
+        encode, content_type = choose_encoder("")
     body: bytes = encode(registry)
     if gzipped and len(body) >= GZIP_BYTES_MIN:
         return gzip.compress(body, 1), content_type, True

@@ -63,7 +63,7 @@ class Certificates:
             if not self._warn_s or ends - now > self._warn_s:
                 continue
             before, said = self._warned.get(name, (0.0, 0.0))
-            if before == ends and now - said < AGAIN_S:
+            if before == ends and 0 <= now - said < AGAIN_S:  # a clock that was ahead is no reason to be silent
                 continue
             self._warned[name] = ends, now
             tell: Callable[..., Any] = log.warning if ends > now else log.error

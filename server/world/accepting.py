@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import resource
 import socket
 from collections.abc import Callable, Collection
@@ -29,6 +30,8 @@ CLOSE_S: Final = 1.0
 SPARE_MIN: Final = 64
 SPARE_SHARE: Final = 8
 """One in so many descriptors is kept for files."""
+NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""A name may have an address that this machine has not: `localhost` where there is no IPv6, as in most containers."""
 
 
 class Port:
@@ -59,17 +62,20 @@ class Port:
 
     async def bind(self, host: str, port: int, backlog: int) -> str:
         """Listen; returns the address as bound. Raises OSError."""
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = dict.fromkeys(
+            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )
+        lacking: OSError | None = None
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                sock = socket.socket(family, kind, protocol)
-                self._sockets.append(sock)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                sock.settimeout(0)
-                sock.bind(address)
-                sock.listen(backlog)
+            for family, kind, protocol, _, address in found:
+                try:
+                    self._listen(family, kind, protocol, address, backlog)
+                except OSError as error:
+                    if error.errno not in NOT_HERE:
+                        raise
+                    lacking = error
+            if lacking is not None and not self._sockets:
+                raise lacking
         except OSError:
             self._close_sockets()
             raise
@@ -77,6 +83,20 @@ class Port:
             self._loop.add_reader(sock, self._accept, sock)
         bound, number = self._sockets[0].getsockname()[:2]
         return f"{bound}:{number}"
+
+    def _listen(self, family: int, kind: int, protocol: int, address: Any, backlog: int) -> None:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.settimeout(0)
+            sock.bind(address)
+            sock.listen(backlog)
+        except OSError:
+            sock.close()
+            raise
+        self._sockets.append(sock)
 
     def _accept(self, sock: socket.socket) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

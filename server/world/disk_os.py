@@ -289,8 +289,11 @@ class OsDisk:
         path.unlink()
 
     def remove_directory(self, path: Path) -> None:
-        """See Disk."""
-        shutil.rmtree(path)
+        """See Disk. Of a link also what it leads to: somebody has put that on another disk."""
+        target = path.resolve()
+        if path.is_symlink():
+            path.unlink()
+        shutil.rmtree(target)
 
     def sync_directory(self, path: Path) -> None:
         """See Disk."""

@@ -8,12 +8,14 @@ import gc
 import itertools
 import os
 import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from logboom import certs
+from logboom.errors import ConfigError
 from ports.net import ConnectionLimits
 from server.world.accepting import SPARE_MIN, SPARE_SHARE
 from tests.unit.server.net_world import LIMITS, Serving, Session, serving, until
@@ -83,6 +85,27 @@ async def test_who_has_not_agreed_upon_tls_counts_as_a_connection(tmp_path: Path
         async with asyncio.timeout(10):
             while not await comes_in():
                 pass
+
+
+async def test_an_address_of_a_name_that_is_not_here_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: a node that is to listen on `localhost` did not start in a container, which has no IPv6."""
+    loop, tcp = asyncio.get_running_loop(), (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+    here = (socket.AF_INET, *tcp, ("127.0.0.1", 0))
+    absent = (socket.AF_INET, *tcp, ("192.0.2.1", 0))
+    known = [absent, here]
+
+    async def getaddrinfo(*_: object, **__: object) -> list[object]:
+        return list(known)
+
+    monkeypatch.setattr(type(loop), "getaddrinfo", getaddrinfo)
+    async with serving() as it:
+        assert it.address.startswith("127.0.0.1:")
+        monkeypatch.undo()
+    monkeypatch.setattr(type(loop), "getaddrinfo", getaddrinfo)
+    known.remove(here)
+    with pytest.raises(ConfigError, match="assign"):
+        async with serving():
+            pass
 
 
 @pytest.mark.parametrize("tls", [False, True])

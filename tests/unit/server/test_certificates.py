@@ -81,6 +81,17 @@ def test_it_is_said_once_a_day_from_the_day_on_that_the_settings_say(tmp_path: P
     assert said() == []  # they have been replaced
 
 
+def test_a_clock_that_was_ahead_for_a_moment_silences_nothing(tmp_path: Path) -> None:
+    certs.make_test_authority(tmp_path, ["n1"], days=32)
+    clock = Clock()
+    looking = Certificates(str(tmp_path), "n1", warn_days=30, clock=clock)
+    for days in (20, -15):
+        clock.ms += days * DAY_MS
+        with capture_logs() as lines:
+            looking.look()
+        assert [line["event"] for line in lines] == ["certificate_ends_soon"] * 3
+
+
 @pytest.mark.parametrize("directory", ["", "/nonexistent"])
 def test_without_any_nothing_is_said(directory: str) -> None:
     looking = Certificates(directory, "n1", warn_days=30, clock=Clock())

@@ -382,3 +382,13 @@ def test_a_directory_goes_with_all_that_is_in_it(disk: OsDisk, tmp_path: Path) -
     assert disk.list(tmp_path) == []
     with pytest.raises(FileNotFoundError):
         disk.remove_directory(tmp_path / "d")
+
+
+def test_a_link_goes_with_what_it_leads_to(disk: OsDisk, tmp_path: Path) -> None:
+    """Found by review: a partition on another disk could not be removed, and no start got past it."""
+    disk.make_directory(tmp_path / "elsewhere" / "p" / "state")
+    disk.open(tmp_path / "elsewhere" / "p" / "f", create=True).close()
+    (tmp_path / "p").symlink_to(tmp_path / "elsewhere" / "p")
+    disk.remove_directory(tmp_path / "p")
+    assert disk.list(tmp_path) == ["elsewhere"]
+    assert disk.list(tmp_path / "elsewhere") == []

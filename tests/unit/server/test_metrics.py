@@ -137,6 +137,16 @@ async def test_every_metric_is_exposed_and_parses(tmp_path: Path) -> None:
     assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= set(families)
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+async def test_whatever_version_is_asked_for_there_is_an_answer(tmp_path: Path, kind: str) -> None:
+    """Found by review: one that is no number was a 500, and a stack in the log."""
+    async with watched(tmp_path) as it:
+        for version in ("abc", "1.x", "", "0.0.4", "9" * 5000):
+            response = await it.get("/metrics", accept=f"{kind}; version={version}")
+            assert response.status == 200
+            assert b"logboom_build_info" in response.body
+
+
 async def test_the_disk_and_what_is_withheld_for_it(tmp_path: Path) -> None:
     """Whoever looks after many nodes wants to know before they refuse, and which of them does."""
     async with watched(tmp_path, admission__disk_free_bytes_min=1 << 60) as it:
