@@ -257,7 +257,7 @@ async def test_a_node_that_does_not_close_ends_all_the_same(
 
 
 async def test_a_disk_that_fails_while_a_node_closes_ends_it_as_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by review: with a stack of Python, and status 1, of which nobody says what it means."""
+    """Found by review: with status 1, which is none of a node's."""
 
     class Failing(Hanging):
         async def close(self) -> None:

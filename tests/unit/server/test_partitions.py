@@ -251,7 +251,7 @@ class Closing:
 
 @pytest.mark.parametrize(("number", "ends"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])
 def test_a_state_for_which_there_is_no_room_keeps_no_node_from_stopping(number: int, ends: bool) -> None:
-    """Found by review: a node that was stopped on a full disk ended with a stack; the log has what is not saved."""
+    """Found by review: a node that was stopped on a full disk ended with 1; the log has what is not saved."""
     rooms = made(SimDisk(random.Random(1)))
     one, other = Closing(OSError(number, "the disk")), Closing()
     rooms.machines = cast(Any, {PartitionId(0): one, PartitionId(1): other})
