@@ -63,13 +63,13 @@ def settings_of(seed: int) -> dict[str, Any]:
     overrides: dict[str, dict[str, str]] = {str(p): {"state_machine": "log"} for p in LOG_PARTITIONS}
     if rng.random() < 0.5:
         overrides[str(rng.randrange(KV_PARTITIONS))] = {"mode": "write_behind"}
-    return {
-        **SNAPSHOTS,
-        "cluster.overrides": overrides,
+    drawn = {
         "log.segment_bytes": rng.choice([256 * KIB, 1024 * KIB]),
         "snapshot.retain_log_bytes": rng.choice([0, 0, 128 * KIB]),
-        "net.peer_send_buffer_bytes": rng.choice([256 * KIB, 16 * 1024 * KIB]),
+        "net.peer_send_buffer_bytes": rng.choice([2 * 1024 * KIB, 16 * 1024 * KIB]),
     }
+    frame = min(drawn["net.peer_send_buffer_bytes"], 8 * 1024 * KIB)
+    return {**SNAPSHOTS, **drawn, "cluster.overrides": overrides, "net.peer_frame_bytes": frame}
 
 
 async def inject(cluster: WiredCluster, rng: random.Random, seen: Observed, until: float) -> None:

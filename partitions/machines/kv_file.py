@@ -72,7 +72,7 @@ class KvFile:
             _reserve(directory)
         try:
             self._env = lmdb.open(
-                str(directory),
+                os.fsencode(directory),  # it would have UTF-8
                 map_size=settings.kv_map_bytes,
                 max_dbs=3,
                 max_readers=READERS_MAX,

@@ -252,6 +252,8 @@ class OsDisk:
         grown: dict[Path, None] = {}
         for path in paths:
             missing = list(itertools.takewhile(lambda each: not each.exists(), (path, *path.parents)))
+            if missing and missing[-1].is_symlink():
+                raise OSError(errno.ENOENT, "it is a link to what is not there", str(missing[-1]))
             for each in reversed(missing):
                 each.mkdir(0o700, exist_ok=True)  # machines of users leave files that anybody may read
                 grown[each.parent] = None

@@ -37,8 +37,8 @@ def _room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_lmdb_cannot_open_for_the_system_is_not_damaged(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: str, **_: Any) -> None:
-        (Path(path) / "data.mdb").write_bytes(bytes(4096))  # as far as there was room
+    def refuse(path: bytes, **_: Any) -> None:
+        (Path(os.fsdecode(path)) / "data.mdb").write_bytes(bytes(4096))  # as far as there was room
         raise refusal(number)
 
     with monkeypatch.context() as patch:

@@ -392,3 +392,15 @@ def test_a_link_goes_with_what_it_leads_to(disk: OsDisk, tmp_path: Path) -> None
     disk.remove_directory(tmp_path / "p")
     assert disk.list(tmp_path) == ["elsewhere"]
     assert disk.list(tmp_path / "elsewhere") == []
+
+
+def test_a_link_that_leads_nowhere_is_told_as_one(disk: OsDisk, tmp_path: Path) -> None:
+    """It was a file that exists, though nobody could see one: a disk that is not mounted yet, perhaps."""
+    (tmp_path / "data").symlink_to(tmp_path / "elsewhere")
+    for path in (tmp_path / "data", tmp_path / "data" / "partitions" / "0"):
+        with pytest.raises(FileNotFoundError, match="link to what is not there") as error:
+            disk.make_directory(path)
+        assert error.value.filename == str(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    disk.make_directory(tmp_path / "data" / "partitions")
+    assert disk.list(tmp_path / "elsewhere") == ["partitions"]

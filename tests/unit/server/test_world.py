@@ -140,3 +140,10 @@ async def test_threads_wait_for_the_jobs_under_way_when_closed() -> None:
     assert ended
     with pytest.raises(RuntimeError):
         offload.submit(job, lambda *_: None)
+
+
+async def test_a_directory_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """Found by review: LMDB was told a name in UTF-8, and the node ended in a stack after it had made its directory."""
+    settings = lone(tmp_path / os.fsdecode(b"d\xff \xc3\xa4"))
+    assert await put_and_get(settings, None, b"1") == [None, b"1"]
+    assert await put_and_get(settings, None, b"2") == [b"1", b"2"]
