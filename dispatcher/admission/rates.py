@@ -1,8 +1,10 @@
 """Rates: how fast a principal, and all together at one partition, may write. Sans-io.
 
 A token bucket each, kept as what is owed (the generic cell rate algorithm, ITU-T I.371): a request owes as many seconds
-as it takes at the rate, at most ``rate_burst_ms`` may be owed, and time pays. What is larger than that goes when
-nothing is owed, and the next one waits for it. Nothing is ever given back.
+as it takes at the rate, and time pays. It goes as soon as anything more may be owed, ``rate_burst_ms`` at most, however
+large it is, and the next one waits for it: if it had to fit, whoever asks for little and often would keep it out for
+ever. At a partition that goes for whoever owes hardly anything there; of others it has to fit, so that they leave
+room for the next. Nothing is ever given back.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ KEPT_MIN: Final = 1024
 """Principals; of more those who owe nothing are forgotten."""
 NOTHING_S: Final = 1e-6
 """Who owes less of what a partition's principals owe together owes nothing."""
+LITTLE: Final = 0.01
+"""Of a burst: who owes less at a partition is let in as if he asked for little."""
 
 
 class Bound(NamedTuple):
@@ -28,6 +32,15 @@ class Bound(NamedTuple):
     column: int
     """Of a part: 1 operations, 2 bytes."""
     per_s: int
+
+    def cost(self, parts: Parts) -> float:
+        """Seconds that these take."""
+        return sum(part[self.column] for part in parts) / self.per_s
+
+    @property
+    def least(self) -> float:
+        """Seconds that one operation, or one byte, takes."""
+        return 1 / self.per_s
 
 
 class Owed:
@@ -97,13 +110,12 @@ class Rates:
     def refusal(self, parts: Parts, now: float, principal: str) -> Refusal | None:
         """Which rate stands in the way now, and for how long. Of a principal '' only partitions' do."""
         for bound in self._of_principals if principal else ():
-            cost = _cost(bound, parts)
             owed = max(0.0, self._paid_at.get((bound.gate, principal), now) - now)
-            if (wait := self._beyond(owed, cost)) > 0:
-                return self._refused(bound, None, owed + cost, now, wait, principal)
+            if (wait := self._beyond(owed, bound.least)) > 0:
+                return self._refused(bound, None, owed + bound.cost(parts), now, wait, principal)
         for bound in self._of_partitions:
             for part in parts:
-                refusal = self._at_partition(bound, part[0], _cost(bound, [part]), now, principal)
+                refusal = self._at_partition(bound, part[0], bound.cost([part]), now, principal)
                 if refusal is not None:
                     return refusal
         return None
@@ -116,19 +128,21 @@ class Rates:
             return None
         owed.pay(now)
         whole, factor, own = owed.whole, self._factor, owed.of(principal)
-        share_of = None
-        wait = self._beyond(whole, cost)
-        if wait <= 0 < whole and principal and factor:
+        room = cost if own > LITTLE * self._burst_s else min(cost, bound.least)
+        wait, share = self._beyond(whole, room), 0.0
+        if whole > 0 and principal and factor:
             # As ``Gate.share``: nobody owes more than so many times what is left of the burst. Both pay meanwhile.
-            wait = min(whole, (own + cost - factor * (self._burst_s - whole - cost)) / (own / whole + factor))
-            share_of = principal if own else None
-        return self._refused(bound, partition_id, whole + cost, now, wait, share_of) if wait > 0 else None
+            share = min(whole, (own + room - factor * (self._burst_s - whole - room)) / (own / whole + factor))
+        if max(wait, share) <= 0:
+            return None
+        share_of = principal if own and wait <= 0 else None
+        return self._refused(bound, partition_id, whole + cost, now, max(wait, share), share_of)
 
     def take(self, parts: Parts, now: float, principal: str) -> None:
         """It was admitted."""
         for bound in self._of_principals if principal else ():
             key = bound.gate, principal
-            self._paid_at[key] = max(now, self._paid_at.get(key, now)) + _cost(bound, parts)
+            self._paid_at[key] = max(now, self._paid_at.get(key, now)) + bound.cost(parts)
         if len(self._paid_at) > self._look_at:
             self._paid_at = {key: at for key, at in self._paid_at.items() if at > now}
             self._look_at = max(KEPT_MIN, 2 * len(self._paid_at))
@@ -139,7 +153,7 @@ class Rates:
                 if owed is None:
                     owed = self._owed[at] = Owed(now)
                 owed.pay(now)
-                owed.add(principal, _cost(bound, [part]))
+                owed.add(principal, bound.cost([part]))
 
     def remove(self, partition_id: PartitionId) -> None:
         """It is gone."""
@@ -151,9 +165,9 @@ class Rates:
         for owed in self._owed.values():
             owed.audit()
 
-    def _beyond(self, owed: float, cost: float) -> float:
-        """Seconds until so much more may be owed; above 0: not yet."""
-        return min(owed, owed + cost - self._burst_s)
+    def _beyond(self, owed: float, room: float) -> float:
+        """Seconds until so much more may be owed, or nothing is; above 0: not yet."""
+        return min(owed, owed + room - self._burst_s)
 
     def _refused(
         self,
@@ -166,10 +180,6 @@ class Rates:
     ) -> Refusal:
         used = round(bound.per_s * owed / self._burst_s)  # a second, over the burst's time, if it were let in
         return Refusal(bound.gate, partition_id, used, bound.per_s, wait, share_of, now + wait)
-
-
-def _cost(bound: Bound, parts: Parts) -> float:
-    return sum(part[bound.column] for part in parts) / bound.per_s
 
 
 def _bounds(scope: str, ops_per_s: int, bytes_per_s: int) -> Sequence[Bound]:
