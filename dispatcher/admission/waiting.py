@@ -228,6 +228,11 @@ class WaitingRoom:
         """When time opens a lane in which somebody waits: call ``serve`` then. Infinite: never."""
         return self._later.first
 
+    @property
+    def unserved(self) -> bool:
+        """Somewhere something was given back that nobody was offered: ``may_admit`` has said no before."""
+        return bool(self._dirty)
+
     def serve(self, now: float) -> None:
         """Admit whoever can be, where something was given back, or it is time."""
         self.expire(now)

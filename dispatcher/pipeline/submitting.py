@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable
 from typing import Final
 
@@ -27,6 +28,8 @@ from raftlog.entries.parent_state import EMPTY, Tail
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
+TURN_S: Final = 0.01
+"""So much of one turn of the loop goes to those who have waited; the others wait for the next."""
 ALARM_S_MIN: Final = 0.001
 ALARM_S_MAX: Final = 0.05
 """What opens later is seen in time by those who tick."""
@@ -49,6 +52,8 @@ class Submitting:
         )
         self._scheduled: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._until = math.inf
+        """Who waits is admitted in this turn until then."""
         admission.room = self.waiting.touch
         admission.barred = self._barred
 
@@ -125,7 +130,9 @@ class Submitting:
         return Refusal("proposals", None, uncommitted, self._proposals_max)
 
     def _may_admit(self) -> bool:
-        return self._pipeline.raft.admits and self._pipeline.pending.uncommitted < self._proposals_max
+        pipeline = self._pipeline
+        is_room = pipeline.pending.uncommitted < self._proposals_max
+        return is_room and pipeline.raft.admits and pipeline.clock.monotonic() < self._until
 
     def _propose(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         pipeline = self._pipeline
@@ -179,14 +186,32 @@ class Submitting:
 
     def _serve(self) -> None:
         self._scheduled = None
-        self.waiting.serve(self._pipeline.clock.monotonic())
+        self._serve_for_a_turn()
+
+    def _serve_for_a_turn(self) -> None:
+        clock = self._pipeline.clock
+        now = clock.monotonic()
+        self._until = until = now + TURN_S
+        try:
+            self.waiting.serve(now)
+        finally:
+            self._until = math.inf
+        if self.waiting.unserved and clock.monotonic() >= until:
+            self._serve_soon()  # heartbeats, above all, have their turn between
         self._set_alarm()
 
     def _set_alarm(self) -> None:
         """For those who wait for a rate: it opens between two ticks."""
         wait_s = self.waiting.opens_at - self._pipeline.clock.monotonic()
-        if self._alarm is None and wait_s < ALARM_S_MAX:
-            self._alarm = asyncio.get_running_loop().call_later(max(wait_s, ALARM_S_MIN), self._on_alarm)
+        if wait_s >= ALARM_S_MAX:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(wait_s, ALARM_S_MIN)
+        if self._alarm is not None:
+            if self._alarm.when() <= when:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_at(when, self._on_alarm)
 
     def _on_alarm(self) -> None:
         self._alarm = None
@@ -196,8 +221,7 @@ class Submitting:
         """Time passes: some have waited in vain; or this node admits again."""
         if self.waiting:
             self.waiting.expire(now)
-            self.waiting.serve(now)
-            self._set_alarm()
+            self._serve_for_a_turn()
 
     def eased(self) -> None:
         """Signals withhold less than before."""

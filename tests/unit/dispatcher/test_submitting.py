@@ -1,0 +1,141 @@
+"""Those who wait for admission are let in when it is time, between two ticks, and no more at a time than is good."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.budgets import Verdict
+from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.submitting import ALARM_S_MAX, ALARM_S_MIN, TURN_S, Submitting
+from dispatcher.requests.requests import SubmitPart, SubmitRequest
+from logboom.records import RecordBlock
+from logboom.settings import AdmissionSettings, Settings
+from logboom.types import Level, PartitionId, ProducerId
+from tests.unit.raftlog.world import VirtualClock, VirtualLoop
+
+A, B = PARTITIONS = PartitionId(0), PartitionId(1)
+PER_S = 1_000
+EACH_S = 0.001
+"""What admitting one costs."""
+
+
+class Counting(Submitting):
+    """What is admitted is written down, and takes its time."""
+
+    admitted: list[tuple[float, str]]
+
+    def _propose(self, request: SubmitRequest, ticket: Ticket, done: Any) -> None:
+        loop = self._pipeline.clock.loop  # type: ignore[attr-defined]
+        self.admitted.append((loop.now, request.principal))
+        loop.now += EACH_S
+        for part in request.parts:
+            ticket.release(part.partition_id)
+        done("admitted")
+
+
+class Node:
+    """Nothing but admission, on a loop whose clock jumps: nobody ticks."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.loop = VirtualLoop()
+        self.began = self.loop.now
+        self.admission = Admission(AdmissionSettings(**changes), PARTITIONS)
+        pipeline: Any = SimpleNamespace(
+            clock=VirtualClock(self.loop),
+            settings=Settings(admission=AdmissionSettings(**changes)),
+            raft=SimpleNamespace(admits=True),
+            pending=Pending(),
+            workers={},
+            parent=SimpleNamespace(global_index=0),
+            check_writable=lambda _: None,
+        )
+        self.submitting = Counting(pipeline, self.admission)
+        self.submitting.admitted = []
+        self.answers: list[Any] = []
+
+    def ask(self, count: int, principal: str, *, partition: PartitionId = A, wait_s: float = 10.0) -> None:
+        records = RecordBlock.from_columns(payloads=[b"x"] * count)
+        now = self.loop.now
+        request = SubmitRequest(
+            ProducerId(bytes(16)), 0, False, Level.APPLIED, now + 60.0, (SubmitPart(partition, 0, 0, records),),
+            records.nbytes, admit_by=now + wait_s, principal=principal,
+        )  # fmt: skip
+        self.submitting.submit(request, self.answers.append, "owner")
+
+    def play(self, *steps: Any, seconds: float = 1.0) -> None:
+        async def run() -> None:
+            for step in steps:
+                step()
+            await asyncio.sleep(seconds)
+
+        self.loop.run_until_complete(run())
+
+    def at(self) -> list[float]:
+        """When each was, since the beginning."""
+        return [at - self.began for at, _ in self.submitting.admitted]
+
+
+@pytest.fixture
+def node() -> Any:
+    made = Node(principal_ops_per_s=PER_S, rate_burst_ms=10)
+    yield made
+    made.submitting.close()
+    made.loop.close()
+
+
+def test_who_waits_for_a_rate_is_let_in_when_it_opens_though_nobody_ticks(node: Node) -> None:
+    """There was a timer for that, and nothing noticed when there was none: up to 50 ms were added to each wait."""
+    node.play(lambda: node.ask(40, "p"), lambda: node.ask(1, "p"))
+    first, second = node.at()
+    opens = first + 0.040 - 0.010 + 1 / PER_S  # but for what may be owed
+    assert opens <= second <= opens + 2 * ALARM_S_MIN
+
+
+def test_what_opens_later_than_the_next_tick_is_left_to_it(node: Node) -> None:
+    node.play(lambda: node.ask(200, "p"), lambda: node.ask(1, "p"))
+    assert len(node.at()) == 1
+    node.play(lambda: node.submitting.tick(node.loop.now))
+    assert len(node.at()) == 2
+
+
+def test_one_that_opens_sooner_is_not_kept_waiting_for_the_first(node: Node) -> None:
+    """The timer was set for the first, and stayed."""
+    node.play(
+        lambda: node.ask(50, "slow"), lambda: node.ask(1, "slow"), lambda: node.ask(15, "fast"),
+        lambda: node.ask(1, "fast"),
+    )  # fmt: skip
+    assert len(node.at()) == 4
+    begun = {who: at - node.began for at, who in reversed(node.submitting.admitted)}
+    ended = {who: at - node.began for at, who in node.submitting.admitted}
+    assert ended["fast"] - begun["fast"] <= 0.006 + 3 * ALARM_S_MIN
+    assert ended["slow"] - begun["slow"] <= 0.041 + 3 * ALARM_S_MIN
+    assert ALARM_S_MAX > 0.041  # else it were a tick that opened it
+
+
+def test_thousands_that_may_go_at_once_leave_the_loop_to_others_in_between() -> None:
+    """All were admitted in one turn: with four thousand of them heartbeats were late by half a second."""
+    node, longest = Node(), 0.0
+    node.admission.judge(None, Verdict("full", 1.0))
+    for number in range(500):
+        node.ask(1, f"p{number % 7}")
+    assert node.at() == []
+    node.admission.judge(None, None)
+
+    async def run() -> None:
+        nonlocal longest
+        node.submitting.eased()
+        while len(node.answers) < 500:
+            before = node.loop.now
+            await asyncio.sleep(0)
+            longest = max(longest, node.loop.now - before)
+
+    node.loop.run_until_complete(asyncio.wait_for(run(), 60.0))
+    assert 0 < longest <= TURN_S + 2 * EACH_S
+    assert node.admission.used() == (0, 0)
+    node.submitting.close()
+    node.loop.close()
