@@ -362,7 +362,7 @@ class Pipeline(Presence):
         self.barriers.committed(self.parent.global_index)
         for ordered in tuple(self._ordered_callbacks):
             ordered()
-        self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
+        self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks, touched)
 
     def _tell_progress(self) -> None:
         for peer in self.stability.untold():
@@ -376,7 +376,7 @@ class Pipeline(Presence):
             if partition_id not in self.workers:
                 return  # it has just been destroyed
             self._publish(partition_id)
-            self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks)
+            self.recovery.applied(partition_id, self.watermarks)
             worker = self.workers[partition_id]
             if worker.damage is not None:
                 self.damaged(partition_id, worker.damage)

@@ -7,6 +7,7 @@ committed; once a partition has applied up to there, its watermark cannot be low
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -47,16 +48,33 @@ class Recovered:
         """All of these may be shown."""
         return self._left.isdisjoint(partitions)
 
-    def notice(self, engine: Engine, global_index: GlobalLogIndex, watermarks: Watermarks) -> None:
-        """Something has moved."""
+    def notice(
+        self,
+        engine: Engine,
+        global_index: GlobalLogIndex,
+        watermarks: Watermarks,
+        moved: AbstractSet[PartitionId] | None = None,
+    ) -> None:
+        """The watermarks know the commit index, and something has moved: of these partitions, or (None) of any.
+
+        Once it is known how far they have to come, each that has nothing to do is there, and the others come one by
+        one: with ten thousand of them, all are looked at once.
+        """
         if not self._left:
             return
         if self._target is None:
             self._raft_index = self._raft_index or engine.covering_commit()
             if self._raft_index is None or engine.applied_index < self._raft_index:
                 return
-            self._target = global_index
-        target = self._target
-        self._left = {p for p in self._left if not watermarks.has(p) or watermarks.of(p).applied_global_index < target}
+            self._target, moved = global_index, None
+        self._look(watermarks, self._left if moved is None else self._left & moved, self._target)
+
+    def applied(self, partition_id: PartitionId, watermarks: Watermarks) -> None:
+        """Something of it was."""
+        if self._target is not None and partition_id in self._left:
+            self._look(watermarks, (partition_id,), self._target)
+
+    def _look(self, watermarks: Watermarks, some: Iterable[PartitionId], target: GlobalLogIndex) -> None:
+        self._left -= {p for p in some if watermarks.has(p) and watermarks.of(p).applied_global_index >= target}
         if not self._left:
             log.info("recovered", global_commit_index=target)

@@ -94,3 +94,43 @@ def test_a_partition_of_which_nothing_is_known_yet_is_hidden_until_all_is() -> N
     replay.recovered.remove(P0)
     replay.recovered.add(P7)
     assert not replay.recovered.of([P7])
+
+
+def test_ten_thousand_partitions_are_not_all_looked_at_again_for_each_that_comes_further() -> None:
+    """Each group that one of them applied had all others looked at that had not recovered: half of 10,000 squared."""
+    count = 1_000
+    looked = 0
+
+    class Counted(Watermarks):
+        def of(self, partition_id: PartitionId) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().of(partition_id)
+
+    replay, partitions = Replay(), [PartitionId(p) for p in range(count)]
+    replay.marks, replay.recovered = Counted(partitions), Recovered(partitions)
+    replay.look(handed_up=20, global_index=9)
+    assert looked == count
+    for partition in partitions:
+        replay.applied(partition, 9)
+        before, looked = looked, 0
+        if partition % 2:
+            replay.recovered.applied(partition, replay.marks)
+        else:  # as when something of it was committed
+            moved = {partition, PartitionId(count + 1)}
+            replay.recovered.notice(replay.engine, GlobalLogIndex(9), replay.marks, moved)
+        assert looked == 1, before
+        assert replay.recovered.of([partition])
+    assert replay.recovered.over
+
+
+def test_what_is_applied_before_it_is_known_how_far_is_seen_when_that_is() -> None:
+    replay = Replay()
+    replay.applied(P0, 9)
+    replay.recovered.applied(P0, replay.marks)
+    assert not replay.recovered.over
+    replay.recovered.notice(replay.engine, GlobalLogIndex(9), replay.marks, set())
+    assert not replay.recovered.over  # handed up to 1, of 20
+    replay.engine.applied_index = 20
+    replay.recovered.notice(replay.engine, GlobalLogIndex(9), replay.marks, set())
+    assert replay.recovered.over
