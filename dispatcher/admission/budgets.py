@@ -11,6 +11,8 @@ from logboom.types import PartitionId
 AGES_KEPT: Final = 64
 RATE_S: Final = 0.1
 """A rate is of at least so long;"""
+RATE_S_MAX: Final = 5.0
+"""what was given back over a longer time says nothing of now: nobody may have wanted more;"""
 RATE_KEPT: Final = 0.6
 """and this much of it is from before."""
 UNITS: Final = ("ops", "bytes", "batches")
@@ -204,7 +206,10 @@ class Gate(Use):
     def _until(self, unit: int, lacking: float, now: float) -> float:
         """Seconds in which so much drains, as it has of late; 0: nobody knows."""
         elapsed = now - self._measured_at
-        if elapsed >= RATE_S:
+        if elapsed > RATE_S_MAX:
+            self._rates = self._drained = (0.0, 0.0, 0.0)
+            self._measured_at = now
+        elif elapsed >= RATE_S:
             kept = RATE_KEPT if any(self._rates) else 0.0
             self._rates = tuple(  # type: ignore[assignment]  # three of three
                 kept * rate + (1 - kept) * drained / elapsed

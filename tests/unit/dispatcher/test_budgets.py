@@ -116,3 +116,19 @@ def test_of_what_something_is_withheld_is_told_and_of_nothing_else() -> None:
     admission.judge(PartitionId(1), verdict)
     assert list(admission.judged()) == [(PartitionId(1), verdict)]
     assert not admission.judge(PartitionId(9), verdict)  # it went while they were asked
+
+
+def test_what_was_given_back_long_ago_says_nothing_of_how_fast_it_drains_now() -> None:
+    """After a quiet hour the first refusals named the longest time that there is: two seconds in place of 20 ms."""
+    some = gate()
+    for _ in range(10):
+        give_back(some, admit(some, 1))
+    admit(some, 90)
+    first = some.refusal((20, 1, 1), 3600.0)
+    assert first is not None
+    assert first.retry_after == 0.0  # nobody knows: the shortest
+    give_back(some, some.outstanding()[0])
+    admit(some, 90)
+    second = some.refusal((20, 1, 1), 3600.5)
+    assert second is not None
+    assert second.retry_after == pytest.approx(10 / 180)
