@@ -47,7 +47,10 @@ class Barriers:
         self._leading: dict[Waiter, None] = {}
         self._quotas = Quotas(settings)
         self._tie = itertools.count()
+        self._entries = 0
+        """Of all heaps of goals,"""
         self._dead = 0
+        """and how many of them, and of the deadlines, nobody waits for any more; never less."""
         self._commit = GlobalLogIndex(0)
         self._durable: dict[PartitionId, GlobalLogIndex] = {}
         self._snapshotted: dict[PartitionId, GlobalLogIndex] = {}
@@ -148,6 +151,7 @@ class Barriers:
     def _push(self, partition_id: PartitionId, key: Key, goal: Goal) -> None:
         target, heap = goal.targets[partition_id], self._heaps.setdefault(partition_id, {}).setdefault(key, [])
         heapq.heappush(heap, (target, next(self._tie), goal))
+        self._entries += 1
         if heap[0][2] is goal:
             self._expect(partition_id, key, target)
 
@@ -178,6 +182,7 @@ class Barriers:
             if key[0] is Level.APPLIED:
                 while heap and heap[0][2].over:
                     heapq.heappop(heap)
+                    self._entries -= 1
                 if heap:
                     return True
         return False
@@ -255,6 +260,7 @@ class Barriers:
             reached = self.frontier(partition_id, *key)
             while heap and (heap[0][0] <= reached or heap[0][2].over):
                 goal = heapq.heappop(heap)[2]
+                self._entries -= 1
                 goal.behind.discard(partition_id)
                 if not goal.over and goal.met:
                     self._meet(goal)
@@ -305,8 +311,9 @@ class Barriers:
                     self._finish(waiter, error())
             else:
                 self._give_up(goal)
-        for key in self._heaps.pop(partition_id, {}):
+        for key, heap in self._heaps.pop(partition_id, {}).items():
             self._due.pop((partition_id, key), None)
+            self._entries -= len(heap)
         for known in (self._durable, self._snapshotted, self._noticed):
             known.pop(partition_id, None)
         self._whole.discard(partition_id)
@@ -340,12 +347,12 @@ class Barriers:
             if goal.want.reach in CLUSTER:
                 self.others.unwant(goal.want)
             self._dead += len(goal.behind)
-        if self._dead > DEAD_KEPT and self._dead > len(self):
+        if self._dead > DEAD_KEPT and 2 * self._dead > self._entries + len(self._deadlines):
             self._sweep()
 
     def _sweep(self) -> None:
         """What is over stays in the heaps until popped; never more of it than of what is not."""
-        self._dead = 0
+        self._dead = self._entries = 0
         self._deadlines = [entry for entry in self._deadlines if entry[2].done is not None]
         heapq.heapify(self._deadlines)
         self._ahead = []
@@ -354,6 +361,7 @@ class Barriers:
                 # In place: a wake-up may be walking this very heap.
                 heap[:] = [entry for entry in heap if not entry[2].over]
                 heapq.heapify(heap)
+                self._entries += len(heap)
                 if heap:
                     self._expect(partition_id, key, heap[0][0])
                 else:

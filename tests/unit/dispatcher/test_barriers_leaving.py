@@ -55,6 +55,29 @@ class TestLeaving:
             assert reached(answers)
         assert waiters_alive() - before < 100
 
+    def test_what_one_leaves_behind_is_not_swept_up_at_the_price_of_all_that_others_wait_for(self) -> None:
+        """A hundred barriers over all of ten thousand partitions, and reads that wait: a second of each in ten."""
+        desk = Desk()
+        swept, sweep = 0, desk.barriers._sweep
+
+        def counted() -> None:
+            nonlocal swept
+            swept += 1
+            sweep()
+
+        desk.barriers._sweep = counted  # type: ignore[method-assign]
+        for target in range(2_000, 4_000):
+            desk.wait(target, PARTITIONS, client="stays", deadline=600.0)
+        for target in range(1, 2_000):
+            _, answers = desk.wait(target, [A], client="reads")
+            desk.apply(A, target)
+            assert reached(answers)
+        assert swept == 0
+        desk.barriers.client_gone("stays")
+        assert swept >= 1
+        heaps = [heap for heaps in desk.barriers._heaps.values() for heap in heaps.values()]
+        assert sum(map(len, heaps)) == desk.barriers._entries <= 2 * 64
+
     def test_a_waiter_may_leave_while_others_are_woken(self) -> None:
         desk = Desk()
         later: list[Waiter] = []
