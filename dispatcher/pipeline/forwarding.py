@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dispatcher.requests.requests import (
     SubmitReply,
@@ -26,13 +27,13 @@ from raftlog.links.links import Links
 Done = Callable[[SubmitReply | LogboomError], None]
 Submit = Callable[[SubmitRequest, Done, NodeId], object]
 """The last: who goes with everything that waits, when the link does."""
+DEADLINES_KEPT: Final = 64
 
 
 @dataclass(slots=True)
 class _Forwarded:
     leader: NodeId
     nbytes: int
-    deadline: float
     done: Done
 
 
@@ -52,6 +53,8 @@ class Forwarding:
         self._bytes = 0
         self._next = itertools.count(1)
         self._open: dict[int, _Forwarded] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        """Of those, the first one first, and of some that were answered since."""
         self._owed: dict[NodeId, deque[_Answer]] = {}
         """Answers that wait for a congested link; not more than the other side has requests under way."""
         self.tracer: Tracer | None = None
@@ -77,8 +80,12 @@ class Forwarding:
             return False
         if not self._links.send_frame(leader, Kind.FORWARD, frame):
             raise UnknownOutcome("the leader cannot be reached from here", outcome="not_applied")
-        self._open[number] = _Forwarded(leader, request.nbytes, request.deadline, done)
+        self._open[number] = _Forwarded(leader, request.nbytes, done)
         self._bytes += request.nbytes
+        if len(self._deadlines) > 2 * len(self._open) + DEADLINES_KEPT:
+            self._deadlines = [each for each in self._deadlines if each[1] in self._open]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (request.deadline, number))
         return True
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
@@ -139,7 +146,8 @@ class Forwarding:
 
     def expire(self, now: float) -> None:
         """Give up on those past their deadline."""
-        for number in [n for n, f in self._open.items() if f.deadline <= now]:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, number = heapq.heappop(self._deadlines)
             self._fail(number, DeadlineExceeded("the leader did not answer in time", outcome="unknown"))
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def parse(backend: Surroundings, header: Mapping[str, Any]) -> list[Wanted]:
     rows = header.get("rows")
     if not isinstance(rows, list) or not 1 <= len(rows) <= ROWS_MAX:
         raise InvalidRequest(f"rows must be 1 to {ROWS_MAX} descriptors")
-    known, found = set(backend.partition_ids()), list[Wanted]()
+    known, found = backend.workers, list[Wanted]()
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != 3:
             raise InvalidRequest(f"row {number} must be a partition, an index and ranges or nil, not {shown(row)}")

@@ -64,16 +64,15 @@ class Waits:
 
     def partitions(self, header: Mapping[str, Any]) -> list[PartitionId]:
         """Those that a request names, or all. Raises InvalidRequest, NoSuchPartition."""
-        known = self._backend.partition_ids()
         wanted = header.get("partitions")
         if wanted is None:
-            return list(known)
+            return list(self._backend.partition_ids())
         if not isinstance(wanted, list) or not wanted or any(type(p) is not int for p in wanted):
             raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
         return [PartitionId(p) for p in self._known(wanted)]
 
     def _known(self, wanted: list[int]) -> list[int]:
-        known = set(self._backend.partition_ids())
+        known = self._backend.workers
         for partition in wanted:
             if partition not in known:
                 raise self._backend.missing(partition)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from dispatcher.pipeline.forwarding import Done, Forwarding
+from dispatcher.pipeline.forwarding import DEADLINES_KEPT, Done, Forwarding
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from dispatcher.requests.tracing import Span, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome
@@ -198,6 +198,27 @@ def test_requests_on_the_way_are_bounded() -> None:
         pair.forward()
     assert caught.value.fields["limit"] == "forward_bytes"
     pair.loop.close()
+
+
+def test_those_who_have_time_are_not_looked_at_and_those_who_were_answered_not_kept(pair: Pair) -> None:
+    """All under way were looked at twenty times a second: a hundred thousand small ones took a third of it."""
+
+    class Seen(dict[int, object]):
+        def items(self) -> NoReturn:
+            pytest.fail("looked at")
+
+    pair.follower._open = Seen(pair.follower._open)  # type: ignore[arg-type,assignment]
+    for sequence in range(1_000):
+        assert pair.forward(sequence)
+    for number in range(1_000):
+        pair.follower.expire(pair.loop.now)
+        pair.answer(number)
+        assert pair.forward(1_000 + number)
+    assert len(pair.follower._open) == 1_000
+    assert len(pair.follower._deadlines) <= 2 * 1_000 + DEADLINES_KEPT + 1
+    pair.follower.expire(pair.loop.now + 5.0)
+    assert not pair.follower._open
+    assert len(pair.answers) == 2_000
 
 
 def test_nobody_waits_beyond_the_deadline(pair: Pair) -> None:
