@@ -214,8 +214,15 @@ class Signals:
     def start(self) -> None:
         """Ask, and again when that is answered."""
         if self._signals and not self._closed:
-            view = self._view(self._some())
+            try:
+                view = self._view(self._some())
+            except BaseException:
+                self._again()  # whatever goes wrong: what they said last does not stand for ever
+                raise
             self._offload.submit(lambda: ask(self._signals, view), self._answered)
+
+    def _again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
 
     def _some(self) -> Sequence[PartitionId]:
         """The next partitions, from where the last look ended."""
@@ -229,7 +236,7 @@ class Signals:
     def _answered(self, said: Said | None, error: BaseException | None) -> None:
         if self._closed:
             return
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
+        self._again()
         if said is None:
             self._seldom.say(log.error, "signals_failed", error=repr(error))
             return

@@ -131,14 +131,14 @@ class Rebuilding:
         if fence is None or fence.rebuilt:  # the second: the new one is damaged, too, on its way to where the first was
             log.error("state_damaged", partition=partition_id, error=str(error))
             worker = self._workers[partition_id]
-            self._fences[partition_id] = _Fence(worker.applied if fence is None else fence.floor, str(error))
+            fence = self._fences[partition_id] = _Fence(worker.applied if fence is None else fence.floor, str(error))
             self._changed(partition_id)
             if self._times(partition_id) > REBUILDS_MAX:
                 log.error("state_given_up", partition=partition_id)
                 worker.useless = True
                 worker.pause()
             else:
-                task = asyncio.get_running_loop().create_task(self._make_anew(partition_id, worker))
+                task = asyncio.get_running_loop().create_task(self._make_anew(partition_id, worker, fence))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         return lambda: partition_id not in self._fences
@@ -150,8 +150,7 @@ class Rebuilding:
         self._lately[partition_id] = [*lately, now]
         return len(lately) + 1
 
-    async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker) -> None:
-        fence = self._fences[partition_id]
+    async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker, fence: _Fence) -> None:
         await worker.close()
         damaged = self._machines.get(partition_id)
         if damaged is None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from dispatcher.admission.admission import Admission
+from dispatcher.admission.signals import Signals
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.sessions.service import ClientService
+from logboom.settings import AdmissionSettings
 
 CLOCK = SimpleNamespace(monotonic=lambda: 0.0)
 
@@ -42,3 +45,21 @@ async def test_requests_expire_after_one_that_could_not() -> None:
     """From then on no deadline was kept, no snapshot was due, and no progress was told."""
     pending = SimpleNamespace(expire=fails)
     await goes_on(Pipeline._expire, "_expiry", pending=pending, clock=CLOCK, _expire=lambda: None)
+
+
+async def test_signals_are_asked_after_they_could_not_be() -> None:
+    """From then on what they had said last stood: a full disk was never seen, or never seen to have room again."""
+    asked: list[object] = []
+    signals = Signals(
+        {"disk": SimpleNamespace()},  # type: ignore[dict-item]
+        AdmissionSettings(signal_ms=1),
+        admission=Admission(AdmissionSettings(), []),
+        view=lambda _: asked.append(None) or fails(),  # type: ignore[func-returns-value,return-value]
+        partitions=list,
+        offload=SimpleNamespace(),  # type: ignore[arg-type]
+        eased=lambda: None,
+    )
+    with pytest.raises(Unheard):
+        signals.start()
+    assert signals._timer is not None
+    signals.close()

@@ -169,3 +169,14 @@ async def test_what_nothing_here_helps_against_is_asked_for() -> None:
     for now in (100.0, 100.5, 101.5):
         world.rebuilding.tick(now, None)
     assert world.wanted == ["no set", "no set"]
+
+
+async def test_one_that_is_destroyed_in_the_turn_in_which_it_is_found_is_let_go() -> None:
+    """The task looked for its fence, which had gone with the partition, and ended with a KeyError that nobody saw."""
+    world = World()
+    world.rebuilding.damaged(P, CorruptData("first"))
+    (task,) = world.rebuilding._tasks
+    del world.workers[P], world.machines[P]
+    world.rebuilding.ended(P)
+    await task
+    assert (world.made, world.fatal) == ([], [])
