@@ -319,6 +319,12 @@ class Oracle:
         """Every budget is what tickets hold; whoever waits for admission is counted, in time, and at a leader."""
         waiting = backend.submitting.waiting
         self._receipts.check_forwarding(host, backend)
+        holding = backend.pending.holding()
+        for partition in backend.partition_ids():
+            batches = backend.admission.gate(partition).batches
+            if batches != holding[partition]:
+                story = f"partition {partition} has {batches} batches admitted, and {holding[partition]} under way"
+                self._fail("I10", f"{host.name}: {story}")
         try:
             backend.admission.audit()
             stopped = host.process is not None and host.process.stopped

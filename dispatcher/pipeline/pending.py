@@ -88,6 +88,10 @@ class Pending:
         self._tie = itertools.count()
         self._awaiting_applied: Counter[PartitionId] = Counter()
 
+    def holding(self) -> Counter[PartitionId]:
+        """Parts under way, by partition: each will give its budget back, and nobody else will. Looks at each."""
+        return Counter(partition_id for partition_id, _ in self._by_end)
+
     def awaits_applied(self, partition_id: PartitionId) -> bool:
         """Somebody here waits until a batch of this partition is applied."""
         return self._awaiting_applied[partition_id] > 0
