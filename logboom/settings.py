@@ -167,7 +167,7 @@ class LogSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ReadSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Streams of log records: `tail` and `scan_log`."""
+    """What clients read: streams of log records (`tail` and `scan_log`), scans, and how fast."""
 
     memory_bytes: int = 64 * MIB
     """What all of a node's streams have read and not yet handed to their connections."""
@@ -185,7 +185,11 @@ class ReadSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """and over that of one. Each holds on to the state as it was when it began, until it ends or its client has taken
     nothing of it for as long as the request may take (`net.frame_ms` at least);"""
     hold_ms: int = 3_600_000
-    """and no longer than it has waited so long for its client in all: what takes more has to be asked for in ranges."""
+    """and no longer than it has waited so long for its client, or its rate, in all: what takes more has to be asked for
+    in ranges."""
+    principal_bytes_per_s: int = 0
+    """Bytes a second that one principal (a certificate, or without any a connection) may read from this node, by
+    streams, scans, fetches and gets; `admission.rate_burst_ms` ahead of it. Who reads faster waits. 0: any number."""
 
 
 class ApplySettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -286,7 +290,7 @@ class AdmissionSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fie
     partition_bytes_per_s: int = 0
     """Bytes, 0: any number."""
     rate_burst_ms: int = 1_000
-    """So far ahead of those rates one may be. What is larger goes when nothing is owed; the next one waits for it."""
+    """So far ahead of those rates one may be, and by one request more, however large; the next one waits for it."""
     retry_after_ms: int = 50
     """Least that a refused client is told to wait; longer when what it lacks takes longer to drain,"""
     retry_after_max_ms: int = 2_000

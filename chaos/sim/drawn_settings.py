@@ -151,6 +151,11 @@ def rates(rng: random.Random, admission: AdmissionSettings) -> AdmissionSettings
     )
 
 
+def read_rates(rng: random.Random, reads: ReadSettings) -> ReadSettings:
+    """So low that whoever reads much waits now and then."""
+    return msgspec.structs.replace(reads, principal_bytes_per_s=rng.choice([4 * KIB, 64 * KIB]))
+
+
 def lag(rng: random.Random) -> LagSettings:
     """A ladder with short rungs."""
     slow_ms = rng.choice([0, 150, 500])

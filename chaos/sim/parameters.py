@@ -71,7 +71,9 @@ PUT_BACK: Final = 0.15
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
 RATED: Final = 0.15
-"""Share of the seeds in which it is bounded how fast somebody may write."""
+"""Share of the seeds in which it is bounded how fast somebody may write,"""
+PACED: Final = 0.15
+"""and of those in which it is how fast somebody may read."""
 WAITS: Final = 0.6
 """Share of the seeds in which clients wait in every way."""
 LAG_KINDS: Final = ("slow_apply", "stall_apply")
@@ -267,7 +269,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
     drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
-    return _rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng)
+    return _paced(_rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -372,6 +374,14 @@ def _rated(drawn: Parameters, rng: random.Random) -> Parameters:
         return drawn
     admission = drawn_settings.rates(rng, drawn.settings.admission)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, admission=admission))
+
+
+def _paced(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, whoever reads much reads faster than is given out; drawn last."""
+    if rng.random() >= PACED:
+        return drawn
+    reads = drawn_settings.read_rates(rng, drawn.settings.reads)
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, reads=reads))
 
 
 def _contested(drawn: Parameters) -> Parameters:

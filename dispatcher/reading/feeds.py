@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatcher.reading.read_budget import Grant
+from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Unavailable, Voided
@@ -121,14 +123,23 @@ class Feed(ABC):
     """
 
     def __init__(
-        self, backend: Surroundings, wanted: FeedRequest, *, send: Send, congested: Callable[[], bool], ended: Ended
+        self,
+        backend: Surroundings,
+        wanted: FeedRequest,
+        *,
+        send: Send,
+        congested: Callable[[], bool],
+        ended: Ended,
+        pace: Pace,
     ) -> None:
+        """``pace``: how fast its client may read."""
         self._backend = backend
         self._wanted = wanted
         self._credit = wanted.credit
         self._send = send
         self._congested = congested
         self._ended = ended
+        self._pace = pace
         self._grant: Grant | None = None
         self._closed = False
         self._damage: DamagedBatch | None = None
@@ -150,12 +161,31 @@ class Feed(ABC):
         """The client takes more, now."""
         return self._credit > 0 and not self._congested()
 
+    @property
+    def _may_read(self) -> bool:
+        """On, and ahead. If it is only the rate that stands in the way, it is moved when its turn comes."""
+        if not (self._open or self._backend.read_budget.is_idle):
+            return False
+        if self._pace.admits(self, self._in_turn):
+            return True
+        self._keep(math.inf)  # it is this node that lets it wait, for however long
+        return False
+
+    def _in_turn(self) -> None:
+        self._keep(self._backend.clock.monotonic())
+        self.move()
+
+    @abstractmethod
+    def _keep(self, now: float) -> None:
+        """It has taken something then: what it reads next is not removed."""
+
     def close(self) -> None:
         """Idempotent."""
         if not self._closed:
             self._closed = True
             if self._later is not None:
                 self._later.cancel()
+            self._pace.leave(self)
             self._give_back()
             self._let_go()
 

@@ -19,6 +19,7 @@ import structlog
 
 from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.reading.merging import Merge, Run, Window
+from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Voided
 from logboom.types import Level, PartitionId, PartitionLogIndex
@@ -60,8 +61,9 @@ class LogScan(Feed):
         send: Send,
         congested: Callable[[], bool],
         ended: Ended,
+        pace: Pace,
     ) -> None:
-        super().__init__(backend, wanted, send=send, congested=congested, ended=ended)
+        super().__init__(backend, wanted, send=send, congested=congested, ended=ended, pace=pace)
         if wanted.start or wanted.filter is not None or wanted.metadata_only:
             raise InvalidRequest("a scan of the log takes start_global or start_time_ms, and no filter")
         self._logs: dict[PartitionId, PartitionLog] = {p: backend.log(p) for p in dict.fromkeys(partitions)}
@@ -147,7 +149,7 @@ class LogScan(Feed):
             self._find_time()
         elif self._merge is None:
             self._find_start()
-        elif self._open or self._backend.read_budget.is_idle:
+        elif self._may_read:
             self._go_on(self._merge)
 
     def _find_start(self) -> None:
@@ -216,7 +218,8 @@ class LogScan(Feed):
             if not self._wanted.follow:
                 self._through = self._through or horizon
             limit = min(horizon, self._through) if self._through else horizon
-            most = min(settings.window_bytes, self._credit if self._credit > 0 else self._wanted.credit)
+            credit = self._credit if self._credit > 0 else self._wanted.credit
+            most = min(settings.window_bytes, credit, self._pace.chunk_bytes)
             try:
                 self._window = merge.plan(horizon=limit, bytes_max=most, segments_max=settings.window_segments_max)
             except LogboomError as error:
@@ -278,9 +281,10 @@ class LogScan(Feed):
             self._failed(error)
             return
         if arrived.views:
-            self._arrived = arrived.views
+            self._arrived, nbytes = arrived.views, sum(map(len, arrived.views))
+            self._pace.take(nbytes)
             if self._grant is not None:
-                self._grant.read(sum(map(len, arrived.views)))
+                self._grant.read(nbytes)
             if arrived.error is None:
                 self._damage = None
         else:
@@ -341,7 +345,9 @@ class LogScan(Feed):
 
     def _move_leases(self) -> None:
         """Who takes something takes part in all of them."""
-        now = self._backend.clock.monotonic()
+        self._keep(self._backend.clock.monotonic())
+
+    def _keep(self, now: float) -> None:
         for lease in self._leases.values():
             lease.move(lease.index, now=now)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dispatcher.reading import reads
 from dispatcher.reading.feeds import Feed, FeedRequest, Send
 from dispatcher.reading.log_scan import LogScan
+from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from dispatcher.reading.tail import Tail
 from dispatcher.requests.requests import field_of
@@ -30,12 +31,15 @@ class Streams:
         fail: Callable[[int, LogboomError], None],
         congested: Callable[[], bool],
         partitions: Callable[[dict[str, Any]], Sequence[PartitionId]],
+        pace: Callable[[], Pace],
     ) -> None:
+        """``pace``: how fast the client may read."""
         self._backend = backend
         self._reply = reply
         self._fail = fail
         self._congested = congested
         self._partitions = partitions
+        self._pace = pace
         self._feeds: dict[int, Feed] = {}
 
     def open(self, frame: Frame) -> None:
@@ -68,14 +72,21 @@ class Streams:
         return feed
 
     def _made(self, frame: Frame, send: Send, ended: Callable[[LogboomError | None], None]) -> Feed:
-        wanted = FeedRequest.parse(frame.header)
+        wanted, pace = FeedRequest.parse(frame.header), self._pace()
         if frame.kind is Kind.TAIL:
             partition = reads.partition_of_header(self._backend, frame.header)
-            return Tail(self._backend, partition, wanted, send=send, congested=self._congested, ended=ended)
+            return Tail(self._backend, partition, wanted, send=send, congested=self._congested, ended=ended, pace=pace)
         partitions = self._partitions(frame.header)
         through = field_of(frame.header, "through_global", int, 0)
         return LogScan(
-            self._backend, partitions, wanted, through=through, send=send, congested=self._congested, ended=ended
+            self._backend,
+            partitions,
+            wanted,
+            through=through,
+            send=send,
+            congested=self._congested,
+            ended=ended,
+            pace=pace,
         )
 
     def credit(self, frame: Frame) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
+from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IndexCompacted, LogboomError
 from logboom.types import Level, PartitionId
@@ -38,8 +39,9 @@ class Tail(Feed):
         send: Send,
         congested: Callable[[], bool],
         ended: Ended,
+        pace: Pace,
     ) -> None:
-        super().__init__(backend, wanted, send=send, congested=congested, ended=ended)
+        super().__init__(backend, wanted, send=send, congested=congested, ended=ended, pace=pace)
         self._partition_id = partition_id
         self._log: PartitionLog = backend.log(partition_id)
         self._anywhere = not (wanted.start or wanted.start_global or wanted.start_time_ms)
@@ -104,7 +106,7 @@ class Tail(Feed):
                 self._send(Kind.END, {"next_index": self._next}, [], 0)
                 self._end(None)
             return
-        if self._open or self._backend.read_budget.is_idle:
+        if self._may_read:
             self._read_next(end)
 
     def _is_placed(self) -> bool:
@@ -132,6 +134,9 @@ class Tail(Feed):
         self._backend.offload.submit(
             lambda: search(time_ms, through_index=through, start=start), partial(self._timed, through)
         )
+
+    def _keep(self, now: float) -> None:
+        self._lease.move(self._lease.index, now=now)
 
     def _begin_at(self, index: int) -> None:
         self._next = index
@@ -161,7 +166,8 @@ class Tail(Feed):
 
     def _read_next(self, end: int) -> None:
         wanted, after = self._wanted, self._next - 1
-        most = min(wanted.bytes_max, max(1, self._credit if self._credit > 0 else wanted.credit))
+        credit = self._credit if self._credit > 0 else wanted.credit
+        most = min(wanted.bytes_max, max(1, credit), self._pace.chunk_bytes)
         try:
             place = self._log.chunks.place(self._log.position_after(after))
         except IndexCompacted as error:
@@ -193,6 +199,7 @@ class Tail(Feed):
                 self._failed(error)
             return
         self._chunk = chunk
+        self._pace.take(chunk.nbytes)
         if self._grant is not None:
             self._grant.read(chunk.nbytes)
         self.move()

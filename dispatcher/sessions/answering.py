@@ -11,6 +11,7 @@ import structlog
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.freshness import index_at
 from dispatcher.reading import fetching, reads
+from dispatcher.reading.read_rates import Pace
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import admin
 from dispatcher.sessions.submits import REQUESTS_MAX
@@ -69,14 +70,20 @@ class Answering:
     """One connection's."""
 
     def __init__(
-        self, client: Client, service: Service, *, partitions: Callable[[dict[str, Any]], Sequence[PartitionId]]
+        self,
+        client: Client,
+        service: Service,
+        *,
+        partitions: Callable[[dict[str, Any]], Sequence[PartitionId]],
+        pace: Callable[[], Pace],
     ) -> None:
-        """``partitions`` finds those that a header names, all of which may be shown."""
+        """``partitions`` finds those that a header names, all of which may be shown; ``pace``: how fast it may read."""
         self._client = client
         self._service = service
         self._backend = service.backend
         self._settings = service.settings
         self._partitions = partitions
+        self._pace = pace
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._one_piece = asyncio.Lock()
@@ -152,8 +159,10 @@ class Answering:
         return max(self.timeout(header), self._settings.net.frame_ms / 1000)
 
     async def _get(self, frame: Frame, deadline: float) -> None:
-        lone = len(self._tasks) == 1
+        lone, pace = len(self._tasks) == 1, self._pace()
+        await pace.turn(deadline - self._backend.clock.monotonic())
         header, body = await reads.get(self._backend, frame, deadline, lone=lone)
+        pace.take(sum(map(len, body)))
         self._client.reply(frame.request_id, Kind.VALUES, header, body)
         if lone and self._client.is_open:
             self._client.connection.flush()
@@ -180,12 +189,15 @@ class Answering:
         patience: float | None = None,
     ) -> None:
         previous: tuple[dict[str, Any], list[Any]] | None = None
-        waited = 0.0
+        waited, pace = 0.0, self._pace()
         try:
+            await pace.turn(self.timeout(frame.header))
             async for chunk in chunks:
+                pace.take(sum(map(len, chunk[1])))
                 if previous is not None:
                     waited = await self._uncongested(patience, waited)
                     self._client.reply(frame.request_id, kind, *previous, flags=FLAG_MORE)
+                    waited = await self._in_turn(pace, patience, waited)
                 previous = chunk
         finally:
             if not getattr(chunks, "ag_running", False):  # else it is not this task that ends, but its loop
@@ -219,6 +231,12 @@ class Answering:
                     f"its client has kept it waiting for {waited:.3g} s in all: ask for ranges", outcome="not_applied"
                 )
         return waited
+
+    async def _in_turn(self, pace: Pace, patience: float | None, waited: float) -> float:
+        """Wait for its rate; what holds a state does so no longer than for a slow client."""
+        began = asyncio.get_running_loop().time()
+        await pace.turn(None if patience is None else self._settings.reads.hold_ms / 1000 - waited)
+        return waited + asyncio.get_running_loop().time() - began
 
     async def _index_at(self, frame: Frame) -> None:
         deadline = self._deadline(frame.header)

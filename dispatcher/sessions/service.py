@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from dispatcher.pipeline.backend import Backend
+from dispatcher.reading.read_rates import Pace, ReadRates
 from dispatcher.reading.streams import Streams
 from dispatcher.requests.tracing import Tracer, begin
 from dispatcher.sessions.answering import Answering
@@ -62,6 +63,8 @@ class ClientService:
         self.turns = Turns(backend.clock)
         self.strangers = itertools.count(1)
         """Numbers for those without a name."""
+        burst_ms = settings.admission.rate_burst_ms
+        self.read_rates = ReadRates(per_s=settings.reads.principal_bytes_per_s, burst_ms=burst_ms, clock=backend.clock)
         self._timer: asyncio.TimerHandle | None = None
 
     @cached_property
@@ -127,9 +130,11 @@ class Session:
             fail=self.fail,
             congested=lambda: self.connection.congested,
             partitions=self._settled_partitions,
+            pace=self._reads,
         )
         self.submits = Submits(self, service)
-        self.answering = Answering(self, service, partitions=self._settled_partitions)
+        self.answering = Answering(self, service, partitions=self._settled_partitions, pace=self._reads)
+        self._pace: Pace | None = None
         self._reply_bytes_max = min(REPLY_BYTES_MAX, 2 * service.settings.net.client_send_buffer_bytes)
         """What is above the second is cut as if it had not been read."""
 
@@ -192,6 +197,8 @@ class Session:
         self._streams.close()
         self._waits.close()
         self.submits.close()
+        if self._pace is not None:
+            self._service.read_rates.leave(self._pace)
 
     # -- answering
 
@@ -226,6 +233,13 @@ class Session:
     def _principal(self) -> Hashable:
         """Who its waiters are counted for: the names in its certificate; without one, the connection."""
         return ", ".join(sorted(self.connection.peer_identities)) or self._waits
+
+    def _reads(self) -> Pace:
+        """How fast the client may."""
+        if self._pace is None:
+            names = sorted(self.connection.peer_identities)
+            self._pace = self._service.read_rates.enter(names[0] if names else "")
+        return self._pace
 
     # -- requests
 

@@ -256,6 +256,8 @@ OTHERS: Final = (
             Metric("sent_bytes_total", "counter", "Bytes sent", ("port",)),
             Metric("requests_total", "counter", "Requests of clients", ("kind",)),
             Metric("request_errors_total", "counter", "Answered with an error", ("code",)),
+            Metric("reads_waiting", "gauge", "Streams, scans and gets that wait for reads.principal_bytes_per_s"),
+            Metric("reads_waited_total", "counter", "Times that one did"),
             Metric("http_requests_total", "counter", "On this port", ("path", "status")),
             Metric("scrape_loop_seconds", "gauge", "Time that the last scrape took of the event loop, in slices"),
             Metric("trace_requests_total", "counter", "Requests that were sampled"),

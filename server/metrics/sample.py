@@ -340,9 +340,12 @@ def _traffic(watched: Watched, sample: Sample) -> None:
     for code, count in counts.errors.items():
         sample.put("request_errors_total", count, code)
     barriers, tracer = watched.backend.barriers, watched.service.tracer
+    read_rates = watched.service.read_rates
     exported, dropped = watched.spans()
     sample.put_all(
         (
+            ("reads_waiting", read_rates.waiting),
+            ("reads_waited_total", read_rates.waited),
             ("barriers_waiting", len(barriers)),
             ("barriers_limit", watched.settings.barrier.waiters_max),
             ("barriers_reached_total", counts.barriers_reached),

@@ -11,6 +11,7 @@ from typing import Any
 from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.backend import Backend as RealBackend
 from dispatcher.reading.read_budget import ReadBudget
+from dispatcher.reading.read_rates import Pace, ReadRates
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.settings import LogSettings, ReadSettings
@@ -20,6 +21,9 @@ from partitions.log.batch import Batch, build_batch
 from partitions.log.log import PartitionLog
 
 SETTINGS = LogSettings(segment_bytes=2000, open_files_max=2, reader_lease_ms=1000)
+
+ANY_PACE = ReadRates(per_s=0, burst_ms=0, clock=SimpleNamespace(monotonic=lambda: 0.0)).enter("")  # type: ignore[arg-type]
+"""Of a client that may read as fast as it can."""
 
 ORDERED = -1
 """In the place of a partition: all of them."""
@@ -110,6 +114,10 @@ class World:
     def partition_ids(self) -> list[int]:
         return sorted(self.logs)
 
+    @property
+    def workers(self) -> Any:
+        return self.logs
+
     def missing(self, partition: int) -> LogboomError:
         return NoSuchPartition(f"no partition {partition}", partition_id=partition, partitions=len(self.logs))
 
@@ -171,12 +179,18 @@ class Client:
         self.frames: list[tuple[Kind, dict[str, Any], bytes]] = []
         self.ends: list[LogboomError | None] = []
         self.congested = False
+        self.pace: Pace | None = None
 
     def send(self, kind: Kind, header: dict[str, Any], body: list[Any], flags: int) -> None:
         self.frames.append((kind, header, b"".join(bytes(part) for part in body)))
 
     def how(self) -> dict[str, Any]:
-        return {"send": self.send, "congested": lambda: self.congested, "ended": self.ends.append}
+        return {
+            "send": self.send,
+            "congested": lambda: self.congested,
+            "ended": self.ends.append,
+            "pace": self.pace or ANY_PACE,
+        }
 
     def of(self, kind: Kind) -> list[tuple[dict[str, Any], bytes]]:
         return [(header, body) for each, header, body in self.frames if each is kind]

@@ -11,6 +11,7 @@ from logboom.errors import LogboomError, QuotaExceeded
 from logboom.settings import ReadSettings, Settings
 from logboom.wire import Frame, Kind
 from tests.unit.dispatcher import test_session
+from tests.unit.dispatcher.reading_world import ANY_PACE
 
 
 class Client:
@@ -24,6 +25,7 @@ class Client:
             fail=lambda _, error: self.failed.append(error),
             congested=lambda: False,
             partitions=lambda _: [0],  # type: ignore[list-item,return-value]
+            pace=lambda: ANY_PACE,
         )
 
     def tail(self, number: int, **fields: Any) -> None:

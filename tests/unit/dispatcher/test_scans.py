@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.read_rates import ReadRates
 from dispatcher.reading.scans import Scans, View
 from dispatcher.sessions.service import Session
 from logboom.commands import Put
@@ -99,6 +100,7 @@ class Unread:
     """A client that takes nothing, or as much at a time as ``takes`` says."""
 
     congested, remote = True, "?"
+    peer_identities: frozenset[str] = frozenset()
 
     def __init__(self, takes: int = 0) -> None:
         self._queued, self._takes = 1000, takes
@@ -118,7 +120,12 @@ async def heard(connection: Unread, backend: Any, **reads: int) -> list[Frame]:
     """What a scan is answered with over it."""
     settings = Settings(net=NetSettings(frame_ms=PATIENCE_MS), reads=ReadSettings(**reads))
     service: Any = SimpleNamespace(
-        backend=backend, sessions={}, counts=SimpleNamespace(failed=lambda _: None), tracer=None, settings=settings
+        backend=backend,
+        sessions={},
+        counts=SimpleNamespace(failed=lambda _: None),
+        tracer=None,
+        settings=settings,
+        read_rates=ReadRates(per_s=0, burst_ms=0, clock=cast("Any", None)),
     )
     session = Session(service)
     session.opened(connection)  # type: ignore[arg-type]

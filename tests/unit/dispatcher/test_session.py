@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from dispatcher.reading.read_rates import ReadRates
 from dispatcher.reading.reads import keys_of
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.session_counts import SessionCounts
@@ -17,11 +18,13 @@ from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
 from logboom.wire import Frame, FrameDecoder, Kind
 from partitions.log.compaction import Leases
+from ports.clock import Clock
 from ports.net import Connection
 
 
 class Congested:
     congested, queued = True, 9
+    peer_identities: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.sent = 0
@@ -54,7 +57,12 @@ def opened(connection: Any, **settings: Any) -> Session:
         cast(
             ClientService,
             SimpleNamespace(
-                backend=Backend(), sessions={}, counts=SessionCounts(), tracer=None, settings=Settings(**settings)
+                backend=Backend(),
+                sessions={},
+                counts=SessionCounts(),
+                tracer=None,
+                settings=Settings(**settings),
+                read_rates=ReadRates(per_s=0, burst_ms=0, clock=cast(Clock, Backend.clock)),
             ),
         )
     )

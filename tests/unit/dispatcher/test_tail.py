@@ -14,6 +14,7 @@ from logboom.wire import Kind
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
+from tests.unit.dispatcher.reading_world import ANY_PACE
 from tests.unit.partitions.compaction_world import base_at, digests, grown, settle
 
 ROOM = 1 << 20
@@ -65,7 +66,7 @@ class Reader:
         self.end: list[LogboomError | None] = []
         self.tail = Tail(
             backend, 3, FeedRequest(start=start, follow=follow, credit=credit), send=self._sent,  # type: ignore[arg-type]
-            congested=lambda: False, ended=self.end.append,
+            congested=lambda: False, ended=self.end.append, pace=ANY_PACE,
         )  # fmt: skip
         self.tail.move()
 
