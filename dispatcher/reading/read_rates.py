@@ -106,7 +106,7 @@ class Pace:
             self._paid_at = max(self._paid_at, self._rates.clock.monotonic()) + nbytes / self._rates.per_s
 
     async def turn(self, seconds: float | None = None) -> None:
-        """Wait until more may be read. Raises DeadlineExceeded after so many ``seconds``; at once if it takes longer."""
+        """Wait until more may be read. Raises DeadlineExceeded after so many ``seconds``, or at once."""
         if not self._rates.per_s:
             return
         if seconds is not None and self.owed - self._rates.burst_s > seconds:
