@@ -11,11 +11,12 @@ after a leader change are refused and sent again, never applied out of order.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import google_crc32c
 import msgspec
@@ -23,13 +24,14 @@ import numpy as np
 import pyarrow as pa
 
 from logboom.client import Client
-from logboom.errors import InvalidRequest, RecordTooLarge
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge
 from logboom.records import RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
 from logboom.spark.options import Target, Wait
 from logboom.types import MIB, PRODUCER_ID_BYTES, Level, Receipt, Scope, Status
 
+log: Final = logging.getLogger("logboom.spark")
 BLOCK_BYTES_MAX: Final = 1 * MIB
 COLLECT_BYTES: Final = 4 * MIB
 """Arrow batches are gathered up to this before they are sorted by partition: fewer, larger blocks."""
@@ -204,23 +206,36 @@ class _Part:
         )
 
 
-class _Sent(NamedTuple):
+@dataclass(slots=True)
+class _Sent:
     """A request under way."""
 
     answer: Future[Receipt]
-    size: int
     partition_id: int
     first: int
     """Its first row, among those of the task for this partition."""
-    rows: int
-    key: bytes
-    """Of a row that is alone."""
+    block: RecordBlock
+    landed: int
+    """How many had been answered when it was sent."""
+
+    @property
+    def has_landed(self) -> bool:
+        """It was answered, and not with an error."""
+        answer = self.answer
+        return answer.done() and not answer.cancelled() and answer.exception() is None
+
+    @property
+    def has_run_out(self) -> bool:
+        """Its time is over; more of it may help."""
+        answer = self.answer
+        return answer.done() and not answer.cancelled() and _is_late(answer.exception())
 
     def named(self, task: int) -> str:
         """For whoever looks for them."""
-        last = self.first + self.rows
-        which = f"row {last}" if self.rows == 1 else f"rows {self.first + 1} to {last}"
-        key = f", key {self.key.decode(errors='backslashreplace')!r}" if self.key else ""
+        rows = self.block.count
+        last, alone = self.first + rows, self.block.keys()[0] if rows == 1 else b""
+        which = f"row {last}" if rows == 1 else f"rows {self.first + 1} to {last}"
+        key = f", key {alone.decode(errors='backslashreplace')!r}" if alone else ""
         return f"{which} of those that task {task} has for partition {self.partition_id}{key}"
 
 
@@ -235,6 +250,8 @@ class _Run:
         self._parts: dict[int, _Part] = {}
         self._window: deque[_Sent] = deque()
         self._bytes = 0
+        self._landed = 0
+        """How many were answered, and are no more in the window."""
         self._rejected: Counter[str] = Counter()
         self._unknown = 0
 
@@ -246,8 +263,9 @@ class _Run:
             part = self._parts.setdefault(partition_id, _Part())
             first = part.rows
             part.add(block)
-            answer, key = self._start(partition_id, block, first), block.keys()[0] if block.count == 1 else b""
-            self._window.append(_Sent(answer, block.nbytes, partition_id, first, block.count, key))
+            self._window.append(
+                _Sent(self._start(partition_id, block, first), partition_id, first, block, self._landed)
+            )
             self._bytes += block.nbytes
 
     def _start(self, partition_id: int, block: RecordBlock, first: int) -> Future[Receipt]:
@@ -275,10 +293,27 @@ class _Run:
             except RecordTooLarge as error:
                 message = f"{sent.named(self._task)}: {error.message}"
                 raise RecordTooLarge(message, outcome=error.outcome, **error.fields) from error
+            except LogboomError as error:
+                if not self._goes_on(sent, error):
+                    raise
+                continue
             self._window.popleft()
-            self._bytes -= sent.size
+            self._landed += 1
+            self._bytes -= sent.block.nbytes
             self._parts[sent.partition_id].landed(receipt)
-            self._judge(receipt.results or (), sent.rows)
+            self._judge(receipt.results or (), sent.block.count)
+
+    def _goes_on(self, sent: _Sent, error: LogboomError) -> bool:
+        """What ran out of time is sent again, as long as others land: a task may have more under way than a cluster, or
+        a rate, takes in the time of one request."""
+        landed = self._landed + sum(each.has_landed for each in self._window)
+        if not _is_late(error) or landed <= sent.landed:
+            return False
+        late = [each for each in self._window if each.has_run_out]
+        log.warning("task %d: %s; going on, as others were taken meanwhile (%d again)", self._task, error, len(late))
+        for each in late:
+            each.answer, each.landed = self._start(each.partition_id, each.block, each.first), landed
+        return True
 
     def _judge(self, results: tuple[Status, ...], rows: int) -> None:
         if not results:
@@ -300,6 +335,11 @@ class _Run:
         parts = [part.report(p) for p, part in sorted(self._parts.items())]
         rows = sum(p.rows for p in parts)
         return TaskReport(self._plan.write_id, self._task, attempt, rows, parts, dict(self._rejected), self._unknown)
+
+
+def _is_late(error: BaseException | None) -> bool:
+    """It was tried until its deadline."""
+    return isinstance(error, LogboomError) and (error.retryable or isinstance(error, DeadlineExceeded))
 
 
 def check_write_id(write_id: str) -> str:

@@ -143,6 +143,29 @@ def test_a_leader_that_dies_during_the_job_costs_nothing(spark, cluster, client)
         assert state(spark, cluster, "leader-", node=node, atGlobalOffset=report.global_index) == expected(big)
 
 
+def test_a_rate_makes_a_write_slow_and_does_not_fail_it(spark):
+    """What a task has under way takes the rate longer than the time of one request."""
+
+    @f.udf("bigint", useArrow=False)
+    def of_a_first_attempt(number):
+        if TaskContext.get().attemptNumber():
+            raise RuntimeError("a task was run again")
+        return number
+
+    rows = adds(spark, "rate-", 40_000, 2)
+    settings = {"admission.principal_ops_per_s": 5_000, "admission.rate_burst_ms": 100}
+    with LocalCluster(nodes=1, partitions=16, settings=settings) as slow, slow.client() as reader:
+        report = logboom.spark.submit(
+            rows.withColumn("n", of_a_first_attempt("n")),
+            endpoints=slow.endpoints,
+            addColumns="n,total",
+            requestTimeoutMs=2_000,
+        )
+        assert report.rows == 40_000
+        found = {int(k.decode().removeprefix("rate-")): v for p in range(16) for k, v in reader.scan(p)}
+        assert found == expected(40_000)
+
+
 @pytest.mark.parametrize("wait", ["committed", "durable", "applied"])
 def test_the_job_waits_for_the_level_asked_for(spark, cluster, client, wait):
     report = logboom.spark.submit(adds(spark, f"{wait}-", rows=100), **options(cluster, wait=wait))

@@ -1,0 +1,66 @@
+"""A task that has more under way than its cluster takes in the time of one request."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from logboom.errors import Overloaded, ProducerFenced
+from logboom.spark.sink import write_task
+from tests.unit.spark.test_sink import Cluster, plan, rows
+
+
+class Slow(Cluster):
+    """Takes so many requests, then one of those under way has run out of time; and so on."""
+
+    def __init__(self, at_once):
+        super().__init__()
+        self.at_once, self.taken, self.sent = at_once, 0, 0
+
+    def submit_block(self, partition_id, block, **how):
+        self.sent += 1
+        return super().submit_block(partition_id, block, **how)
+
+    def apply(self, request):
+        if self.taken == self.at_once:
+            self.unacknowledged -= request[1].nbytes
+            self.open -= 1
+            self.taken = 0
+            raise Overloaded("as fast as it may; others of this client went first")
+        self.taken += 1
+        return super().apply(request)
+
+
+def write(cluster):
+    return write_task(replace(plan(), block_bytes_max=1000), [rows(2000)], task=0, attempt=0, sender=cluster)
+
+
+def test_what_runs_out_of_time_while_others_are_taken_is_sent_again(caplog):
+    """A rate that takes less in a request's time than a task has under way is slow, and nothing is wrong."""
+    cluster = Slow(3)
+    with caplog.at_level(logging.WARNING, "logboom.spark"):
+        report = write(cluster)
+    assert report.rows == sum(map(len, cluster.rows.values())) == 2000
+    assert not any(part.duplicate for part in report.parts)
+    assert "task 0: as fast as it may; others of this client went first; going on" in caplog.text
+    assert cluster.sent < 2 * len(cluster.calls)
+
+
+def test_where_nothing_is_taken_nothing_is_sent_again():
+    cluster = Slow(0)
+    with pytest.raises(Overloaded):
+        write(cluster)
+    assert cluster.sent == cluster.open_most
+
+
+def test_an_error_that_more_time_does_not_mend_is_not_tried_again():
+    class Fenced(Cluster):
+        def apply(self, request):
+            if len(self.calls) == 5:
+                raise ProducerFenced("a newer batch has written")
+            return super().apply(request)
+
+    cluster = Fenced()
+    with pytest.raises(ProducerFenced):
+        write(cluster)
+    assert len(cluster.calls) == 5
