@@ -42,7 +42,7 @@ sequence takes effect once) or ``applied``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 Outcome = Literal["not_applied", "unknown", "applied"]
 
@@ -168,6 +168,28 @@ class Voided(LogboomError):
 
     code = "voided"
     retryable = True
+
+    @classmethod
+    def of(
+        cls,
+        partition_id: int,
+        first_index: int,
+        last_index: int,
+        global_index: int,
+        *,
+        outcome: Outcome = "not_applied",
+    ) -> Self:
+        """That batch. ``outcome``: of whoever wrote it."""
+        return cls(
+            f"partition {partition_id}: the batch from {first_index} to {last_index} was lost on all nodes and "
+            f"declared void; what follows begins at {last_index + 1}",
+            partition_id=partition_id,
+            first_index=first_index,
+            last_index=last_index,
+            global_index=global_index,
+            next=last_index + 1,
+            outcome=outcome,
+        )
 
 
 class NotLeader(LogboomError):

@@ -24,10 +24,11 @@ from logboom.errors import (
     PartitionLost,
     Unavailable,
     UnknownOutcome,
+    Voided,
 )
 from logboom.types import Level, PartitionId, Term
 from partitions.apply.apply_core import WorkerState
-from partitions.log.holes import Hole, voided
+from partitions.log.holes import Hole
 from ports.timers import wait
 from raftlog.entries.entry import Route
 from raftlog.entries.voids import Void, Voids
@@ -269,7 +270,7 @@ class Voiding:
         place = partition_id, void.first_index, void.last_index, void.global_index
 
         def told(outcome: Outcome) -> LogboomError:
-            return voided(*place, outcome="applied" if void.applied else outcome)
+            return Voided.of(*place, outcome="applied" if void.applied else outcome)
 
         pipeline.pending.voided(partition_id, void.last_index, told)
         if void.applied and worker is not None and worker.applied_index < void.last_index:

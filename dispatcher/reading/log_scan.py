@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -303,7 +304,7 @@ class LogScan(Feed):
         """The first of the window could not be read; it is tried again."""
         if isinstance(arrived.error, Voided) and self._window is not None and self._merge is not None:
             # Since it was planned: it counts as nothing.
-            self._merge.voids += 1
+            self._merge.step_over(self._window.picked[0])
             self._window = self._window.behind(1) if len(self._window.picked) > 1 else None
             self.move()
             return True
@@ -333,6 +334,7 @@ class LogScan(Feed):
             "after": self._sent_global,
             "batches": self._count,
             "through": self._through,
+            **self._voids_before(globals_[-1]),
         }
         self._sent_global = globals_[-1]
         self._credit -= sum(map(len, views))
@@ -366,8 +368,18 @@ class LogScan(Feed):
                 CorruptData(f"expected {expected} batches up to global index {self._through}, {self._count} were sent")
             )
             return
-        self._send(Kind.END, {"next_global": self._through + 1, "batches": self._count}, [], 0)
+        said = {"next_global": self._through + 1, "batches": self._count, **self._voids_before(self._through + 1)}
+        self._send(Kind.END, said, [], 0)
         self._end(None)
+
+    def _voids_before(self, before_global: int) -> dict[str, list[list[int]]]:
+        """What the reader will find missing in front of a global index."""
+        rows = []
+        for void in () if self._merge is None else self._merge.to_tell(before_global):
+            with suppress(IndexCompacted):  # then it is gone as well
+                first = int(self._logs[void.partition_id].first_index_at(void.position))
+                rows.append([int(void.partition_id), first, void.place.last_index, void.place.global_index])
+        return {"voids": rows} if rows else {}
 
     def _diverged(self, error: LogboomError) -> None:
         if not isinstance(error, IndexCompacted):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
 
 from logboom.errors import CorruptData
 from logboom.types import PartitionId
@@ -30,6 +31,9 @@ class Picked(NamedTuple):
     partition_id: PartitionId
     position: int
     place: Place
+
+
+GLOBAL_INDEX: Final = attrgetter("place.global_index")
 
 
 class Run(NamedTuple):
@@ -87,6 +91,8 @@ class Merge:
         """Of the last batch that was planned."""
         self.voids = 0
         """Batches that were stepped over: nobody has them any more."""
+        self._untold: list[Picked] = []
+        """Those of them that the reader does not know of yet."""
 
     def plan(self, *, horizon: int, bytes_max: int, segments_max: int) -> Window | None:
         """The next batches up to ``horizon``, one at least; None: there is none. Raises IndexCompacted."""
@@ -101,7 +107,7 @@ class Merge:
                     heapq.heapreplace(self._heads, (now.global_index, partition, now))
                     continue
                 heapq.heappop(self._heads)
-                self.voids += 1
+                self.step_over(Picked(partition, self._next[partition], place))
                 self._next[partition] += 1
                 self._look(partition)
                 continue
@@ -122,6 +128,17 @@ class Merge:
             self._next[partition] += 1
             self._look(partition)
         return Window(picked, nbytes, len(segments)) if picked else None
+
+    def step_over(self, void: Picked) -> None:
+        """Nobody has it any more: it counts as nothing, and the reader is to be told."""
+        self.voids += 1
+        self._untold.append(void)
+
+    def to_tell(self, before_global: int) -> list[Picked]:
+        """What was stepped over in front of a global index, once, in order."""
+        told = sorted((v for v in self._untold if v.place.global_index < before_global), key=GLOBAL_INDEX)
+        self._untold = [v for v in self._untold if v.place.global_index >= before_global]
+        return told
 
     def _look(self, partition: PartitionId) -> None:
         place = self._logs[partition].place(self._next[partition])

@@ -195,7 +195,7 @@ def tail(
         kinds = {} if raw else client.state_machines()
         batches: Iterable[LogBatch]
         if partition is None:
-            batches = client.scan_log(**how)
+            batches = client.scan_log(on_void=_tell_of_void, **how)
         else:
             prefix = None if key_prefix is None else to_bytes(key_prefix, encoding)
             wanted = None if header is None else _header(header, encoding)

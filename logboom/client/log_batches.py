@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logboom.batch_layout import CRC, HEAD, HEADER_BYTES, MAGIC, VERSION
-from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge
+from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge, Voided
 from logboom.records import RecordBlock, lengths_of
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
@@ -249,3 +249,15 @@ def _field(frame: Frame, name: str, kind: type[T]) -> T:
     if type(value) is not kind:
         raise ProtocolError(f"{frame.kind.name}: bad field {name}")
     return value
+
+
+def voids_of(frame: Frame) -> list[Voided]:
+    """What a BATCHES or END frame of a scan says was declared void, in global order. Raises ProtocolError."""
+    rows = frame.header.get("voids") or []
+    if not isinstance(rows, list) or not all(_is_void(row) for row in rows):
+        raise ProtocolError(f"{frame.kind.name}: bad voids")
+    return [Voided.of(*row) for row in rows]
+
+
+def _is_void(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == 4 and all(type(number) is int and number >= 0 for number in row)

@@ -130,6 +130,7 @@ class LogReading:
         follow: bool = False,
         level: str = "durable",
         on_compacted: OnCompacted = "error",
+        on_void: OnVoid | None = None,
         cold: bool = False,
         node: str | None = None,
         timeout: float | None = None,
@@ -137,8 +138,9 @@ class LogReading:
         """Batches of many partitions (None: all) in global order, up to what was safe to give when it began.
 
         Nothing that comes out can be preceded by something that does not. With ``follow``, for ever. Memory is
-        bounded on both sides, however many partitions there are. ``timeout``: for learning which there are, and for
-        finding a node to go on at.
+        bounded on both sides, however many partitions there are. What was lost and declared void is stepped over, and
+        ``on_void`` is told of it in its place; what that raises ends the scan. ``timeout``: for learning which there
+        are, and for finding a node to go on at.
         """
         if partitions is None:
             await self._reader.refresh_partitions(0, node, deadline=self._deadline(timeout))
@@ -151,6 +153,7 @@ class LogReading:
             node=node,
             fields=fields,
             on_compacted=on_compacted,
+            on_void=on_void,
             patience=seconds(self.timeout if timeout is None else timeout),
         )
         try:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
-from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata, batches_of, metadata_of
+from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata, batches_of, metadata_of, voids_of
 from logboom.errors import (
     CorruptData,
     IncompatibleVersion,
@@ -134,6 +134,31 @@ class _Nodes:
         return min(refusals, key=lambda each: each.first)
 
 
+class _Gaps:
+    """What a scan has stepped over: ``on_void`` is told of each in its place among the batches."""
+
+    def __init__(self, on_void: OnVoid | None) -> None:
+        self._on_void = on_void
+        self._next: list[Voided] = []
+        self.raised: BaseException | None = None
+        """By ``on_void``."""
+
+    def announced(self, frame: Frame) -> None:
+        """By a frame, of what lies in front of its last batch."""
+        self._next = voids_of(frame) if self._on_void is not None else []
+
+    def tell(self, before_global: int | None = None) -> None:
+        """Of those in front of a global index; None: of all. Raises what ``on_void`` raises."""
+        while self._on_void is not None and self._next:
+            if before_global is not None and self._next[0].global_index > before_global:
+                return
+            try:
+                self._on_void(self._next.pop(0))
+            except BaseException as error:
+                self.raised = error
+                raise
+
+
 class LogStreams:
     """A part of ``Reader``."""
 
@@ -244,16 +269,17 @@ class LogStreams:
         node: str | None,
         fields: dict[str, Any],
         on_compacted: OnCompacted,
+        on_void: OnVoid | None = None,
         patience: float,
         credit: int = SCAN_CREDIT,
     ) -> AsyncGenerator[LogBatch, None]:
         """Batches of many partitions in ``global_log_index`` order, up to the safe horizon.
 
         Goes on at another node when one is lost, to the same horizon. Raises CorruptData when other batches arrive
-        than are announced.
+        than are announced. ``on_void`` is told of what was declared void, in its place; what it raises ends the scan.
         """
         header = {"partitions": list(partitions), "credit": credit, **fields}
-        through, failures = 0, _Failures(self._cluster, patience)
+        through, failures, gaps = 0, _Failures(self._cluster, patience), _Gaps(on_void)
         nodes = _Nodes(self._cluster, self.at(node), named=node is not None)
         while True:
             try:
@@ -267,7 +293,9 @@ class LogStreams:
                     async for frame in frames:
                         failures.none()
                         nodes.answered()
+                        gaps.announced(frame)
                         if frame.kind is Kind.END:
+                            gaps.tell()
                             _expect(frame.header["batches"], count)
                             return
                         if frame.header["after"] != last:
@@ -276,6 +304,7 @@ class LogStreams:
                         for batch in batches_of(frame):
                             if batch.global_index <= last:
                                 raise CorruptData(f"global index {batch.global_index} came after {last}")
+                            gaps.tell(before_global=batch.global_index)
                             last, count = batch.global_index, count + 1
                             self.seen(last)
                             if last >= start.global_index:  # of an older release, which is behind, also what was given
@@ -293,6 +322,8 @@ class LogStreams:
                     raise gone from None
                 start = Start(global_index=gone.first)
             except LogboomError as error:
+                if error is gaps.raised:
+                    raise
                 await failures.another(error)
 
     async def fetch(

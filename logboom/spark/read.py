@@ -148,11 +148,12 @@ class _Progress:
         """All of the range has been seen."""
         return self._done
 
-    def take(self, batch: LogBatch) -> bool:
-        """False: it lies outside of what is to be read yet.
+    def batches_of(self, items: Sequence[LogBatch | Voided]) -> list[LogBatch]:
+        """What is to be read of what has come. Raises Voided, IndexCompacted, CorruptData if something is missing."""
+        return [each for each in items if self._take(each) and not isinstance(each, Voided)]
 
-        Raises IndexCompacted and CorruptData if something in front of it is missing.
-        """
+    def _take(self, batch: LogBatch | Voided) -> bool:
+        """False: it lies outside of what is to be read yet."""
         span, partition = self.merged.span, batch.partition_id
         self._done = self._done or batch.global_index >= span.high
         if batch.global_index > span.high:
@@ -165,11 +166,22 @@ class _Progress:
             self._gap(batch, before)
         if before is None and self.from_first:
             self._begin(batch)
+        if isinstance(batch, Voided):
+            self._step_over(batch)
         self.after_global = batch.global_index
         self.seen[partition] = int(batch.last_index)
         return True
 
-    def _gap(self, batch: LogBatch, before: int) -> None:
+    def _step_over(self, void: Voided) -> None:
+        share = self._share(void.partition_id)
+        first = max(share.start, void.first_index)
+        missing = min(share.end, void.last_index) + 1 - first
+        if missing > 0:
+            if self.fail_on_data_loss:
+                raise void
+            log.warning(GONE, void.partition_id, missing, first)
+
+    def _gap(self, batch: LogBatch | Voided, before: int) -> None:
         partition = batch.partition_id
         if self.fail_on_data_loss or batch.first_index <= before:
             raise CorruptData(
@@ -180,19 +192,22 @@ class _Progress:
             )
         log.warning(GONE, partition, batch.first_index - before - 1, before + 1)
 
-    def _begin(self, batch: LogBatch) -> None:
-        start = next(s.start for s in self.merged.parts if s.partition_id == batch.partition_id)
+    def _begin(self, batch: LogBatch | Voided) -> None:
+        start = self._share(batch.partition_id).start
         if batch.first_index <= start:
             return
         if self.fail_on_data_loss:
             raise _lost(batch.partition_id, start, int(batch.first_index))
         log.warning(GONE, batch.partition_id, batch.first_index - start, start)
 
+    def _share(self, partition: int) -> Share:
+        return next(s for s in self.merged.parts if s.partition_id == partition)
+
 
 def read_merged(
     options: ReadOptions, merged: Merged, bounds: Bounds, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
-    """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, CorruptData.
+    """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, Voided, CorruptData.
 
     A node tells no more than it had when it was asked, and it may be behind: it is asked again from there on until
     something at the end of the range, or behind it, has been seen. Where one log begins behind the range's start, all
@@ -209,7 +224,7 @@ def read_merged(
         progress.from_first, begins_later = begins_later or not before, False
         try:
             for batches in _scan(list(parts), 0 if progress.from_first else before + 1, node, options, session):
-                taken = [b for b in batches if progress.take(b)]
+                taken = progress.batches_of(batches)
                 cuts = [_cut(b, parts[b.partition_id], bounds) for b in taken]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from _rows(ready, bounds, schema)
@@ -217,6 +232,8 @@ def read_merged(
                     return
         except _BeginsLater:
             begins_later = True
+        except Voided:  # not a failure to be tried again
+            raise
         except TimeoutError:
             raise _late(options, "in global order", progress.after_global, merged.span.high) from None
         except LogboomError as error:
@@ -233,12 +250,20 @@ def read_merged(
 
 def _scan(
     partitions: list[int], start_global: int, node: str | None, options: ReadOptions, session: Session
-) -> Iterator[list[LogBatch]]:
-    async def scan(client: Client) -> AsyncIterator[LogBatch]:
-        batches = client.scan_log(partitions, start_global=start_global, on_compacted="error", node=node)
+) -> Iterator[list[LogBatch | Voided]]:
+    async def scan(client: Client) -> AsyncIterator[LogBatch | Voided]:
+        gaps: list[Voided] = []  # those told of since the last batch
+        batches = client.scan_log(
+            partitions, start_global=start_global, on_compacted="error", on_void=gaps.append, node=node
+        )
         try:
             async for batch in batches:
+                for gap in gaps:
+                    yield gap
+                gaps.clear()
                 yield batch
+            for gap in gaps:
+                yield gap
         except IndexCompacted as error:
             raise _BeginsLater from error
         finally:
@@ -266,8 +291,8 @@ def _gathered(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
         yield ready
 
 
-def _size(batch: LogBatch) -> int:
-    return batch.records.nbytes
+def _size(item: LogBatch | Voided) -> int:
+    return 0 if isinstance(item, Voided) else item.records.nbytes
 
 
 def _lost(partition_id: int, position: int, first: int) -> IndexCompacted:

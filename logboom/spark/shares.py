@@ -77,19 +77,19 @@ def merged_shares(options: ReadOptions, bounds: Bounds, session: Session) -> lis
     last = {int(m.partition_id): int(m.log_index) for m in marks(options, session)}
     parts = tuple(s for s in _logs(options, bounds, session, last) if s.rows)
     parts, ends = _last_held(parts, options, session)
-    low = max(1, bounds.global_offset.low, _first_global(parts, bounds, options, session))
+    low = max(1, bounds.global_offset.low, _first_global(parts, options, session))
     high = min(max((int(b.global_index) for b in ends.values()), default=0), bounds.global_offset.high)
     count = min(max(1, options.tasks_min), high - low + 1)
     edges = [low + (high - low + 1) * k // count for k in range(count + 1)] if count > 0 else []
     return [Merged(Span(a, b - 1), parts) for a, b in pairwise(edges)]
 
 
-def _first_global(parts: tuple[Share, ...], bounds: Bounds, options: ReadOptions, session: Session) -> int:
+def _first_global(parts: tuple[Share, ...], options: ReadOptions, session: Session) -> int:
     """Where the first of the shares begins in the order of all: what lies in front of it need not be read.
 
     0: not known, or at the beginning. What is gone, or void, is for the tasks to say.
     """
-    if options.start == EARLIEST and options.start_time_ms is None and bounds.offset.low <= 1:
+    if all(s.start <= 1 for s in parts):
         return 0
     found = first_batches(session, {s.partition_id: s.start for s in parts}, node=options.node, follow=False)
     starts = [found.get(s.partition_id) for s in parts]
@@ -148,7 +148,7 @@ def first_held(session: Session, partitions: Iterable[int], *, node: str | None)
 
 
 def first_batches(session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool) -> dict[int, Place]:
-    """Per partition the first batch from an offset on; with ``follow``, when it is there, and Voided if it is void."""
+    """Per partition the first batch from an offset on, void or not; with ``follow``, when it is there, or Voided."""
 
     def refuse(gap: Voided) -> None:
         raise gap
@@ -158,8 +158,7 @@ def first_batches(session: Session, starts: Mapping[int, int], *, node: str | No
 
         async def ask(partition: int, start: int) -> None:
             # A credit of one byte: one batch.
-            void = refuse if follow else None
-            batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=void)
+            batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=refuse)
             async with gate, aclosing(batches):
                 try:
                     async for batch in batches:
@@ -169,6 +168,10 @@ def first_batches(session: Session, starts: Mapping[int, int], *, node: str | No
                     if follow:
                         raise
                     found[partition] = Place(gone.first, 0)
+                except Voided as gap:
+                    if follow:
+                        raise
+                    found[partition] = Place(gap.first_index, gap.fields.get("global_index", 0))  # its reader says so
 
         async with asyncio.timeout(client.timeout):
             await asyncio.gather(*(ask(p, start) for p, start in starts.items()))

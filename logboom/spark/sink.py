@@ -304,8 +304,10 @@ class _Run:
             self._judge(receipt.results or (), sent.block.count)
 
     def _goes_on(self, sent: _Sent, error: LogboomError) -> bool:
-        """What ran out of time is sent again, as long as others land: a task may have more under way than a cluster, or
-        a rate, takes in the time of one request."""
+        """What ran out of time is sent again, as long as others land.
+
+        A task may have more under way than a cluster, or a rate, takes in the time of one request.
+        """
         landed = self._landed + sum(each.has_landed for each in self._window)
         if not _is_late(error) or landed <= sent.landed:
             return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, NoReturn
 
-from logboom.errors import Outcome, Voided
+from logboom.errors import Voided
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.log.committed import NOWHERE_SEGMENT, Committed
 from partitions.log.reading import DamagedBatch
@@ -42,25 +42,4 @@ def refuse_gap(partition_id: PartitionId, committed: Committed, position: int) -
     if committed.is_lost(ref.last_index, ref.digest):
         story = f"partition {partition_id}: the batch from {ref.first_index} to {ref.last_index} is lost on all nodes"
         raise DamagedBatch(story, last_index=ref.last_index, digest=ref.digest, path="", offset=0)
-    raise voided(partition_id, ref.first_index, ref.last_index, committed.global_index(position))
-
-
-def voided(
-    partition_id: PartitionId,
-    first_index: int,
-    last_index: int,
-    global_index: int,
-    *,
-    outcome: Outcome = "not_applied",
-) -> Voided:
-    """The error that says so. ``outcome``: of whoever wrote it."""
-    return Voided(
-        f"partition {partition_id}: the batch from {first_index} to {last_index} was lost on all nodes and declared "
-        f"void; what follows begins at {last_index + 1}",
-        partition_id=partition_id,
-        first_index=first_index,
-        last_index=last_index,
-        global_index=global_index,
-        next=last_index + 1,
-        outcome=outcome,
-    )
+    raise Voided.of(partition_id, ref.first_index, ref.last_index, committed.global_index(position))

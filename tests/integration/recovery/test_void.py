@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from logboom import Add, Put, SyncClient
 from logboom.cli import cli
-from logboom.errors import BarrierBlocked, CorruptData, InvalidRequest, LogboomError, PartitionLost
+from logboom.errors import BarrierBlocked, CorruptData, InvalidRequest, LogboomError, PartitionLost, Voided
 from logboom.testing import LocalCluster
 from server.offline.verify import verify
 from tests.integration.waiting import wait_for
@@ -126,9 +126,12 @@ def test_the_others_serve_one_partition_is_lost_and_void_lets_it_run(cluster: Lo
         boom.submit(LOST, Add(b"n", 1), wait="applied")
         assert boom.get(LOST, b"n") == (4,)
         assert boom.get(LOST, b"k2") is None
-        gaps: list[object] = []
+        gaps: list[Voided] = []
         assert [b.first_index for b in boom.tail(LOST, on_void=gaps.append)] == [1, 3, 7, 9]
         assert [(gap.first_index, gap.next) for gap in gaps] == [(5, 7)]
+        scan = [b.partition_id for b in boom.scan_log(on_void=gaps.append)]
+        assert scan.count(LOST) == 4
+        assert [(gap.partition_id, gap.first_index, gap.next) for gap in gaps[1:]] == [(LOST, 5, 7)]
         wait_for(lambda: all_equal(cluster, boom))
 
         kill_all(cluster)

@@ -31,6 +31,11 @@ def world() -> World:
     return made
 
 
+def told(client: Client) -> list[list[int]]:
+    """With the batches, of what was stepped over in front of them."""
+    return [row for header, _ in client.of(Kind.BATCHES) for row in header.get("voids", ())]
+
+
 async def test_a_scan_steps_over_them_and_its_count_is_right() -> None:
     made, client = world(), Client()
     void(made, 0, 1)
@@ -38,7 +43,9 @@ async def test_a_scan_steps_over_them_and_its_count_is_right() -> None:
     begin(made, client)
     await settle(made)
     assert globals_of(client) == [1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert client.of(Kind.END) == [({"next_global": 13, "batches": 10}, b"")]
+    last = [1, 11, 12, 12]  # behind all that was sent
+    assert client.of(Kind.END) == [({"next_global": 13, "batches": 10, "voids": [last]}, b"")]
+    assert told(client) == [[0, 3, 4, 3]]
     assert client.ends == [None]
 
 
@@ -48,6 +55,7 @@ async def test_a_scan_that_had_planned_one_before_goes_on_behind_it() -> None:
     void(made, 1, 2)
     await settle(made)
     assert globals_of(client) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12]
+    assert told(client) == [[1, 5, 6, 6]]
     assert client.ends == [None]
     assert made.read_budget.nbytes == 0
 
@@ -84,3 +92,18 @@ def test_a_time_is_found_beside_them() -> None:
     assert found[1] in (1, 2, 3)  # what is void has no time
     assert found[2] in (1, 2, 3)
     assert found[3:] == [4, 5, 5]
+
+
+async def test_each_is_told_with_the_batches_that_lie_behind_it() -> None:
+    """A small window each: nobody hears of what is void before all in front of it is there, nor twice."""
+    made, client = world(), Client()
+    for partition, number in ((0, 0), (1, 2), (0, 3), (1, 3)):
+        void(made, partition, number)
+    scan = begin(made, client, credit=1)
+    for _ in range(12):
+        await settle(made)
+        scan.add_credit(300)
+    assert told(client) == [[0, 1, 2, 1], [1, 5, 6, 6], [0, 7, 8, 7], [1, 7, 8, 8]]
+    for header, _ in client.of(Kind.BATCHES):
+        sent = memoryview(header["global_indexes"]).cast("Q").tolist()
+        assert all(header["after"] < row[3] < sent[-1] for row in header.get("voids", ()))

@@ -19,6 +19,7 @@ from logboom.errors import (
     NoSuchPartition,
     ProtocolError,
     Unauthenticated,
+    Voided,
 )
 from logboom.types import PartitionId, ProducerId, Term
 from logboom.wire import Frame, Kind
@@ -250,6 +251,41 @@ async def test_a_scan_goes_on_at_another_connection_to_the_same_horizon() -> Non
         asked = [(f.header.get("start_global"), f.header["through_global"]) for f in node.of(Kind.LOG_SCAN)]
         assert asked == [(2, 0), (6, 8)]
         assert boom.last_seen == 8
+
+
+async def test_a_scan_tells_of_what_was_declared_void_in_its_place() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        scanning(node)
+
+        def answer(session: Session, frame: Any) -> None:
+            rows = [(4, raw(0, 1, [b"x"])), (7, raw(1, 1, [b"y"]))]
+            more = {"after": 0, "batches": 2, "through": 9, "voids": [[0, 2, 3, 5]]}
+            session.send(frame, Kind.BATCHES, *whole(rows, **more), more=True)
+            session.send(frame, Kind.END, {"next_global": 10, "batches": 2, "voids": [[1, 2, 2, 9]]})
+
+        node.answers[Kind.LOG_SCAN] = answer
+        seen: list[Any] = []
+        async for batch in boom.scan_log([0, 1], on_void=seen.append):
+            seen += [batch]
+        assert [(each.partition_id, each.first_index) for each in seen] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+        def refuse(gap: Voided) -> None:
+            raise gap
+
+        with pytest.raises(Voided, match="from 2 to 3"):
+            _ = [b async for b in boom.scan_log([0, 1], on_void=refuse)]
+        assert len(node.of(Kind.LOG_SCAN)) == 2, "what it raises ends the scan: nothing is asked again"
+
+
+@pytest.mark.parametrize("voids", [7, [7], [[1, 2, 3]], [[1, 2, 3, "4"]], [[1, 2, 3, -4]]])
+async def test_voids_that_are_none_are_an_error(voids: Any) -> None:
+    async with cluster() as [node], Client(node.address, timeout=0.2) as boom:
+        scanning(node)
+        node.answers[Kind.LOG_SCAN] = lambda session, frame: session.send(
+            frame, Kind.END, {"next_global": 10, "batches": 0, "voids": voids}
+        )
+        with pytest.raises(ProtocolError, match="END: bad voids"):
+            _ = [b async for b in boom.scan_log([0, 1], on_void=pytest.fail)]
 
 
 async def test_a_scan_gives_nothing_of_what_is_in_front_of_its_start() -> None:

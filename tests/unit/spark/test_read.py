@@ -45,20 +45,23 @@ class Client:
         self.asked.append(start)
         return self._stream(self.answers.pop(0))
 
-    def scan_log(self, partitions, *, start_global, on_compacted, node):
+    def scan_log(self, partitions, *, start_global, on_compacted, on_void, node):
         assert on_compacted == "error", "from a common index on, logs that begin earlier would lack more"
         self.asked.append(start_global)
-        return self._stream(self.answers.pop(0))
+        return self._stream(self.answers.pop(0), on_void)
 
     def scan_blocks(self, partition_id, **how):
         self.asked.append(how)
         return self._stream(self.answers.pop(0))
 
-    async def _stream(self, items):
+    async def _stream(self, items, on_void=None):
         try:
             for item in items:
                 if item is None:
                     await asyncio.Event().wait()
+                if on_void is not None and isinstance(item, Voided):
+                    on_void(item)
+                    continue
                 if isinstance(item, Exception):
                     raise item
                 self.given += 1
@@ -248,6 +251,27 @@ def test_a_batch_that_is_missing_in_the_middle_is_noticed(session):
         list(merged(session([batch(1, global_index=4), C]), BOTH, 1, 9))
     found = merged(session([batch(1, global_index=4), C]), BOTH, 1, 9, failOnDataLoss="false")
     assert offsets(found) == [1, 3], "as where a batch was declared void"
+
+
+def test_what_was_declared_void_is_missed_wherever_a_task_begins_or_ends(session, caplog):
+    """Between two tasks neither saw it: one ends in front of it, and the other does not know where it should begin."""
+    first, last = Voided.of(0, 3, 4, 5), Voided.of(1, 3, 3, 7)
+    parts, later = (Share(0, 1, 9), Share(1, 1, 9)), batch(5, global_index=8)
+    for low, high in ((5, 8), (5, 5), (7, 7), (1, 7)):
+        found = session([*([A] if low == 1 else []), first, B, last, later, None])
+        with pytest.raises(Voided, match="lost on all nodes and declared void"):
+            list(merged(found, parts, low, high))
+        assert len(found.client.asked) == 1, "it is not tried again"
+    assert offsets(merged(session([B, last, later]), parts, 6, 6)) == [1, 2], "it is another task's"
+    found = session([first, B, Unavailable("gone")], [last, later])
+    assert offsets(merged(found, parts, 5, 8, failOnDataLoss="false")) == [1, 2, 5]
+    assert found.client.asked == [5, 7]
+    assert "partition 0: 2 records from offset 3 on are gone" in caplog.text
+    assert caplog.text.count("are gone") == 2, "each once"
+    # What is void and not asked for is not missed.
+    assert offsets(merged(session([first, B, None]), (Share(0, 5, 9), Share(1, 1, 9)), 5, 6)) == [1, 2]
+    found = session([A, first, B, last, batch(5, global_index=9)])
+    assert offsets(merged(found, (Share(0, 1, 2), Share(1, 1, 2)), 1, 9)) == [1, 2, 1, 2]
 
 
 def test_a_beginning_that_is_gone_is_noticed(session, caplog):

@@ -3,7 +3,7 @@
 import pytest
 
 from logboom.client.reads import LogBatch
-from logboom.errors import IndexCompacted, InvalidRequest, NoSuchPartition
+from logboom.errors import IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
@@ -24,6 +24,7 @@ class Client:
 
     def __init__(self):
         self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0), 3: (1, 4)}
+        self.voids = {}
 
     async def close(self):
         pass
@@ -40,8 +41,13 @@ class Client:
     async def watermarks(self, *, linearizable=False, node=None):
         return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items()]
 
-    async def tail(self, partition, *, start=0, start_time=0, **_):
+    async def tail(self, partition, *, start=0, start_time=0, on_void=None, **_):
         first, last = self.held[partition]
+        gap = self.voids.get(partition)
+        if gap is not None and 0 < start <= gap.last_index:
+            start = gap.next
+            if on_void is not None:
+                on_void(gap)
         if 0 < start < first:
             raise IndexCompacted("gone from all nodes", first=first)
         at = max(start, first, -(-start_time // 1000))
@@ -76,6 +82,13 @@ def test_times_are_offsets_once_a_query_is_planned(session):
     assert plan(session, startingOffsets='{"0": 70}', endingTimestamp="80000", partitions="0") == [Share(0, 70, 79)]
 
 
+def test_a_log_that_begins_with_what_was_declared_void_begins_there(session):
+    """Its task says so: the earliest record that is held lies behind it, and nobody would know."""
+    session.client.held[1], session.client.voids[1] = (3, 9), Voided.of(1, 1, 2, 10)
+    assert plan(session, partitions="1") == [Share(1, 1, 9)]
+    assert plan(session, partitions="1", ordered="global") == [Merged(Span(1, 90), (Share(1, 1, 9),))]
+
+
 def test_a_log_of_which_all_was_removed_has_nothing_to_read(session):
     session.client.held[0] = (100, 99)
     assert plan(session) == [Share(1, 1, 9)]
@@ -97,7 +110,7 @@ def test_bounds_narrow_what_is_planned(session):
 
 def test_global_order_ends_with_the_last_batch_of_all(session):
     parts = (Share(0, 50, 99), Share(1, 1, 9))
-    assert plan(session, ordered="global") == [Merged(Span(1, 990), parts)]
+    assert plan(session, ordered="global") == [Merged(Span(10, 990), parts)]
     ranges = plan(session, ordered="global", minPartitions="4", startingGlobalOffset="11", endingGlobalOffset="50")
     assert [m.span for m in ranges] == [Span(11, 20), Span(21, 30), Span(31, 40), Span(41, 50)]
     assert plan(session, ordered="global", partitions="2") == []
@@ -117,6 +130,8 @@ def test_what_lies_in_front_of_where_a_query_begins_is_not_read_in_global_order(
     assert plan(session, **named, startingGlobalOffset="600")[0].span == Span(600, 990)
     narrow = plan(session, Bounds(offset=Span(low=60)), ordered="global")
     assert narrow == [Merged(Span(600, 990), (Share(0, 60, 99),))]
+    removed = plan(session, ordered="global", partitions="0", minPartitions="2")
+    assert [m.span for m in removed] == [Span(500, 744), Span(745, 990)], "so does what was removed"
     gone = plan(session, ordered="global", startingOffsets='{"0": 40, "1": 9}')
     assert gone[0].span == Span(1, 990), "it is for the task to say"
 
