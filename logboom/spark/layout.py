@@ -46,7 +46,7 @@ def layout_of(schema: pa.Schema, options: WriteOptions, machines: Mapping[int, s
     if strange:
         raise InvalidRequest(
             f"column {strange[0]!r} means nothing to the sink: it takes {', '.join(COLUMNS)} and those named in "
-            "addColumns; select() what is to be written"
+            "addColumns; select() what is to be written, perhaps as to_json(struct(...)) in one column value"
         )
     twice = [n for n in names if names.count(n) > 1]
     if twice:
@@ -177,11 +177,15 @@ def _numbers(schema: pa.Schema, options: WriteOptions) -> Literal["q", "d"]:
         return "q"  # an op column that turns out never to say add
     for name, kind in kinds.items():
         if not (pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)):
-            raise InvalidRequest(f"column {name}: add takes integer and floating-point numbers, not {kind}")
+            raise InvalidRequest(
+                f"column {name}: add takes integer and floating-point numbers, not {kind}: cast() it, an amount with "
+                "decimals to double or, for exact sums, to bigint in its smallest unit"
+            )
     return "d" if any(map(pa.types.is_floating, kinds.values())) else "q"
 
 
 def _typed(schema: pa.Schema, name: str, fits: object, wanted: str) -> None:
     kind = schema.field(name).type
     if not callable(fits) or not fits(kind):
-        raise InvalidRequest(f"column {name} must be {wanted}, not {kind}")
+        how = "" if name == "headers" else ": to_json() it" if pa.types.is_nested(kind) else ": cast() it"
+        raise InvalidRequest(f"column {name} must be {wanted}, not {kind}{how}")

@@ -1,4 +1,5 @@
 import struct
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -140,7 +141,9 @@ def test_a_null_key_gets_the_documented_one_or_is_an_error_that_names_the_column
         ({"key": ["k"], "n": [1]}, {"addColumns": "n,m"}, "addColumns names 'm'"),
         ({"key": ["k"], "n": ["x"]}, {"addColumns": "n"}, "integer and floating-point"),
         ({"key": ["k"]}, {"op": "add"}, "addColumns or a column numbers"),
-        ({"key": [1], "value": ["v"]}, {}, "column key must be binary or string"),
+        ({"key": [1], "value": ["v"]}, {}, "column key must be binary or string, not int64: cast\\(\\) it"),
+        ({"key": ["k"], "value": [{"a": 1}]}, {}, "column value must be .* not struct<a: int64>: to_json\\(\\) it"),
+        ({"key": ["k"], "n": [Decimal("1.5")]}, {"addColumns": "n"}, "for exact sums, to bigint in its smallest unit"),
         ({"partition": ["0"], "value": ["v"], "key": ["k"]}, {}, "column partition must be an integer"),
         ({"partition": [0], "value": ["v"]}, {}, "need a column key"),
         ({"key": ["k"], "value": ["v"]}, {"partitions": "9"}, "names 9; this cluster has 4"),
