@@ -79,7 +79,7 @@ class SetMeta(msgspec.Struct, frozen=True):
     cluster: str
     """Id of the cluster that it belongs to."""
     global_index: GlobalLogIndex
-    """Reached at the cut; names the set. Sets of the same one have the same states file on every node."""
+    """Reached at the cut; names the set. Sets of the same cut have the same states file on every node."""
     raft_index: RaftIndex
     """Of the cut."""
     raft_term: Term

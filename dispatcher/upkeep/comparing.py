@@ -121,8 +121,10 @@ class Comparing:
         found = list[Difference]()
         if own.states_digest != told.digest:
             mine = {PartitionId(each.partition_id): each.digest for each in own.partitions}
-            differing: list[PartitionId | None] = [p for p, each in told.states.items() if mine.get(p) != each]
-            found = [Difference(p, peer, told.global_index) for p in differing or [None]]
+            differing: list[PartitionId | None] = [p for p, each in told.states.items() if mine.get(p, each) != each]
+            # Cuts at one index may have other partitions: what is created or destroyed in between takes no index.
+            same = not told.states or told.states.keys() == mine.keys()
+            found = [Difference(p, peer, told.global_index) for p in differing or [None][:same]]
         self._found[peer] = found
         if found and found != before:
             partitions = [each.partition_id for each in found]

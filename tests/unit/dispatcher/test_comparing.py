@@ -135,3 +135,15 @@ def test_what_says_nothing_is_no_frame_of_a_node(said: Any) -> None:
     with pytest.raises(ProtocolError, match="bad field set"):
         node.comparing.heard(N2, {"durable": [], FIELD: said})
     node.comparing.heard(N2, {"durable": []})
+
+
+@pytest.mark.parametrize(("theirs", "differing"), [({"a": "x"}, []), ({"a": "X"}, [0])])
+def test_cuts_at_one_index_may_have_other_partitions(theirs: dict[str, str], differing: list[int]) -> None:
+    """Found by review: of two snapshots each node had another one, and a partition was created in between."""
+    for mine, other in ({"a": "x", "b": "new"}, theirs), (theirs, {"a": "x", "b": "new"}):
+        node = Node()
+        node.take(7, **mine)
+        with capture_logs() as logs:
+            node.hear(N2, 7, **other)
+        assert [each.partition_id for each in differ(node)] == differing
+        assert len(logs) == len(differing)
