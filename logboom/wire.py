@@ -42,6 +42,8 @@ PLACE_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 64 * 1024
 EARNED: Final = 16
 """Memory for a whole frame is taken when one byte in so many has come: who only announces it gets none."""
+ARRIVING_BYTES: Final = 256
+"""Of a frame that has not ended, its kind and header are known if they are within so much."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -198,6 +200,19 @@ class FrameDecoder:
     def mid_frame(self) -> bool:
         """A frame has begun and not ended: the sender owes bytes."""
         return bool(self._buffer) or self._place is not None
+
+    @property
+    def arriving(self) -> Frame | None:
+        """A frame that has begun and not ended, without its body. None: there is none, or its header is to come."""
+        size = self._filled if self._place is not None else len(self._buffer)
+        if size < PREFIX_BYTES:
+            return None
+        begun = memoryview(bytes((self._buffer if self._place is None else self._place)[: min(size, ARRIVING_BYTES)]))
+        end = PREFIX_BYTES + int(PREFIX.unpack_from(begun)[4])
+        try:
+            return _parse(begun[:end], ARRIVING_BYTES) if end <= len(begun) else None
+        except (ProtocolError, IncompatibleVersion):
+            return None  # once it is whole it is refused
 
     def room(self) -> memoryview:
         """Where to read the next bytes into, and no more of them than fit. Then call ``received``."""

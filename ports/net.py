@@ -84,6 +84,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def arriving(self) -> Frame | None:
+        """What has begun to come and not ended, without its body, once its header is here."""
+        ...
+
+    @property
     def congested(self) -> bool:
         """True while more than ``send_buffer_bytes`` wait to be sent."""
         ...

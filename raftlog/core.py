@@ -178,7 +178,8 @@ class RaftLog:
             self.reads.finish()
             if self._leading_term is not None:
                 self.members.tick()
-                self.feeds.pump(term=self.engine.term, settled=not self._proposals)
+                if not self.outbound.silent:
+                    self.feeds.pump(term=self.engine.term, settled=not self._proposals)
             self.mending.turn()
             if self._leading_term is None:
                 self.group.kick()
@@ -223,7 +224,10 @@ class RaftLog:
         ``traceparent``: whoever gets it is to say what it did for that request; see RaftEvents.
         """
         self.poke()  # before the link's own flush: batch and entry then leave in one write
-        self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
+        if self.outbound.silent:
+            self.feeds.interrupt()
+        else:
+            self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
 
     def _append_proposals(self) -> None:
         if not self._proposals:
@@ -318,6 +322,11 @@ class RaftLog:
         self.events.peer_down(peer)
         self.poke()
 
+    def link_arriving(self, peer: NodeId, frame: Frame) -> None:
+        """See LinkEvents."""
+        if frame.kind is Kind.PAYLOAD:
+            self._sign_of_life(peer, frame)
+
     def link_read(self, peer: NodeId) -> None:
         """See LinkEvents."""
         if self.turns.scheduled:
@@ -337,7 +346,7 @@ class RaftLog:
             if self._needs_no_turn():
                 return
         elif frame.kind is Kind.PAYLOAD:
-            self._on_payload(frame)
+            self._on_payload(peer, frame)
         elif frame.kind is Kind.NEED:
             index = messages.index_in(frame.header, "raft_index")
             if self._leading_term is not None:
@@ -370,7 +379,13 @@ class RaftLog:
         # Else entries before it are not here either, or others: the engine has said so, and the leader goes back.
         # Whoever asked for payload from here on would have it come forward again.
 
-    def _on_payload(self, frame: Frame) -> None:
+    def _sign_of_life(self, peer: NodeId, payload: Frame) -> None:
+        # Nobody but its leader sends payload in a term; what it sends besides may say nothing of that.
+        if payload.header.get("term") == self.engine.term and self.engine.feeding(peer):
+            self.poke()
+
+    def _on_payload(self, peer: NodeId, frame: Frame) -> None:
+        self._sign_of_life(peer, frame)
         if messages.index_in(frame.header, "term") >= self.engine.term:
             route = self.payloads.receive(frame.body)
             if route is not None and "traceparent" in frame.header:

@@ -27,6 +27,11 @@ class Outbound:
         """This turn is for one command alone: what the quickest followers get leaves at once."""
         self._stalled_s = stalled_s
 
+    @property
+    def silent(self) -> bool:
+        """The disk hangs: a leader that cannot write lets another lead, and gives no sign of life."""
+        return self.group.stalled(self._stalled_s)
+
     def send(self, peer: NodeId, message: messages.Message) -> bool:
         """Queue a message; False: not connected."""
         if not self.links.connected(peer):
@@ -35,7 +40,7 @@ class Outbound:
         if message["type"] == "append_entries":
             # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
             # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
-            if not self.group.stalled(self._stalled_s):
+            if not self.silent:
                 sent = self.links.send(peer, Kind.RAFT, {}, [body])
                 if self.lone and peer in self.engine.quickest:
                     self.links.flush(peer)

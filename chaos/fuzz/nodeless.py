@@ -63,6 +63,7 @@ class Sent:
     peer_identities: frozenset[str] = frozenset()
     congested = False
     queued = 0
+    arriving = None
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

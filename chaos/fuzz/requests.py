@@ -250,6 +250,9 @@ class _Node:
         self.forwarding.peer_down(peer)
         self.telling.peer_down(peer)
 
+    def link_arriving(self, peer: NodeId, frame: Frame) -> None:
+        pass
+
     def link_read(self, peer: NodeId) -> None:
         pass
 

@@ -15,10 +15,13 @@ from chaos.sim.lag import LONGER_S, SlowWorkers
 from chaos.sim.loop import ProcessDied, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import FOLLOWER, LEADER, Fault, Parameters
+from logboom.types import KIB
 
 RESTART_S: Final = (0.05, 2.0)
 SKEW_MS: Final = 3_600_000
 CONFIDE_S: Final = 0.3
+THIN_BYTES: Final = (512, 2 * KIB, 8 * KIB)
+"""In the time that a leader's silence is borne: a batch has some hundred bytes, with others up to 8 KiB."""
 HALF_BACK_S, HALF_BACK_LOOKS = 3.0, 100
 
 
@@ -273,6 +276,18 @@ class Nemesis(DiskFaults):
         for line in lines:
             self._network.slow.pop(line, None)
 
+    async def _thin_lines(self, host: Host, duration: float, rng: random.Random) -> None:
+        """All lines between nodes, or those of one, take longer for what is written than anybody bears a silence."""
+        hosts = self._hosts if rng.random() < 0.5 else [host]
+        election_s = self._parameters.settings.raft.election_min_ms / 1000
+        rate = rng.choice(THIN_BYTES) / election_s
+        lines = [line for each in hosts for other in self._others(each) for line in _both(each, other)]
+        for line in lines:
+            self._network.thin[line] = rate
+        await asyncio.sleep(duration)
+        for line in lines:
+            self._network.thin.pop(line, None)
+
     async def _lossy_link(self, host: Host, duration: float, rng: random.Random) -> None:
         lines = [line for other in self._others(host) for line in _both(host, other)]
         for line in lines:
@@ -322,6 +337,7 @@ class Nemesis(DiskFaults):
         self._network.cuts.clear()
         self._network.slow.clear()
         self._network.lossy.clear()
+        self._network.thin.clear()
         self._network.heal()
         self._slow.restore_all()
         for host in self._hosts:

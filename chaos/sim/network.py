@@ -21,6 +21,10 @@ from chaos.sim.loop import Process, SimLoop
 
 WINDOW_BYTES: Final = 256 * 1024
 RETRANSMIT_S: Final = 0.2
+PIECE_BYTES: Final = 128
+"""What is written goes in such pieces on a thin line,"""
+PIECES_ON_THE_WAY: Final = 4
+"""and so many of them at a time: the rest waits at the sender, and may go faster once the line is not thin any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ class SimNetwork:
         """(from, to): seconds more."""
         self.lossy: dict[tuple[str, str], float] = {}
         """(from, to): share of writes that need another packet."""
+        self.thin: dict[tuple[str, str], float] = {}
+        """(from, to): bytes a second, of each connection."""
         self._stuck: list[_Way] = []
         """Once for everything that should have arrived on it."""
         self._unaccepted: dict[_Way, Process | None] = {}
@@ -272,7 +278,17 @@ class SimNetwork:
     # -- bytes
 
     def carry(self, way: _Way, data: bytes) -> None:
-        if way.flight >= self.profile.window_bytes or way.unsent:
+        if (way.src, way.dst) not in self.thin:
+            self._carry(way, data)
+            return
+        for at in range(0, len(data), PIECE_BYTES):
+            self._carry(way, data[at : at + PIECE_BYTES])
+
+    def _window(self, way: _Way) -> int:
+        return PIECES_ON_THE_WAY * PIECE_BYTES if (way.src, way.dst) in self.thin else self.profile.window_bytes
+
+    def _carry(self, way: _Way, data: bytes) -> None:
+        if way.flight >= self._window(way) or way.unsent:
             way.unsent.append(data)
             way.unsent_bytes += len(data)
             return
@@ -291,8 +307,11 @@ class SimNetwork:
     def _send(self, way: _Way, data: bytes | None) -> None:
         size = 0 if data is None else len(data)
         way.flight += size
-        delay = self._delay(way.src, way.dst) + size / self.profile.bytes_per_s
-        way.arrives = max(self.loop.now + delay, way.arrives + 1e-7)
+        delay, rate = self._delay(way.src, way.dst), self.thin.get((way.src, way.dst))
+        if rate is None:
+            way.arrives = max(self.loop.now + (delay + size / self.profile.bytes_per_s), way.arrives + 1e-7)
+        else:
+            way.arrives = max(self.loop.now + delay, way.arrives + 1e-7) + size / rate
         way.flying.append(data)
         self.loop.run_as(None, self._arrive, way, delay=way.arrives - self.loop.now)
 
@@ -338,7 +357,7 @@ class SimNetwork:
         sender = way.sender
         if sender is None or not way.unsent:
             return
-        while way.unsent and way.flight < self.profile.window_bytes:
+        while way.unsent and way.flight < self._window(way):
             data = way.unsent.popleft()
             way.unsent_bytes -= len(data)
             self._send(way, data)

@@ -81,6 +81,8 @@ NARROW: Final = 0.3
 """Share of the seeds in which buffers and quotas are small."""
 ACKS: Final = 0.4
 """Share of the seeds in which the settings say what answers wait for."""
+THIN: Final = 0.2
+"""Share of the seeds in which lines between nodes carry little, and of the faults there that are that."""
 LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
@@ -269,7 +271,8 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
     drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
-    return _paced(_rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng), rng)
+    calm = _rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng)
+    return _thinned(_paced(calm, rng), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -382,6 +385,17 @@ def _paced(drawn: Parameters, rng: random.Random) -> Parameters:
         return drawn
     reads = drawn_settings.read_rates(rng, drawn.settings.reads)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, reads=reads))
+
+
+def _thinned(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, lines are thin in the place of many another fault, for longer than other faults last; drawn last."""
+    if rng.random() >= THIN:
+        return drawn
+    faults = [
+        replace(f, kind="thin_lines", duration=f.duration * rng.choice([1, 4])) if rng.random() < THIN else f
+        for f in drawn.faults
+    ]
+    return replace(drawn, faults=tuple(faults), kinds=tuple(sorted({*drawn.kinds, "thin_lines"})))
 
 
 def _contested(drawn: Parameters) -> Parameters:

@@ -28,6 +28,8 @@ class Replication(Elections):
         """When all are asked, should the quickest not have answered a lone round before."""
         self.heard_commit: int | None = None
         """Commit index that the leader of the current term named last, since this process started."""
+        self._round_heard = (0, 0)
+        """Of the last append_entries: its term, and its round."""
         super().__init__(given)
 
     # -- the leader sends
@@ -202,7 +204,7 @@ class Replication(Elections):
 
     def _on_append(self, node: Peer, message: Message) -> None:
         before, self._heard_leader = self._heard_leader, self.clock.monotonic()
-        self.heard_commit = message["commit_index"]
+        self.heard_commit, self._round_heard = message["commit_index"], (message["term"], message["seq"])
         invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
         if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
             self.patience.heard(self._heard_leader - before)
@@ -236,6 +238,25 @@ class Replication(Elections):
             end = previous + len(entries)
             self._set("raftCommitIndex", max(self.commit_index, min(message["commit_index"], end)))
             self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True, seq=message["seq"])
+
+    def feeding(self, peer: NodeId) -> bool:
+        """Payload of this term comes from ``peer``, in pieces if it is large, and heartbeats lie behind it.
+
+        If we follow it, it is there. It has to hear that we are, too, before it gives up a leadership that all follow:
+        with the round that was heard last, which proves no more than before. True: that was due.
+        """
+        now, (term, seq) = self.clock.monotonic(), self._round_heard
+        node = self._peers.get(peer)
+        if node is None or node is not self._SyncObj__raftLeader or term != self.term or self.is_candidate:
+            return False
+        if self.is_leader or now - self._heard_leader < self.settings.heartbeat_ms / 1000:
+            return False
+        self._heard_leader = now
+        self._pre_vote_passed = self._handed_over
+        due = now + self._SyncObj__generateRaftTimeout()
+        self._set("raftElectionDeadline", max(due, self._SyncObj__raftElectionDeadline))
+        self._SyncObj__sendNextNodeIdx(node, seq=seq)
+        return True
 
     def _store(self, entries: list[tuple[bytes, int, int]]) -> None:
         known = 0

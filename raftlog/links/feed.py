@@ -129,6 +129,12 @@ class Feeds:
                 # Everything proposed so far went out before; this batch is not proposed yet.
                 self.rewind(peer, held=self._journal.last_index)
 
+    def interrupt(self) -> None:
+        """A new batch goes to nobody now: whoever had everything gets it later, as all that lag."""
+        for peer, feed in self._feeds.items():
+            if feed.cursor == LIVE:
+                self.rewind(peer, held=self._journal.last_index)
+
     def pump(self, *, term: int, settled: bool) -> None:
         """Move every feed that can move. ``settled``: no batch is appended and not yet proposed."""
         for peer, feed in self._feeds.items():

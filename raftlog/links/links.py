@@ -52,6 +52,10 @@ class LinkEvents(Protocol):
         """One frame; ProtocolError and other LogboomErrors cut the link."""
         ...
 
+    def link_arriving(self, peer: NodeId, frame: Frame) -> None:
+        """One that has begun to come, without its body; again with each read until it is whole."""
+        ...
+
     def link_read(self, peer: NodeId) -> None:
         """All frames of one read have been handed over."""
         ...
@@ -400,6 +404,9 @@ class _Link:
     def read_done(self) -> None:
         self.heard = self.links.clock.monotonic()  # a large frame may take its time on a slow line
         if self.peer is not None and self.links.links.get(self.peer) is self:
+            begun = self.connection.arriving
+            if begun is not None:
+                self.links.events.link_arriving(self.peer, begun)
             self.links.events.link_read(self.peer)
 
     def drained(self) -> None:

@@ -239,6 +239,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         return self._buffered()
 
     @property
+    def arriving(self) -> Frame | None:
+        """See Connection."""
+        return self._decoder.arriving
+
+    @property
     def congested(self) -> bool:
         """See Connection."""
         high = self._buffered() > self._limits.send_buffer_bytes

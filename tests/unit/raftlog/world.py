@@ -215,6 +215,10 @@ class MemoryConnection:
         self.queued = 0
 
     @property
+    def arriving(self) -> Frame | None:
+        return self.decoder.arriving
+
+    @property
     def remote(self) -> str:
         return self.there
 

@@ -44,6 +44,9 @@ class Events:
     def link_frame(self, peer: NodeId, frame: Frame) -> None:
         raise AssertionError(f"{peer} sent {frame.kind.name}")
 
+    def link_arriving(self, peer: NodeId, frame: Frame) -> None:
+        pass
+
     def link_read(self, peer: NodeId) -> None:
         pass
 
