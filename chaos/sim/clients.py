@@ -23,7 +23,7 @@ ASK_S: Final = 0.3
 """How long a node that does not lead is asked for a read that only a leader may answer."""
 ERROR_PAUSE_S: Final = 0.2
 PASSES_S: Final = 0.5
-COMES_BACK: Final = 0.15
+COMES_BACK: Final = 0.1
 CHANGE_S: Final = 4.0
 CHANGE_MAX_S: Final = 20.0
 """Else there are pauses, one in two thousand, that are longer than clients are given to come to an end."""
@@ -148,21 +148,25 @@ class SimClient:
         return [handing.step, *passing]
 
     async def _pass_by(self) -> None:
-        """Somebody writes once: whoever has not written for long is forgotten for that. Some come back, late."""
+        """Somebody writes once: whoever has not written for long is forgotten for that. Some come back, late, just as
+        somebody else comes: he may be the one whose turn it is to be forgotten.
+        """
         await asyncio.sleep(self._dice.expovariate(1 / PASSES_S))
         partition, again = self._begun[0], self._late is not None and self._dice.random() < COMES_BACK
         if partition in self._gone:
             return
-        rng = random.Random(self._dice.getrandbits(64))
-        found = self._late if again else None
-        client = found or Client(list(self._addresses), rng=rng, timeout=TIMEOUT_S / 3)
+        fresh = Client(list(self._addresses), rng=random.Random(self._dice.getrandbits(64)), timeout=TIMEOUT_S / 3)
+        comers = [self._late, fresh] if self._late is not None and again else [fresh]
+        await asyncio.gather(*[self._pass(client, partition) for client in comers])
+        if self._late is None:
+            self._late = fresh
+        else:
+            await fresh.close()
+
+    async def _pass(self, client: Client, partition: int) -> None:
         name = f"passing-{self._name()}"
         op = self._invoke("add", name, 1, partition)
         await self._call([op], lambda: client.submit(partition, Add(name.encode(), 1)))
-        if self._late is None:
-            self._late = client
-        elif client is not self._late:
-            await client.close()
 
     async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]], rng: random.Random) -> None:
         while not self.stopped:

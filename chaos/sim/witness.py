@@ -7,6 +7,7 @@ when it is made: whoever breaks one is seen even if nobody suffers.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
+from chaos.sim.promises import check_saved, look_at_acknowledging, look_at_freshness, look_at_producers
 from chaos.sim.starts_and_cuts import look_at_covering, look_at_cuts
 from chaos.sim.what_if import forgotten
 from dispatcher.pipeline.backend import Backend
@@ -60,6 +62,8 @@ class Witness:
         """Every host's last one, of a dead process too: what it held then, its disk holds."""
         self._routes: dict[tuple[int, int], Route] = {}
         """Of committed batches, by partition and last index: as many as the highest global index."""
+        self._committed_at: list[float] = []
+        """When each of them was handed up first, anywhere, by global index."""
         self._units: dict[bytes, tuple[Route, ...]] = {}
         """By digest: everything that was proposed as one request."""
         self._acknowledgements: Counter[str] = Counter()
@@ -72,6 +76,7 @@ class Witness:
         self._committed_in[:] = before._committed_in[: raft_index + 1]
         kept = {digest for _, digest in batches}
         self._routes.update((at, route) for at, route in before._routes.items() if route.digest in kept)
+        self._committed_at[:] = [0.0] * len(self._routes)
         self._journals.update((name, journal) for name, journal in before._journals.items() if name == keeps)
 
     @property
@@ -188,6 +193,9 @@ class Witness:
         engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
         look_at_cuts(host, journal, lambda at: self._in_journal(host, _entry(journal, at)), self._fail)
         look_at_covering(host, engine, len(self._terms) - 1, self._fail)
+        look_at_acknowledging(host, backend.raft, self._fail)
+        look_at_freshness(host, backend.freshness, self._committed_at, self._fail)
+        look_at_producers(host, backend, self._fail)
         self._look_at_messages(host, engine)
         self._look_at_captures(host, backend)
 
@@ -234,6 +242,8 @@ class Witness:
             if not set(unit) <= set(routes):
                 self._fail("Atomic", f"{host.name}: entry {index} has {routes}, one request is {unit}")
             self._routes[route.partition_id, route.last_index] = route
+            if len(self._routes) > len(self._committed_at):
+                self._committed_at.append(asyncio.get_running_loop().time())
         if index % EVERY == 0 and host.node is not None:
             if not self._in_journal(host, _entry(self._journals[host.name], index)):
                 self._fail("AppliedDurable", f"{host.name}: entry {index} is handed up and not on its disk")
@@ -322,6 +332,7 @@ class Witness:
         running = [host for host in self._hosts if host.node is not None and host.name not in self.damaged]
         for host in running:
             for worker in host.node.pipeline.workers.values() if host.node is not None else ():
+                check_saved(host, worker, self._fail)
                 self._check_applied(host, worker)
         self._turn += 1
         if running and self._turn % 2:

@@ -366,4 +366,21 @@ MUTANTS: Final = (
         ("BoundedStaleness",),
         (Edit("dispatcher.pipeline.freshness:Freshness.recent", "or self._known[0] < since", ""),),
     ),
+    Mutant(
+        "as-new-as-its-answer",
+        "An index counts as new as the answer that it came with, not as the question (BoundedStaleness).",
+        ("FreshEnough", "BoundedStaleness"),
+        (
+            Edit(
+                "dispatcher.pipeline.freshness:Freshness._ask",
+                "self._known = self._began, await self._index()",
+                "index = await self._index()\n        self._known = self._backend.clock.monotonic(), index",
+            ),
+            Edit(
+                "dispatcher.pipeline.freshness:Freshness.on_frame",
+                "self._known = asked.began, GlobalLogIndex(index)",
+                "self._known = self._backend.clock.monotonic(), GlobalLogIndex(index)",
+            ),
+        ),
+    ),
 )

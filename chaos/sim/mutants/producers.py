@@ -47,4 +47,11 @@ MUTANTS: Final = (
         (Edit(PRODUCER + "covered", "found.append((first, min(last, floor)))", "found.append((first, last))"),),
         needs="writes_tasks",
     ),
+    Mutant(
+        "evicted-though-it-writes",
+        "Who wrote longest ago is forgotten, even if he is just writing again: who is known depends on groups.",
+        ("ProducersBounded", "SnapshotEquivalence"),
+        (Edit(DEDUPE + "_evict", "if p not in self._evicted and p not in self._staged", "if p not in self._evicted"),),
+        needs="forgets_producers",
+    ),
 )

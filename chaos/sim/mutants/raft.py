@@ -297,6 +297,12 @@ MUTANTS: Final = (
         (Edit(ENGINE + "_apply_committed", "min(self.commit_index, self.journal.durable_index)", "self.commit_index"),),
     ),
     Mutant(
+        "acknowledged-while-missing",
+        "A follower acknowledges the entries of its journal, whether it has their batches or is fetching them (I3).",
+        ("AckHeld", "AckDurable"),
+        (Edit(OUTBOUND + "send", "if self.repair.active:", "if False:"),),
+    ),
+    Mutant(
         "counts-the-forgetful",
         "What a node acknowledges that has lost its journal counts for the quorum (decisions/0019).",
         ("CommitOnQuorum", "LinearizableRead"),

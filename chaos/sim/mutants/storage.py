@@ -199,6 +199,12 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "saved-once",
+        "One checkpoint counts as saved to stay, though a power loss may undo it.",
+        ("SavedStays", "AcknowledgedKept"),
+        (Edit("partitions.apply.checkpoints:Checkpoints._saved", "save.begun == SAVES", "save.begun >= 1"),),
+    ),
+    Mutant(
         "dedupe-not-saved",
         "What producers have done is not part of a checkpoint: after a crash it is forgotten (I5, I6).",
         ("I5", "I6", "I8"),
