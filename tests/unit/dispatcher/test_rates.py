@@ -87,6 +87,12 @@ class TestOfAPrincipal:
         assert let_in(limits, [(A, PER_S, 0)], 0.0, "q")
         assert let_in(limits, [(A, 10 * PER_S, 0)], 0.0, "")
 
+    @pytest.mark.parametrize("changes", [{}, {"principal_ops_per_s": 0, "partition_ops_per_s": PER_S}])
+    def test_whoever_was_idle_for_long_has_no_more_for_that(self, changes: dict[str, int]) -> None:
+        limits = rates(fair_share_percent=100, **changes)
+        assert let_in(limits, [(A, 1, 0)], 0.0)
+        assert sum(let_in(limits, [(A, 1, 0)], 1_000.0) for _ in range(10 * PER_S)) in (PER_S - 1, PER_S)
+
     def test_bytes_count_beside_operations(self) -> None:
         limits = rates(principal_bytes_per_s=1_000)
         assert let_in(limits, [(A, 1, 1_500)], 0.0)
