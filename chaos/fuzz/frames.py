@@ -262,6 +262,9 @@ def raft_message(data: bytes) -> None:
     if "rejoining" in message:
         holds(message["type"] == "next_node_idx", "only who answers has forgotten")
         holds(len(message["rejoining"]) == REJOIN_TOKEN_BYTES, "a token of another length")
+    if "term_before" in message:
+        holds(message["type"] == "next_node_idx", "only an answer says what is before")
+        _in_range(message["term_before"], int)
     raw = packed_or_none(message)
     if raw is not None:
         holds(messages.encode(messages.decode(memoryview(raw))) == raw, "a message does not come back")
@@ -285,6 +288,8 @@ def _message_seeds() -> list[bytes]:
         {"type": "next_node_idx", "term": 4, "next_node_idx": 5, "reset": False, "success": True, "seq": 17},
         {**reply, "rejoining": b"t" * REJOIN_TOKEN_BYTES},
         {**reply, "rejoining": b"t"},
+        {**reply, "term_before": 3},
+        {**append, "term_before": 3},
         {**append, "rejoining": b"t" * REJOIN_TOKEN_BYTES},
         *({"type": kind, **votes} for kind in ("pre_vote", "request_vote")),
         *({"type": kind, "term": 5} for kind in ("pre_vote_ok", "pre_vote_no", "response_vote")),

@@ -58,6 +58,8 @@ def decode(raw: memoryview) -> Message:
         raise ProtocolError(f"Raft message {kind}: bad field force")
     if "rejoining" in message and (kind != "next_node_idx" or not _is_token(message["rejoining"])):
         raise ProtocolError(f"Raft message {kind}: bad field rejoining")
+    if "term_before" in message and (kind != "next_node_idx" or not _is_index(message["term_before"])):
+        raise ProtocolError(f"Raft message {kind}: bad field term_before")
     if "entries" in message or "prevLogIdx" in message:
         _check_entries(message)
     return message

@@ -46,11 +46,11 @@ class Replication(Elections):
                 self._send_append(node)
 
     def start_lone_round(self) -> bool:
-        """Leader only: a round, at once, of the followers that made the last quorum. False: they are not all there.
+        """A round, at once, of the followers that made the last quorum. False: not all are there, or it leads no more.
 
         The others have nothing to do with it, unless ``round_due`` comes first (docs/decisions/0012).
         """
-        if self._need_append or not self.quickest_are_connected:
+        if not self.is_leader or self._need_append or not self.quickest_are_connected:
             return False
         self.round += 1
         self.round_due = self.clock.monotonic() + self.settings.spare_linger_ms / 1000
@@ -160,10 +160,17 @@ class Replication(Elections):
         elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
             # Once per round: every message in flight will complain, and each answer would start a storm.
             self._rewound[node.id] = self.round
-            following[node] = max(match[node] + 1, min(following[node], message["next_node_idx"]), 2)
+            following[node] = max(match[node] + 1, min(following[node], self._go_on_at(message)), 2)
             self._need_append = True
         elif not message["reset"] and following[node] <= self.journal.base_index < message["next_node_idx"]:
             self._probe(node, message["next_node_idx"])
+
+    def _go_on_at(self, message: Message) -> int:
+        """Where a peer that complains may agree: behind the last entry of a term that it can have there."""
+        end = min(message["next_node_idx"] - 1, self.journal.last_index)
+        if "term_before" in message and end >= self.journal.base_index:
+            end = self.journal.last_of(message["term_before"], end)
+        return end + 1
 
     def _note_memory(self, node: Peer, message: Message) -> None:
         """Every reply says whether its sender has forgotten what it said before."""
@@ -230,9 +237,9 @@ class Replication(Elections):
             previous, previous_term = base.index, base.term
         held = self.term_at(previous)
         if held is None:
-            self._SyncObj__sendNextNodeIdx(node, reset=True, seq=message["seq"])
+            self._complain(node, self.journal.last_index, previous_term, message["seq"])
         elif held != previous_term:
-            self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=max(previous, 1), reset=True, seq=message["seq"])
+            self._complain(node, previous - 1, previous_term, message["seq"])
         else:
             self._store(entries)
             end = previous + len(entries)
@@ -257,6 +264,15 @@ class Replication(Elections):
         self._set("raftElectionDeadline", max(due, self._SyncObj__raftElectionDeadline))
         self._SyncObj__sendNextNodeIdx(node, seq=seq)
         return True
+
+    def _complain(self, node: Peer, end: int, leaders: int, seq: int) -> None:
+        """The journals agree up to ``end`` at most, behind which the leader has an entry of term ``leaders``.
+
+        Terms only grow along a journal: nothing of a later one here can be in the leader's before that. With the term
+        of what is left it leaves out as much of its own, so that each term costs one answer, and not each entry.
+        """
+        end = self.journal.last_of(leaders, end)
+        self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=max(end, 0) + 1, reset=True, seq=seq, before=self.term_at(end))
 
     def _store(self, entries: list[tuple[bytes, int, int]]) -> None:
         known = 0
@@ -284,6 +300,7 @@ class Replication(Elections):
         nextNodeIdx: int | None = None,  # noqa: N803
         success: bool = False,  # noqa: FBT001, FBT002
         seq: int = 0,
+        before: int | None = None,
     ) -> None:
         reply = {
             "type": "next_node_idx",
@@ -293,6 +310,8 @@ class Replication(Elections):
             "term": self.term,
             "seq": seq,
         }
+        if before is not None:
+            reply["term_before"] = before
         if self.membership.rejoining is not None:
             reply["rejoining"] = self.membership.rejoining.token
         self._SyncObj__transport.send(node, reply)

@@ -13,6 +13,7 @@ however many partitions it touches. They count only until those logs are synced 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,6 +230,11 @@ class Journal:
     def after(self, index: int) -> list[Entry]:
         """Entries above a Raft index, which is the base's or higher."""
         return self.entries[index - self.entries[0][1] + 1 :]
+
+    def last_of(self, term: int, end: int) -> int:
+        """Highest Raft index up to ``end`` of a term up to ``term``; the one before the base: there is none."""
+        stop = min(max(0, end - self.base_index + 1), len(self.entries))
+        return self.base_index - 1 + bisect_right(self.entries, term, hi=stop, key=lambda entry: entry[2])
 
     def truncate_from(self, index: int) -> None:
         """Drop entries from Raft index ``index`` on."""

@@ -45,3 +45,16 @@ def test_what_a_leader_has_committed_proves_something_only_in_its_own_term(tmp_p
     node.engine.receive(PEER, append_entries(18, 18) | last | {"commit_index": 19})
     assert node.engine.covering_commit() is None, "it has committed what is not here"
     assert OURS not in node.engine.peers
+
+
+def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -> None:
+    """Until its next turn others take it for the leader: a read that is alone went out in the new leader's name."""
+    node = Node(tmp_path)
+    node.lead()
+    node.answers(node.journal.last_index + 1, success=True)
+    assert node.engine.quickest == [PEER]
+    node.engine.receive(OTHER, {"type": "request_vote", "term": 3, "last_log_index": 99, "last_log_term": 2})
+    assert (node.engine.is_leader, node.engine.term) == (False, 3)
+    node.sent.clear()
+    assert not node.engine.start_lone_round()
+    assert node.sent == []
