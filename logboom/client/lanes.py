@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -273,7 +274,7 @@ class Lane:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = deadline
-        self._alarm = self._loop.call_at(deadline + EXPIRY_GRACE_S, self._expire)
+        self._alarm = self._loop.call_at(deadline + EXPIRY_GRACE_S, _ring, weakref.ref(self))
 
     def _expire(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
@@ -297,6 +298,13 @@ class Lane:
             self._ended(batch)
         if earliest < math.inf:
             self._watch(max(earliest, due + EXPIRY_STEP_S))
+
+
+def _ring(lane: weakref.ref[Lane]) -> None:
+    """Who waits holds it. Did a timer of the loop, a client that nobody holds would live as long as that."""
+    found = lane()
+    if found is not None:
+        found._expire()  # noqa: SLF001 - its own class
 
 
 def _by_outcome(queue: Iterable[Single], in_flight: Iterable[_Batch]) -> Iterator[tuple[Outcome, Iterable[Single]]]:
