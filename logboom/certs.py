@@ -14,15 +14,17 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from logboom.errors import ConfigError
 
+T = TypeVar("T")
 COMMON_NAME_MAX: Final = 64
 _NAME: Final = re.compile(r"[!-.0-~]+")
 """ASCII without spaces; names of files, too."""
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _OURS: Final = frozenset(("ca", "client", "client-ca"))
 
 
@@ -58,39 +60,34 @@ def current(tls: Tls | None) -> ssl.SSLContext | None:
     return tls() if tls is not None and not isinstance(tls, ssl.SSLContext) else tls
 
 
-class Renewed:
-    """A context of files that others replace while the process runs: certificates end. What is open stays."""
+class Renewed(Generic[T]):
+    """What is made of files that others replace while the process runs: certificates end. What is open stays."""
 
     def __init__(
-        self,
-        make: Callable[[], ssl.SSLContext],
-        directory: str | Path,
-        name: str,
-        *,
-        told: Callable[[str], None] = lambda _: None,
+        self, make: Callable[[], T], files: Iterable[Path], *, told: Callable[[str], None] = lambda _: None
     ) -> None:
         """Raises ConfigError. ``told`` hears, once, of files that do not fit together: those before are kept."""
         self._make = make
-        self._files = [Path(directory) / each for each in ("ca.pem", "client-ca.pem", f"{name}.pem", f"{name}.key")]
+        self._files = list(files)
         self._told = told
         self._trouble = ""
         self._looked = time.monotonic()
         self._seen = self._stamp()
-        self._context = make()
+        self._made = make()
 
-    def __call__(self) -> ssl.SSLContext:
+    def __call__(self) -> T:
         """Looks at the files once a second at most."""
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked, seen = now, self._stamp()
             if seen != self._seen:
                 try:
-                    self._context, self._seen, self._trouble = self._make(), seen, ""
+                    self._made, self._seen, self._trouble = self._make(), seen, ""
                 except ConfigError as error:  # they are being replaced, one after the other
                     if self._trouble != str(error):
                         self._trouble = str(error)
                         self._told(self._trouble)
-        return self._context
+        return self._made
 
     def _stamp(self) -> list[tuple[int, int, int] | None]:
         found: list[tuple[int, int, int] | None] = []
@@ -116,6 +113,18 @@ def _client_authority(directory: str | Path) -> str:
     return "client-ca.pem" if (Path(directory) / "client-ca.pem").exists() else "ca.pem"
 
 
+def has_own_clients(directory: str | Path) -> bool:
+    """Clients are signed by others than nodes are, so that none of them can be taken for a node. Raises ConfigError."""
+    root = Path(directory)
+    if not (root / "client-ca.pem").exists():
+        return False
+    try:
+        nodes, clients = (set(_PEM.findall((root / f"{each}.pem").read_text("utf-8"))) for each in ("ca", "client-ca"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"TLS files in {root}: {error}", path="tls.directory") from error
+    return not nodes & clients
+
+
 def server_context(directory: str | Path, node_id: str) -> ssl.SSLContext:
     """What a node shows its clients, and demands of them."""
     return _context(ssl.PROTOCOL_TLS_SERVER, directory, node_id, _client_authority(directory))
@@ -126,37 +135,52 @@ def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContex
     return _context(ssl.PROTOCOL_TLS_CLIENT, directory, name, "ca.pem")
 
 
-def renewed_client(directory: str | Path) -> Renewed:
+def renewed_client(directory: str | Path) -> Renewed[ssl.SSLContext]:
     """``client_context``, of the files as they are when a connection is made. Raises ConfigError."""
-    return Renewed(lambda: client_context(directory), directory, "client")
+    return Renewed(lambda: client_context(directory), _files(directory, "client"))
 
 
 def renewed_node(
     directory: str | Path, node_id: str, told: Callable[[str], None]
-) -> tuple[Renewed, tuple[Renewed, Renewed]]:
+) -> tuple[Renewed[ssl.SSLContext], tuple[Renewed[ssl.SSLContext], Renewed[ssl.SSLContext]]]:
     """The same of ``server_context`` and ``peer_contexts``."""
+    files = _files(directory, node_id)
     return (
-        Renewed(lambda: server_context(directory, node_id), directory, node_id, told=told),
+        Renewed(lambda: server_context(directory, node_id), files, told=told),
         (
-            Renewed(lambda: peer_contexts(directory, node_id)[0], directory, node_id, told=told),
-            Renewed(lambda: peer_contexts(directory, node_id)[1], directory, node_id, told=told),
+            Renewed(lambda: peer_contexts(directory, node_id)[0], files, told=told),
+            Renewed(lambda: peer_contexts(directory, node_id)[1], files, told=told),
         ),
     )
 
 
+def _files(directory: str | Path, name: str) -> list[Path]:
+    return [Path(directory) / each for each in ("ca.pem", "client-ca.pem", f"{name}.pem", f"{name}.key")]
+
+
 def make_test_authority(
-    directory: str | Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 365, *, keep_key: bool = False
+    directory: str | Path,
+    nodes: Sequence[str],
+    hosts: Sequence[str] = (),
+    days: int = 365,
+    *,
+    clients: Sequence[str] = (),
+    keep_key: bool = False,
 ) -> None:
     """Two fresh authorities, a certificate per node, one for clients.
 
-    ``keep_key``: the key that signs nodes is left there, too (``ca.key``), for ``issue_to_node``. Raises ConfigError
-    if files are in the way, or for a name that cannot be in a certificate.
+    ``clients``: names of further ones, each of which gets a directory of its own, ``clients/<name>``. ``keep_key``: the
+    key that signs nodes is left there, too (``ca.key``), for ``issue_to_node``. Raises ConfigError if files are in the
+    way, or for a name that cannot be in a certificate.
     """
     if not nodes:
         raise ConfigError("certificates of which nodes? name at least one", path="nodes")
     for node in nodes:
         if not _NAME.fullmatch(node) or node in _OURS or len(node) > COMMON_NAME_MAX:
             raise ConfigError(f"{node!r} cannot be a node's name in a certificate and of a file", path="nodes")
+    for name in clients:
+        if not _NAME.fullmatch(name) or not name.strip(".") or len(name) > COMMON_NAME_MAX:
+            raise ConfigError(f"{name!r} cannot be a client's name in a certificate and of a directory", path="clients")
     for host in hosts:
         if not _NAME.fullmatch(host) and not _address(host):
             raise ConfigError(f"{host!r} cannot be a host's name in a certificate", path="hosts")
@@ -164,13 +188,18 @@ def make_test_authority(
     root.mkdir(parents=True, exist_ok=True)
     if (root / "ca.pem").exists():
         raise ConfigError(f"{root} already holds an authority; remove it or choose another directory", path="dir")
-    peers, clients = _Authority("logboom test peers", days), _Authority("logboom test clients", days)
+    peers, of_clients = _Authority("logboom test peers", days), _Authority("logboom test clients", days)
     for node in nodes:
         peers.issue(root, node, [node, *hosts, "localhost", "127.0.0.1"])
-    clients.issue(root, "client", ["client"])
+    of_clients.issue(root, "client", ["client"])
+    for name in clients:
+        folder = root / "clients" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        of_clients.issue(folder, "client", [name])
+        _write(folder / "ca.pem", peers.pem())
     if keep_key:
         _write(root / "ca.key", _key_pem(peers.key))
-    _write(root / "client-ca.pem", clients.pem())
+    _write(root / "client-ca.pem", of_clients.pem())
     # Last: its presence says that the set is whole.
     _write(root / "ca.pem", peers.pem())
 
@@ -218,7 +247,7 @@ class _Authority:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
         certificate = self._sign(subject, key.public_key(), [_general(n) for n in dict.fromkeys(names)])
         _write(root / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM))
         _write(root / f"{name}.key", _key_pem(key))

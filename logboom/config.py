@@ -241,6 +241,8 @@ def check(settings: Settings) -> None:
         if 0 < (value := _value(settings, path)) <= settings.apply.linger_ms:
             _wrong("apply.linger_ms", f"must be below {path} ({value}): who lingers is no partition that stands still")
     _check_operators(settings)
+    if settings.access.file and not settings.tls.directory:
+        _wrong("access.file", "needs tls.directory: its rules go by certificates, and without TLS nobody has a name")
     _check_members(cluster.members)
     known = set(map(str, range(cluster.partitions))) if cluster.overrides else set()
     for key in cluster.overrides:

@@ -63,6 +63,7 @@ CHECKS = """\
 * `reads.scans_max` and `reads.views_max` are 256 at most together.
 * `admission.fair_share_percent` is 1 to 100. In the environment `admission.signals` is a list with commas.
 * `cluster.id` has 1 to 255 bytes.
+* `access.file` needs `tls.directory`, and in there a `client-ca.pem` none of which is in `ca.pem`.
 * Member ids are unique and `node.id` is one of them; addresses are `host:port`; partitions are 1 to 100000.
 * Everything in `[cluster]` is equal on all nodes; they compare it when they connect.
 

@@ -28,7 +28,7 @@
     ├── CommandsRejected          commands that the state machine refused
     ├── IndexCompacted
     ├── Unauthenticated
-    ├── PermissionDenied          reserved
+    ├── PermissionDenied          no rule allows it
     ├── CorruptData
     ├── IncompatibleVersion
     ├── WrongNode                 a data directory or certificate of another node or cluster
@@ -275,7 +275,11 @@ class Unauthenticated(LogboomError):
 
 
 class PermissionDenied(LogboomError):
-    """Reserved: nothing raises it yet. There are no roles; whoever has a certificate may do everything."""
+    """No rule of the node that was asked (``access.file``) allows it.
+
+    ``principal``: the names in the certificate; ``right``: what is missing, `status`, `read`, `write` or `admin`;
+    ``partition_id``: where, None for the cluster as a whole. Another attempt would be refused, too.
+    """
 
     code = "permission_denied"
 

@@ -424,6 +424,13 @@ class TlsSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """From so many days before one of its certificates ends a node says so once a day, 0: never."""
 
 
+class AccessSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may do what. Empty: with TLS whoever has a certificate may do everything, without TLS whoever connects."""
+
+    file: str = ""
+    """Rules by the names in certificates; what none allows is refused. May be replaced while the node runs."""
+
+
 class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
@@ -442,3 +449,4 @@ class Settings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True)
     http: HttpSettings = HttpSettings()
     trace: TraceSettings = TraceSettings()
     tls: TlsSettings = TlsSettings()
+    access: AccessSettings = AccessSettings()

@@ -35,6 +35,8 @@ class HttpRequest:
     """Names in lower case; of several of one name the last."""
     keep_alive: bool = True
     """The client would like to ask more."""
+    names: frozenset[str] = frozenset()
+    """In the client's certificate; empty without TLS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ PASSING: Final = {
     errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 """What a machine may think better of; anything else that it says of a configuration holds."""
-OF_FILES: Final = ("node.data_dir", "tls.directory")
+OF_FILES: Final = ("node.data_dir", "tls.directory", "access.file")
 ADVICE: Final = (
     "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
     "start` in docs/operating.md"

@@ -25,7 +25,7 @@ from dispatcher.upkeep.scrubbing import Scrubbing
 from dispatcher.upkeep.serving import SnapshotServing
 from dispatcher.upkeep.snapshots import Snapshots
 from dispatcher.upkeep.snapshotting import Snapshotting
-from logboom import certs
+from logboom import access, certs
 from logboom.errors import LogboomError
 from logboom.settings import Settings
 from logboom.types import NodeId
@@ -43,7 +43,7 @@ from server.directory.install import Intent
 from server.directory.remembered import remembered
 from server.directory.shares import within
 from server.opening import Opened
-from server.watching.watching import Watching, not_renewed
+from server.watching.watching import Watching, not_renewed, rules_not_renewed
 from server.world.world import World, real_world
 
 log = structlog.get_logger(__name__)
@@ -75,6 +75,7 @@ class Node:
         self.slow_offload = self.world.slow_offload
         tls = settings.tls.directory
         self.tls = certs.renewed_node(tls, self.node_id, not_renewed) if tls else None
+        self.rules = access.of_node(settings, rules_not_renewed)
         self.watching = Watching(settings, self.node_id, self.world, self.tls[0] if self.tls else None)
         opened = Opened(settings, self.node_id, self.world, fatal=fatal)
         self.data_dir, self.journal, self.sets = opened.data_dir, opened.journal, opened.sets
@@ -104,7 +105,7 @@ class Node:
         self.pipeline.voiding.declared = self._note_voids
         self.pipeline.raft.recover()
         tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
-        self.service = ClientService(self.pipeline, settings, tracer)
+        self.service = ClientService(self.pipeline, settings, tracer, self.rules)
         self._listener: Listener | None = None
 
     async def start(self) -> str:

@@ -180,6 +180,9 @@ class NoNode:
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
 
+    def cursors_partition(self) -> None:
+        return None
+
     def partition_rows(self) -> list[list[object]]:
         return [[p, "kv", "write_ahead"] for p in PARTITIONS]
 

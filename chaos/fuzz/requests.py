@@ -30,6 +30,7 @@ from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.waits import Waits
+from logboom.access import Right, Rule, Rules
 from logboom.errors import LogboomError, ProtocolError, QuotaExceeded, from_wire
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, ProducerId, Scope
@@ -50,6 +51,16 @@ ERROR_BYTES_MAX: Final = 4096
 DEEP: Final = b"\x91" * 1000 + b"\xc0"
 """msgpack that can be read and not be printed: a list in a list in a list."""
 OTHER: Final = NodeId("n2")
+RULES: Final = Rules([Rule("*", (Right.WRITE,), "0")])
+OF_READERS: Final = {
+    Kind.VALUES,
+    Kind.ENTRIES,
+    Kind.RECORDS,
+    Kind.BATCHES,
+    Kind.DATA,
+    Kind.SNAPSHOT_PIECE,
+    Kind.LOG_PIECE,
+}
 
 
 class _Answering(Answering):
@@ -95,14 +106,15 @@ def _at_once(work: Coroutine[Any, Any, None]) -> None:
 
 
 def session(data: bytes) -> None:
-    """First byte: whether HELLO is done already."""
+    """First byte: whether HELLO is done already; whether the client may write to partition 0 alone."""
     cursor = Cursor(data)
-    backend, connection = NoNode(), Sent()
-    service = ClientService(cast("Any", backend), SETTINGS)
+    backend, connection, first = NoNode(), Sent(), cursor.number(1)
+    rules = (lambda: RULES) if first & 2 else None
+    service = ClientService(cast("Any", backend), SETTINGS, rules=rules)
     service.turns = cast("Any", AtOnce())
     handler = _Session(service)
     handler.opened(connection)
-    if cursor.number(1) & 1:
+    if first & 1:
         handler.frame(Frame(Kind.HELLO, 1, {"version": 1}))
     try:
         for frame in _frames(cursor):
@@ -112,9 +124,11 @@ def session(data: bytes) -> None:
         handler.read_done()
     except ProtocolError as error:
         handler.refuse(error)
-    _readable(connection.sent)
     for request in backend.submitted:
         holds(request.wait in Level and request.deadline <= 1000 + 600, "a request that was admitted is sound")
+        holds(rules is None or {part.partition_id for part in request.parts} <= {0}, "a write that no rule allows")
+    told = {frame.kind for frame in _readable(connection.sent)}
+    holds(rules is None or not told & OF_READERS, "a read that no rule allows")
     handler.closed(None)
     holds(not len(backend.barriers), "a client that is gone leaves nothing behind")
 
@@ -130,13 +144,15 @@ def _frames(cursor: Cursor) -> Iterator[Frame]:
             yield frame
 
 
-def _readable(sent: list[bytes]) -> None:
-    decoder = FrameDecoder(frame_bytes_max=SETTINGS.net.client_frame_bytes)
+def _readable(sent: list[bytes]) -> list[Frame]:
+    decoder, frames = FrameDecoder(frame_bytes_max=SETTINGS.net.client_frame_bytes), list[Frame]()
     for raw_frame in sent:
         (frame,) = decoder.feed(raw_frame)
+        frames.append(frame)
         if frame.kind is Kind.ERROR:
             holds(len(raw_frame) <= ERROR_BYTES_MAX, f"an ERROR frame of {len(raw_frame)} bytes")
             holds(from_wire(frame.header).code == frame.header["code"], "an error that the other side cannot name")
+    return frames
 
 
 def _listed(*frames: tuple[Kind, Mapping[str, Any], bytes]) -> bytes:
@@ -190,7 +206,10 @@ def _session_seeds() -> list[bytes]:
     wrong += [(Kind.BARRIER, b"mode"), (Kind.BARRIER, b"targets"), (Kind.BARRIER, b"cluster")]
     wrong += [(Kind.BARRIER, b"scope"), (Kind.SUBMIT, b"wait"), (Kind.ADMIN, b"action")]
     deep = [bytes([kind is not Kind.HELLO]) + _one(kind, name, DEEP) for kind, name in wrong]
-    return [*deep, *singles, b"\0" + _listed(hello), b"\0" + _listed(hello, *asks), b"\1" + _listed(*tail)]
+    bound = [
+        b"\3" + _listed(ask) for ask in [*asks, (Kind.SUBMIT, {**submit_header(block()), "parts": [[1] * 6]}, b"")]
+    ]
+    return [*deep, *singles, *bound, b"\0" + _listed(hello), b"\0" + _listed(hello, *asks), b"\1" + _listed(*tail)]
 
 
 # -- peer port

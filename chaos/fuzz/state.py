@@ -15,6 +15,7 @@ import msgspec
 from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.samples import PRODUCER, batch
 from chaos.fuzz.target import Broken, Cursor, Target, counted, holds, packed
+from logboom import access
 from logboom.config import check_node, load, to_toml
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ApplySettings
@@ -274,6 +275,39 @@ def _config_seeds() -> list[bytes]:
     return [counted(file, environment) for file in files for environment in environments]
 
 
+# -- rules of access
+
+
+def rules(data: bytes) -> None:
+    """A file of them."""
+    file = _scratch()
+    file.write_bytes(data)
+    try:
+        found = access.read(file)
+    except ConfigError as error:
+        holds(error.path == "access.file", "an error that does not say where")
+        return
+    holds(access.read(file).digest == found.digest, "the same rules, another digest")
+    for names in ([], ["a"], ["a", "b"]):
+        grants = found.of(names)
+        places = [grants.where(right) for right in access.Right]
+        holds(
+            grants.status == (access.ALL if any(each != access.NOWHERE for each in places) else access.NOWHERE),
+            "status",
+        )
+        for where in places:
+            ends = [end for pair in where.ranges for end in pair]
+            holds(ends == sorted(ends) and all(map(where.has, ends)), "ranges that are not in order")
+            apart = zip(where.ranges, where.ranges[1:], strict=False)
+            holds(all(one[1] + 1 < other[0] and not where.has(one[1] + 1) for one, other in apart), "not apart")
+
+
+def _rules_seeds() -> list[bytes]:
+    one = '[[rules]]\nprincipal = "a"\nallow = ["read", "write"]\npartitions = "5-9,0,3-7,2,cursors"\n'
+    other = '[[rules]]\nprincipal = "*"\nallow = ["status"]\n[[rules]]\nprincipal = "b"\nallow = ["admin"]\n'
+    return [b"", one.encode(), (one + other).encode(), other.replace("status", "everything").encode()]
+
+
 TARGETS = [
     Target("manifest", manifest, _manifest_seeds, "manifest.json of a data directory"),
     Target("rejoin", rejoin, _rejoin_seeds, "rejoin.json of a data directory"),
@@ -282,4 +316,5 @@ TARGETS = [
     Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),
     Target("dedupe", dedupe, _dedupe_seeds, "producers in a partition's state"),
     Target("config", config, _config_seeds, "configuration: TOML and environment"),
+    Target("rules", rules, _rules_seeds, "rules of access: TOML"),
 ]

@@ -191,11 +191,14 @@ class Backend(Pipeline):
         """Keys are routed over those from 0 to this, exclusive: as many as the cluster began with."""
         return self.parent.lifecycle.begins_with(self.cluster.partitions)
 
+    def cursors_partition(self) -> PartitionId | None:
+        """The one that keeps the positions of named consumers; None: there is none."""
+        return self.parent.lifecycle.with_token(CURSORS_TOKEN)
+
     def partition_rows(self) -> list[list[object]]:
         """Id, state machine and mode of each, for clients; and what it is for, if it is not for users."""
-        lifecycle = self.parent.lifecycle
-        kinds = {p: self.partitioning.kind(p) for p in lifecycle.ids(self.cluster.partitions)}
-        cursors = lifecycle.with_token(CURSORS_TOKEN)
+        kinds = {p: self.partitioning.kind(p) for p in self.parent.lifecycle.ids(self.cluster.partitions)}
+        cursors = self.cursors_partition()
         return [
             [p, kind.state_machine, str(kind.mode), *([CURSORS] if p == cursors else [])] for p, kind in kinds.items()
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -18,16 +18,19 @@ from dispatcher.pipeline.backend import Backend
 from dispatcher.reading.read_rates import Pace, ReadRates
 from dispatcher.reading.streams import Streams
 from dispatcher.requests.tracing import Tracer, begin
+from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.status import status
 from dispatcher.sessions.submits import Submits, Turns
 from dispatcher.sessions.waits import Waits
+from logboom.access import Grants, Right, Rules
 from logboom.errors import (
     DeadlineExceeded,
     IncompatibleVersion,
     InvalidRequest,
     LogboomError,
+    PermissionDenied,
     ProtocolError,
     RecordTooLarge,
     Unauthenticated,
@@ -46,15 +49,26 @@ more keys than its header has room for."""
 EFFECTIVE: Final = (Kind.SUBMITTED, Kind.ADMIN_REPLY)
 """Answers to what has been done already."""
 EXPIRE_S: Final = 0.02
+CUT_S: Final = 1.0
+"""Whoever has other rights now has so long to take what it was answered by those before."""
 
 
 class ClientService:
     """All client sessions of one node."""
 
-    def __init__(self, backend: Backend, settings: Settings, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        tracer: Tracer | None = None,
+        rules: Callable[[], Rules] | None = None,
+    ) -> None:
+        """``rules`` gives those of the moment; None: everybody may do everything."""
         self.backend = backend
         self.settings = settings
         self.tracer = tracer
+        self._rules_now = rules
+        self.rules = None if rules is None else rules()
         self.counts = SessionCounts()
         self.seldom = Seldom(backend.clock.monotonic)
         self.sessions: dict[Session, None] = {}
@@ -82,11 +96,38 @@ class ClientService:
         return Session(self)
 
     def start(self) -> None:
-        """Begin to expire barriers."""
+        """Begin to expire barriers, and to look at the rules."""
         try:
             self.backend.barriers.expire(self.backend.clock.monotonic())
+            self._renew()
         finally:  # whatever goes wrong: the next deadline comes
             self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self.start)
+
+    def _renew(self) -> None:
+        """Whose rights are others now is cut: all that is under way was judged by those before."""
+        rules = None if self._rules_now is None else self._rules_now()
+        if rules is None or rules is self.rules:
+            return
+        self.rules = rules
+        ended = [session for session in self.sessions if session.may_have_changed(rules)]
+        log.info("access_renewed", rules=rules.count, digest=rules.digest, ended=len(ended))
+        for session in ended:
+            session.connection.close()
+            asyncio.get_running_loop().call_later(CUT_S, session.connection.abort)  # whoever does not read
+
+    def check_operator(self, names: frozenset[str], right: Right, remote: str) -> None:
+        """Somebody asks over HTTP. Raises PermissionDenied."""
+        if self.rules is not None:
+            grants = self.rules.of(names)
+            if not grants.where(right).everywhere:
+                error = grants.denied(right)
+                self.denied(error, remote)
+                raise error
+
+    def denied(self, error: PermissionDenied, remote: str) -> None:
+        """Counted, and told; not each time, where somebody tries again and again."""
+        self.counts.denied[Right(error.right)] += 1
+        self.seldom.say(log.warning, "access_denied", remote=remote, **error.fields)
 
     async def status(self, *, digests: bool = False) -> dict[str, Any]:
         """See dispatcher.sessions.status; with what is known here."""
@@ -95,6 +136,7 @@ class ClientService:
             "sessions": len(self.sessions),
             "uptime_s": self.backend.clock.monotonic() - self.started,
             "version": self.version,
+            "rules": None if self.rules is None else self.rules.digest,
         }
 
     async def close(self) -> None:
@@ -122,6 +164,8 @@ class Session:
         self._backend = service.backend
         self._connection: Connection | None = None
         self._introduced = False
+        self._grants: Grants | None = None
+        """What this client may do; None: everything."""
         self._open = True
         self._waits = Waits(self._backend, self)
         self._streams = Streams(
@@ -256,6 +300,9 @@ class Session:
             )
         if header.get("cluster") not in (None, backend.cluster.id):
             raise InvalidRequest(f"this is cluster {backend.cluster.id!r}, not {shown(header['cluster'])}")
+        if self._service.rules is not None:
+            self._grants = self._service.rules.of(self.connection.peer_identities)
+        self._check(frame)
         self._introduced = True
         self.connection.authenticated()
         cluster = backend.cluster
@@ -278,8 +325,22 @@ class Session:
             },
         )
 
+    def may_have_changed(self, rules: Rules) -> bool:
+        """By these its client may do something else than by those it was let in by."""
+        return self._grants is not None and rules.of(self.connection.peer_identities) != self._grants
+
+    def _check(self, frame: Frame) -> None:
+        """It may be asked by this client. Raises PermissionDenied, and InvalidRequest where nobody can tell."""
+        if self._grants is not None:
+            try:
+                permits.check(frame, self._grants, self._backend)
+            except PermissionDenied as error:
+                self._service.denied(error, self.remote)
+                raise
+
     def _request(self, frame: Frame) -> None:
         self._service.counts.requests[frame.kind] += 1
+        self._check(frame)
         if frame.kind is Kind.SUBMIT:
             self.submits.submit(frame)
         elif frame.kind is Kind.PING:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from logboom.access import Right
 from logboom.errors import LogboomError, Overloaded
 from logboom.wire import Kind
 
@@ -23,6 +24,8 @@ class SessionCounts:
     """Answers that were errors, by code."""
     refused: Counter[str] = field(default_factory=Counter)
     """Of them, requests that were not admitted, by the gate."""
+    denied: Counter[Right] = field(default_factory=Counter)
+    """Requests of those who may not, also over HTTP, by the right that they lack."""
     barriers_reached: int = 0
 
     def failed(self, error: LogboomError) -> None:

@@ -28,6 +28,8 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
     if check:
         if settings.tls.directory:
             import_module("logboom.certs").renewed_node(settings.tls.directory, settings.node.id, click.echo)
+        if settings.access.file:
+            import_module("logboom.access").of_node(settings, click.echo)
         click.echo("configuration is fine", err=True)
         return
     sys.exit(server_module("server.main").run(settings))
@@ -119,14 +121,17 @@ def demo(
 @click.option("--dir", "directory", required=True, type=click.Path(), help="Where to write.")
 @click.option("--nodes", required=True, help="Node ids, comma-separated.")
 @click.option("--hosts", default="", help="Further host names for every node's certificate.")
+@click.option("--clients", default="", help="Names of clients, each with a certificate of its own in clients/NAME.")
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1, 36_500))
 @click.option("--if-missing", is_flag=True, help="Do nothing if there is an authority already.")
-def make_certs(directory: str, nodes: str, hosts: str, days: int, if_missing: bool) -> None:
+def make_certs(directory: str, nodes: str, hosts: str, clients: str, days: int, if_missing: bool) -> None:
     """A test authority, a certificate per node, one for clients. Not for production."""
     from logboom.certs import make_test_authority
 
     if if_missing and (Path(directory) / "ca.pem").exists():
         return
-    names = [n.strip() for n in nodes.split(",") if n.strip()]
-    make_test_authority(directory, names, [h.strip() for h in hosts.split(",") if h.strip()], days)
-    click.echo(f"wrote certificates of {', '.join(names)} and a client to {directory}", err=True)
+    names, others, users = ([n.strip() for n in each.split(",") if n.strip()] for each in (nodes, hosts, clients))
+    make_test_authority(directory, names, others, days, clients=users)
+    click.echo(
+        f"wrote certificates of {', '.join(names)} and {', '.join(users) or 'a client'} to {directory}", err=True
+    )

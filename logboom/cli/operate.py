@@ -22,7 +22,7 @@ from logboom.cli.common import (
 )
 from logboom.cli.cursors import cursor_row
 from logboom.client.reads import watermark_of
-from logboom.errors import InvalidRequest, LogboomError, Unavailable
+from logboom.errors import InvalidRequest, LogboomError, PermissionDenied, Unavailable
 from logboom.sync_client import SyncClient
 from logboom.types import CURSORS, lineage_shown
 
@@ -67,7 +67,7 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
         nodes = [row | _values(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
         about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
         print_one({**about, "voids": void_rows(answers)}, output)
-    away = [name for name, answer in answers.items() if isinstance(answer, LogboomError)]
+    away = _away(answers)
     if away and not sick:
         talk(f"logboom: {', '.join(away)} cannot be reached; the others are a majority and go on without")
     if sick:
@@ -86,7 +86,8 @@ def _cursors(client: SyncClient) -> list[dict[str, Any]]:
 
 def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
     if isinstance(answer, LogboomError):
-        return {"node": name, "role": "unreachable", "error": answer.message}
+        role = "refuses us" if isinstance(answer, PermissionDenied) else "unreachable"
+        return {"node": name, "role": role, "error": answer.message}
     return {
         "node": answer["node"],
         "role": answer["role"],
@@ -114,6 +115,7 @@ def _values(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
         "lineage": answer.get("lineage", ""),
         "admission": answer.get("admission"),
         "lag": answer.get("lag"),
+        "rules": answer.get("rules"),
     }
 
 
@@ -175,7 +177,7 @@ def problems(answers: Answers) -> list[str]:
     found: list[str] = []
     still: list[str] = []
     reached = [answer for answer in answers.values() if not isinstance(answer, LogboomError)]
-    away = sorted(name for name, answer in answers.items() if isinstance(answer, LogboomError))
+    away = _away(answers)
     rejoining = sorted(answer["node"] for answer in reached if answer.get("role") == "rejoining")
     voters = _voters(reached) or set(answers)
     if 2 * len(voters - {*away, *rejoining}) <= len(voters):
@@ -209,7 +211,24 @@ def problems(answers: Answers) -> list[str]:
         ]
         found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
     found += _differing(reached)
+    found += [f"{name} refuses us: {error}" for name, error in answers.items() if isinstance(error, PermissionDenied)]
+    found += _rules(reached)
     return found + still
+
+
+def _away(answers: Answers) -> list[str]:
+    """Nodes of which nothing is known. Who refuses us is there."""
+    errors = {name: answer for name, answer in answers.items() if isinstance(answer, LogboomError)}
+    return sorted(name for name, error in errors.items() if not isinstance(error, PermissionDenied))
+
+
+def _rules(reached: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where nodes go by different rules, whoever is refused by one goes to another."""
+    by = {answer["node"]: answer.get("rules") or "none" for answer in reached}
+    if len(set(by.values())) <= 1:
+        return []
+    each = ", ".join(f"{node} {rules}" for node, rules in sorted(by.items()))
+    return [f"nodes go by different rules (access.file): {each}"]
 
 
 def _differing(reached: Sequence[Mapping[str, Any]]) -> list[str]:

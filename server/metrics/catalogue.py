@@ -258,6 +258,10 @@ OTHERS: Final = (
             Metric("request_errors_total", "counter", "Answered with an error", ("code",)),
             Metric("reads_waiting", "gauge", "Streams, scans and gets that wait for reads.principal_bytes_per_s"),
             Metric("reads_waited_total", "counter", "Times that one did"),
+            Metric("access_rules", "gauge", "Rules of access.file; 0: whoever is let in may do everything"),
+            Metric(
+                "access_denied_total", "counter", "Requests that no rule allows, by the right they need", ("right",)
+            ),
             Metric("http_requests_total", "counter", "On this port", ("path", "status")),
             Metric("scrape_loop_seconds", "gauge", "Time that the last scrape took of the event loop, in slices"),
             Metric("trace_requests_total", "counter", "Requests that were sampled"),

@@ -11,6 +11,7 @@ from typing import Final
 from dispatcher.admission.ladder import Do
 from dispatcher.pipeline.backend import Backend
 from dispatcher.sessions.service import ClientService
+from logboom.access import Right
 from logboom.errors import BarrierBlocked, BarrierTimeout
 from logboom.settings import Settings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId
@@ -339,6 +340,10 @@ def _traffic(watched: Watched, sample: Sample) -> None:
         sample.put("requests_total", count, kind.name.lower())
     for code, count in counts.errors.items():
         sample.put("request_errors_total", count, code)
+    rules = watched.service.rules
+    sample.put("access_rules", 0 if rules is None else rules.count)
+    for right in Right:
+        sample.put("access_denied_total", counts.denied[right], right)
     barriers, tracer = watched.backend.barriers, watched.service.tracer
     read_rates = watched.service.read_rates
     exported, dropped = watched.spans()

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from logboom.access import Right
+from logboom.errors import PermissionDenied
 from ports.http import HttpRequest, HttpResponse
 from ports.offload import Offload
 from raftlog.entries.configuration import Role
@@ -27,6 +29,9 @@ NO_VOTE_YET: Final = ("rejoining", str(Role.JOINING))
 FORMATS_MAX: Final = 8
 """Ways to ask for metrics that are told apart; the rest get plain text."""
 
+ANYBODY: Final = ("/healthz", "/readyz")
+"""Asked by whatever restarts nodes, or sends clients to them."""
+STACKS: Final = "/debug/stacks"
 Answer = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Pages = Mapping[str, Answer]
 
@@ -46,7 +51,7 @@ class Operators:
         self._probes: Pages = {"/healthz": self._healthz, "/readyz": self._readyz}
         self._pages: Pages = {"/": self._page, "/metrics": self._metrics, **self._probes, "/status": self._status}
         if watched.settings.http.debug:
-            self._pages = {**self._pages, "/debug/stacks": self._stacks}
+            self._pages = {**self._pages, STACKS: self._stacks}
 
     def start(self) -> None:
         """Begin to measure."""
@@ -74,12 +79,21 @@ class Operators:
             response = HttpResponse.text(404, f"there are: {' '.join(pages)}")
         else:
             try:
+                self._check(request)
                 response = await page(request)
+            except PermissionDenied as error:
+                response = HttpResponse.text(403, error.message)
             except Exception:  # is answered with that
                 self._asked[request.path, 500] += 1
                 raise
         self._asked[request.path if page is not None else "other", response.status] += 1
         return response
+
+    def _check(self, request: HttpRequest) -> None:
+        """Raises PermissionDenied. Without rules whoever has come here may look."""
+        if request.path not in ANYBODY:
+            right = Right.ADMIN if request.path == STACKS else Right.STATUS
+            self._watched.service.check_operator(request.names, right, f"http {request.path}")
 
     # -- pages
 

@@ -133,3 +133,8 @@ class Watching:
 def not_renewed(error: str) -> None:
     """Certificate files that do not fit together; those before them are used."""
     log.warning("certificates_not_renewed", error=error)
+
+
+def rules_not_renewed(error: str) -> None:
+    """A file of rules that is wrong, or gone; those before it are gone by."""
+    log.warning("access_not_renewed", error=error)

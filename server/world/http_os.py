@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Final, cast
 
@@ -17,7 +18,7 @@ from ports.seldom import Seldom
 from server.world.accepting import Port
 from server.world.clock_os import OsClock
 from server.world.http_requests import REASONS, HttpRefused, RequestDecoder
-from server.world.net_os import split_address
+from server.world.net_os import names_in, split_address
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,7 @@ class _Connection(asyncio.Protocol):
         self._due: asyncio.TimerHandle | None = None
         self._answering: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
+        self._names: frozenset[str] = frozenset()
         self._begun = False
         """A request has begun to come."""
         self._over = False
@@ -50,6 +52,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._names = names_in(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=0)  # "writing resumes" then means: all of it has been taken
         full = len(self._server.connections) >= self._limits.connections_max
         self._server.connections[self] = None
@@ -99,7 +102,7 @@ class _Connection(asyncio.Protocol):
         self._begun = False
         self._unwatch()
         self._transport.pause_reading()
-        self._answering = self._loop.create_task(self._answer(request))
+        self._answering = self._loop.create_task(self._answer(replace(request, names=self._names)))
 
     async def _answer(self, request: HttpRequest) -> None:
         try:

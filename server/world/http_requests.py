@@ -18,6 +18,7 @@ END: Final = b"\r\n\r\n"
 REASONS: Final = {
     200: "OK",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",

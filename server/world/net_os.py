@@ -83,7 +83,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(sock)
-        self._identities = _names(transport.get_extra_info("peercert"))
+        self._identities = names_in(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
         self._guard(lambda: self._handler.opened(cast(Connection, self)))
@@ -429,7 +429,8 @@ def _keep_alive(sock: Any) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _names(certificate: Any) -> frozenset[str]:
+def names_in(certificate: Any) -> frozenset[str]:
+    """Those that the other side goes by; none without a certificate."""
     if not certificate:
         return frozenset()
     return frozenset(value for kind, value in certificate.get("subjectAltName", ()) if kind in KINDS_OF_NAMES)

@@ -164,6 +164,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),
     "dedupe": ("partitions.apply.dedupe._is_sound", lambda _: True),
     "config": ("logboom.config._toml", repr),
+    "rules": ("logboom.access._merged", tuple),
     "batch_file": ("chaos.fuzz.backups.decode", _file_less_a_batch),
     "backup_list": ("server.offline.backup_dir.msgspec.convert", lambda raw, _: raw),
     "feed": ("logboom.client.log_batches._field", lambda frame, name, _: frame.header[name]),

@@ -54,7 +54,9 @@ def session() -> tuple[Session, Connection]:
         key_partitions=list,
         clock=SimpleNamespace(monotonic=lambda: 0.0),
     )
-    service = SimpleNamespace(backend=backend, sessions={}, counts=SessionCounts(), tracer=None, settings=Settings())
+    service = SimpleNamespace(
+        backend=backend, sessions={}, counts=SessionCounts(), tracer=None, settings=Settings(), rules=None
+    )
     found, connection = Session(cast(ClientService, service)), Connection()
     found.opened(cast(Any, connection))
     return found, connection

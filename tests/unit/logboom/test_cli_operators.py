@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logboom.cli.operate import problems
-from logboom.errors import NotLeader, Unavailable
+from logboom.errors import NotLeader, PermissionDenied, Unavailable
 from logboom.records import RecordBlock
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
@@ -150,3 +150,26 @@ def test_ctrl_c_tells_that_a_command_may_have_been_submitted(
     status, out, err = run(capsys, "submit", "-p", "0", "put", "k", "v")
     assert (status, out) == (130, "")
     assert "may have been submitted" in err
+
+
+def test_nodes_that_go_by_different_rules_are_a_problem(node: FakeNode, capsys: Any) -> None:
+    """Who is refused by one goes to another."""
+
+    def said(name: str, rules: str | None) -> dict[str, Any]:
+        rows = [[each, "h:1", True, "voter"] for each in ("n1", "n2", "n3")]
+        return {"node": name, "leader": "n1", "recovered": True, "partitions": [], "members": rows, "rules": rules}
+
+    older = {name: value for name, value in said("n3", None).items() if name != "rules"}
+    same: dict[str, Any] = {"n1": said("n1", "ab12"), "n2": said("n2", "ab12")}
+    assert problems({**same, "n3": said("n3", "ab12")}) == []
+    assert problems({"n1": said("n1", None), "n2": said("n2", None), "n3": older}) == []
+    assert problems({**same, "n3": older}) == ["nodes go by different rules (access.file): n1 ab12, n2 ab12, n3 none"]
+    refused = PermissionDenied("'me' may not", principal="me", right="status", partition_id=None)
+    assert problems({**same, "n3": refused}) == ["n3 refuses us: 'me' may not"]
+
+
+def test_who_is_refused_is_told_so_and_nobody_is_asked_again(node: FakeNode, capsys: Any) -> None:
+    error = PermissionDenied("'me' may not", principal="me", right="write", partition_id=3)
+    node.answers[Kind.SUBMIT] = fails(error)
+    assert run(capsys, "submit", "-p", "3", "put", "k", "v") == (1, "", "logboom: 'me' may not [permission_denied]\n")
+    assert len(node.of(Kind.SUBMIT)) == 1

@@ -25,7 +25,7 @@ from raftlog.links.directories import Directories
 from raftlog.links.hello import Identity
 from raftlog.links.links import Links
 from server.world.clock_os import OsClock
-from server.world.net_os import AsyncioNetwork, _names
+from server.world.net_os import AsyncioNetwork, names_in
 from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
 
 
@@ -318,7 +318,7 @@ class TestTls:
 def test_a_certificate_names_the_node_whatever_its_id_looks_like(node: str, tmp_path: Path) -> None:
     certs.make_test_authority(tmp_path, [node])
     decoded = ssl._ssl._test_decode_cert(str(tmp_path / f"{node}.pem"))  # type: ignore[attr-defined]
-    assert node in _names(decoded)
+    assert node in names_in(decoded)
 
 
 @pytest.mark.parametrize(

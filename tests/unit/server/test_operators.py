@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from logboom import Put, certs
+from logboom.access import Right, Rule, Rules
 from logboom.testing import free_ports
+from ports.http import HttpRequest
 from server.watching.page import PAGE, PAGE_HEADERS
 from tests.unit.server.watched import fetch, watched
 
@@ -92,6 +94,23 @@ async def test_stacks_only_where_they_are_asked_for(tmp_path: Path) -> None:
     assert "thread MainThread" in text
     assert "test_stacks_only_where_they_are_asked_for" in text
     assert "task " in text
+
+
+async def test_who_may_look_by_the_rules(tmp_path: Path) -> None:
+    async with watched(tmp_path, http__debug=True) as it:
+        it.node.service.rules = Rules([Rule("prometheus", (Right.STATUS,)), Rule("ops", (Right.ADMIN,))])
+
+        async def statuses(*names: str) -> list[int]:
+            pages = ("/", "/metrics", "/status", "/debug/stacks", "/healthz", "/readyz", "/nothing")
+            asked = [HttpRequest("GET", page, names=frozenset(names)) for page in pages]
+            return [(await it.operators.respond(each)).status for each in asked]
+
+        assert await statuses("ops") == [200] * 6 + [404]
+        assert await statuses("prometheus") == [200, 200, 200, 403, 200, 200, 404]
+        assert await statuses("somebody") == await statuses() == [403] * 4 + [200, 200, 404]
+        refused = await it.operators.respond(HttpRequest("GET", "/debug/stacks", names=frozenset({"prometheus"})))
+        assert b"`admin`" in refused.body
+        assert it.node.service.counts.denied == {Right.STATUS: 6, Right.ADMIN: 4}
 
 
 async def test_over_the_socket_and_compressed_if_asked(tmp_path: Path) -> None:
