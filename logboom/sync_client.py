@@ -197,6 +197,7 @@ class SyncClient:
     read_log = _blocking(Client.read_log)
     member_list = _blocking(Client.member_list)
     add_member = _blocking(Client.add_member)
+    update_member = _blocking(Client.update_member)
     promote_member = _blocking(Client.promote_member)
     remove_member = _blocking(Client.remove_member)
     transfer = _blocking(Client.transfer)

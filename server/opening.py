@@ -17,6 +17,7 @@ from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
+from server.directory.agreement import member_of
 from server.directory.data_dir import DataDir
 from server.directory.directories import DIRECTORIES
 from server.directory.install import Intent, install_logs
@@ -105,7 +106,19 @@ class Opened:
             begun.check_members(wanted, str(self.data_dir.path))
         elif set(found.current.ids) != {m.id for m in self._settings.cluster.members}:
             log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
+        self._compare_address(found.current)
         return found
+
+    def _compare_address(self, current: Configuration) -> None:
+        """Others go by what the log says, this node binds what its settings say."""
+        seat, own = current.seat(self._node_id), member_of(self._settings)
+        if current.index > 1 and seat is not None and seat[1:3] != (own.peer_address, own.client_address):
+            log.warning(
+                "address_of_settings_differs",
+                settings=[own.peer_address, own.client_address],
+                others_know=list(seat[1:3]),
+                advice=f"`logboom members update {self._node_id}` tells them, if the settings are right",
+            )
 
     def _check_begin(self) -> None:
         """The log and the settings agree on the partitions that the cluster began with."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from chaos.sim.disk import SimDisk
 from chaos.sim.loop import EPOCH_S, Process, ProcessDied, SimLoop
 from chaos.sim.network import WINDOW_BYTES, SimNetwork
@@ -27,6 +29,8 @@ READING: Final = Reading(shared_bytes=WINDOW_BYTES, place_bytes=512)
 """A write arrives in one piece, but for frames that are read into their place: more of them than on real machines."""
 WALL_EPOCH_MS: Final = 1_800_000_000_000
 OPENS_S = CLOSES_S = 0.01
+MOVES_BY: Final = 2
+"""Ports: one is for nodes, one for clients."""
 
 
 class NotClosed(Exception):
@@ -286,6 +290,14 @@ class Host:
         self.disk, self.state_files = disk, state_files
         self.disk.moved = self.state_files.moved
 
+    def move(self) -> None:
+        """The machine stops, and has other addresses from now on: its own file says so, the others' do not."""
+        self.kill(power=False)
+        there, cluster = elsewhere(self.member), self.settings.cluster
+        members = tuple(there if each.id == self.name else each for each in cluster.members)
+        cluster = msgspec.structs.replace(cluster, members=members)
+        self.settings = msgspec.structs.replace(self.settings, cluster=cluster)
+
     @property
     def member(self) -> Member:
         """Its addresses."""
@@ -294,3 +306,13 @@ class Host:
     def path(self, *parts: str) -> Path:
         """Below its data directory."""
         return Path(self.settings.node.data_dir, *parts)
+
+
+def elsewhere(member: Member) -> Member:
+    """Where a machine is once it has moved."""
+
+    def moved(address: str) -> str:
+        host, _, port = address.rpartition(":")
+        return f"{host}:{int(port) + MOVES_BY}"
+
+    return Member(id=member.id, peer_address=moved(member.peer_address), client_address=moved(member.client_address))

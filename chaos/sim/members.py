@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from chaos.sim.clients import Seen
-from chaos.sim.host import Host
+from chaos.sim.host import Host, elsewhere
 from chaos.sim.loop import SimLoop
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.parameters import Parameters
 from chaos.sim.witness import Witness
 from logboom import Client
 from logboom.errors import InvalidRequest, LogboomError
+from logboom.settings import Member
 
 OPERATOR: Final = "operator"
 SIZES: Final = (3, 4, 5, 3)
@@ -36,6 +37,10 @@ NEXT_LOOK_S: Final = 0.002
 TORN: Final = 0.2
 STRUCK: Final = 0.6
 CONFIDED: Final = 0.3
+MOVED: Final = 0.35
+"""Of the steps, where members move."""
+STAY: Final = 3
+"""Of fewer none does: clients that know of nobody else would never hear of it."""
 STRIKES: Final = ("kill", "power", "die_at_call", "isolate", "stop", "slow_disk", "reset")
 
 
@@ -67,6 +72,7 @@ class Operator:
         self._sizes = [*SIZES[rng.randrange(len(SIZES)) :], *SIZES]
         self._victims = bool(parameters.victims)
         """Some may be damaged: then three vote at least."""
+        self._moves = parameters.moves
         self._to: str | None = None
         """The node that is asked next, by its address; None: any."""
         self.done: Counter[str] = Counter()
@@ -85,6 +91,9 @@ class Operator:
 
     async def _step(self, said: dict[str, Any]) -> None:
         roles = {row["id"]: row["role"] for row in said["members"]}
+        if self._moves and len(roles) >= STAY and self._rng.random() < MOVED:
+            await self._move(self._host(self._rng.choice(sorted(roles))))
+            return
         voters = [node for node, role in roles.items() if role == "voter"]
         learners = [node for node, role in roles.items() if role == "learner"]
         while self._sizes and len(voters) == self._sizes[0]:
@@ -175,6 +184,32 @@ class Operator:
         if fate != "runs on" or self._rng.random() < 0.5:
             self._seen.addresses.pop(host.member.client_address, None)
             host.retire()
+
+    async def _move(self, host: Host) -> None:
+        """To other addresses: the cluster is told before its node starts there, or afterwards."""
+        before = self._rng.random() < 0.5
+        if before:
+            await self._update(host, elsewhere(host.member))
+            await self._something(host)
+        if not host.may_run:
+            return  # somebody keeps it down
+        self._seen.addresses.pop(host.member.client_address, None)
+        host.move()
+        self._seen.addresses[host.member.client_address] = host.name
+        if not before:
+            host.start()
+            await self._something(host)
+            await self._update(host, host.member)
+        host.start()
+        self.done["moved"] += 1
+
+    async def _update(self, host: Host, there: Member) -> None:
+        await self._ask(
+            "update",
+            lambda client: client.update_member(
+                host.name, peer_address=there.peer_address, client_address=there.client_address
+            ),
+        )
 
     async def _lose_disk(self, name: str) -> None:
         """The machine comes back with an empty one, as another node; the old one is removed before."""

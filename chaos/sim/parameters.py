@@ -201,6 +201,11 @@ class Parameters:
         return self.stories.asks and not self.restores
 
     @property
+    def moves(self) -> bool:
+        """Members change, and some move to other addresses."""
+        return self.stories.moves and self.members_change
+
+    @property
     def forgets_producers(self) -> bool:
         """Only few are remembered."""
         return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS

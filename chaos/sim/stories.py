@@ -19,6 +19,8 @@ ORDERLY: Final = 0.35
 """Share of the seeds in which nodes are stopped in order, too."""
 ASKS: Final = 0.4
 """Share of the seeds in which somebody asks for all that operators ask for."""
+MOVES: Final = 0.4
+"""Share of those in which members change, in which they also move to other addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Stories:
     writes_tasks: bool = False
     orderly: bool = False
     asks: bool = False
+    moves: bool = False
 
 
 def told(seed: int) -> Stories:
@@ -43,4 +46,5 @@ def told(seed: int) -> Stories:
         writes_tasks=rng.random() < WRITES_TASKS,
         orderly=rng.random() < ORDERLY,
         asks=rng.random() < ASKS,
+        moves=rng.random() < MOVES,
     )

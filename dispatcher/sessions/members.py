@@ -18,7 +18,7 @@ from raftlog.members.changes import Change
 
 log = structlog.get_logger(__name__)
 
-ACTIONS: Final = ("members", "member_add", "member_remove", "member_promote", "transfer")
+ACTIONS: Final = ("members", "member_add", "member_update", "member_remove", "member_promote", "transfer")
 POLL_S: Final = 0.01
 
 
@@ -58,6 +58,11 @@ async def _try_change(backend: Backend, action: str, header: Mapping[str, Any], 
         role = Role.LEARNER if header.get("learner") is True else Role.JOINING
         seat = Seat(node, field_of(header, "peer_address", str), field_of(header, "client_address", str), role)
         change = lambda now: now.adding(seat)  # noqa: E731
+    elif action == "member_update":
+        peer, client = (field_of(header, name, str, "") for name in ("peer_address", "client_address"))
+        if not (peer or client):
+            raise InvalidRequest("say what changes: peer_address, client_address, or both")
+        change = lambda now: now.moving(node, peer_address=peer, client_address=client)  # noqa: E731
     elif action == "member_promote":
         change = lambda now: now.giving(node, Role.JOINING)  # noqa: E731
     else:

@@ -58,6 +58,25 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
             _wait_for(client, name, target.timeout, output)
 
 
+@members.command(
+    epilog="Example:  logboom members update n2 --peer-address 10.0.0.9:7801 --client-address 10.0.0.9:7701"
+)
+@click.argument("node", type=TEXT)
+@click.option("--peer-address", type=TEXT, metavar="HOST:PORT", help="Where other nodes reach it from now on.")
+@click.option("--client-address", type=TEXT, metavar="HOST:PORT", help="Where clients do.")
+@output_option
+@cluster_options
+def update(target: Target, node: str, peer_address: str | None, client_address: str | None, output: str) -> None:
+    """Tell the cluster that a member is elsewhere, or was added with a wrong address.
+
+    Its id, its vote and its data stay. Where it listens its own configuration says: change that too, and restart it.
+    """
+    if not (peer_address or client_address):
+        raise InvalidRequest("say what changes: --peer-address, --client-address, or both")
+    with target.connect() as client:
+        _print(client.update_member(node, peer_address=peer_address, client_address=client_address), output)
+
+
 @members.command(epilog="Example:  logboom members promote n4")
 @click.argument("node", type=TEXT)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it votes.")
@@ -110,6 +129,10 @@ def _wait_for(client: SyncClient, node: str, seconds: float, output: str) -> Non
         talk(f"logboom: {node} was removed meanwhile")
     else:
         talk(f"logboom: {node} is taken in and has not caught up yet; it votes as soon as it has, if it runs")
+        if any(each["id"] == node and not each["connected"] for each in found["members"]):
+            talk(
+                f"logboom: nobody has a link with it: is its address right? `logboom members update {node}` corrects it"
+            )
     sys.exit(EXIT_NO_VOTE)
 
 

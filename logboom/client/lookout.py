@@ -69,8 +69,11 @@ class Lookout(Known, Home):
             if answer.retryable:  # else it is of a release that does not say it, or does not tell us
                 self._look_at = self.now + self._within(SOON_S)
             return
-        said = answer.header.get("members")
-        if isinstance(said, dict) and said["members"]:  # it may know of nobody yet
+        self.told_members(answer.header.get("members"))
+
+    def told_members(self, said: Any) -> None:
+        """What a node answers who is asked for the members, or to change them."""
+        if isinstance(said, dict) and said.get("members"):  # it may know of nobody yet
             self._learn_members(*addresses_of(said))
             self._removed |= set(said["removed"])
             self._leave_removed()

@@ -273,6 +273,23 @@ class Operations:
         return await self._at_leader({**header, "learner": learner}, self._deadline(timeout))
 
     async def promote_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
+    async def update_member(
+        self,
+        node: str,
+        *,
+        peer_address: str | None = None,
+        client_address: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Have a member elsewhere: what is None stays, and so do its id, its vote and its data.
+
+        Returns what ``member_list`` does, when that is committed. Raises InvalidRequest for what can never be, and
+        where the leader is of a release that does not know of it.
+        """
+        said = {"peer_address": peer_address, "client_address": client_address}
+        addresses = {name: address for name, address in said.items() if address is not None}
+        return await self._at_leader({"action": "member_update", "id": node, **addresses}, self._deadline(timeout))
+
         """Have a learner made a voter as soon as it has caught up; returns when that is ordered."""
         return await self._at_leader({"action": "member_promote", "id": node}, self._deadline(timeout))
 
@@ -285,7 +302,9 @@ class Operations:
         return await self._at_leader({"action": "transfer", "id": to}, self._deadline(timeout))
 
     async def _at_leader(self, header: dict[str, Any], deadline: float) -> dict[str, Any]:
-        return dict((await self._reader.admin_at_leader(header, deadline=deadline))["members"])
+        said = dict((await self._reader.admin_at_leader(header, deadline=deadline))["members"])
+        self._cluster.told_members(said)  # addresses may be others: those that it knew may all be gone by the next time
+        return said
 
     def _deadline(self, timeout: float | None) -> float:
         return self._cluster.begin() + seconds(self.timeout if timeout is None else timeout)

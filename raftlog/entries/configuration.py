@@ -91,23 +91,35 @@ class Configuration:
                 return self
             raise InvalidRequest(
                 f"{seat.node} is a member already, at {known.peer_address} and {known.client_address}: to have it "
-                "elsewhere, remove it, and add it with another id"
+                f"elsewhere, `logboom members update {seat.node}`"
             )
         _check_seat(seat)
         if seat.node in self.removed:
             raise InvalidRequest(f"{seat.node} was a member once, and ids are not used again: choose another")
-        for other in self.seats:
-            if {other.peer_address, other.client_address} & {seat.peer_address, seat.client_address}:
-                raise InvalidRequest(f"{other.node} is at one of these addresses")
+        self._check_free(seat)
         if len(self.seats) >= SEATS_MAX:
             raise InvalidRequest(f"there are {SEATS_MAX} members, and cannot be more")
-        following = replace(self, seats=tuple(sorted((*self.seats, seat))))
-        if _bytes_at_most(following) > CONTROL_BYTES_MAX:
-            raise InvalidRequest(
-                f"there is no room for {seat.node}: ids and addresses of all members, and the ids of those that were "
-                f"removed, take {CONTROL_BYTES_MAX} bytes at most"
-            )
-        return following
+        return _fitting(replace(self, seats=tuple(sorted((*self.seats, seat)))), seat.node)
+
+    def moving(self, node: NodeId, *, peer_address: str = "", client_address: str = "") -> Configuration:
+        """With one elsewhere; an address that is empty stays. Who votes stays as it is, and what was promised too.
+
+        The same once more is no change, but where the settings speak: those of other nodes may name another address.
+        """
+        before = self._member(node)
+        seat = before._replace(
+            peer_address=peer_address or before.peer_address, client_address=client_address or before.client_address
+        )
+        if seat == before and self.index > 1:
+            return self
+        _check_addresses(seat)
+        self._check_free(seat)
+        return _fitting(replace(self, seats=tuple(seat if each.node == node else each for each in self.seats)), node)
+
+    def _check_free(self, seat: Seat) -> None:
+        for other in self.seats:
+            if other.node != seat.node and set(other[1:3]) & set(seat[1:3]):
+                raise InvalidRequest(f"{other.node} is at one of these addresses")
 
     def removing(self, node: NodeId) -> Configuration:
         """Without one, for good. One that is gone is no change."""
@@ -197,8 +209,17 @@ NOBODY: Final = Configuration()
 """Of a node that waits until it is added."""
 
 
+def _fitting(now: Configuration, node: NodeId) -> Configuration:
+    if _bytes_at_most(now) > CONTROL_BYTES_MAX:
+        raise InvalidRequest(
+            f"there is no room for {node}: ids and addresses of all members, and the ids of those that were removed, "
+            f"take {CONTROL_BYTES_MAX} bytes at most"
+        )
+    return now
+
+
 def _bytes_at_most(now: Configuration) -> int:
-    """Of an entry with these members, whatever becomes of them: only adding makes it larger."""
+    """Of an entry with these members, whatever becomes of them: only adding, or a longer address, makes it larger."""
     rejoined = tuple((node, bytes(REJOIN_TOKEN_BYTES)) for node in now.ids)
     seats = tuple(seat._replace(role=Role.JOINING) for seat in now.seats)
     return control_bytes(replace(now, seats=seats, rejoined=rejoined).fields())
@@ -225,7 +246,11 @@ def _is_token(value: object) -> bool:
 def _check_seat(seat: Seat) -> None:
     if not _is_id(seat.node) or NOT_IN_IDS & set(seat.node):
         raise InvalidRequest(f"{seat.node!r} cannot be an id: 1 to {ID_LENGTH_MAX} characters, without blanks and ,=@/")
-    for address in (seat.peer_address, seat.client_address):
+    _check_addresses(seat)
+
+
+def _check_addresses(seat: Seat) -> None:
+    for address in seat[1:3]:
         if not is_address(address):
             raise InvalidRequest(f"{address!r} is not host:port")
     if seat.peer_address == seat.client_address:

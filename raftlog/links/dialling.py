@@ -69,6 +69,8 @@ class Dialling:
         self._limits = limits
         self._tls = tls
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
+        self.unreached: set[NodeId] = set()
+        """Members that nobody answered for at their address, the last time: they may be elsewhere by now, and call."""
 
     def begin(self, addresses: Mapping[NodeId, str]) -> None:
         """Call whoever is not called yet."""
@@ -80,6 +82,7 @@ class Dialling:
         """Call these no more."""
         for peer in [peer for peer in self._tasks if peer in peers]:
             self._tasks.pop(peer).cancel()
+            self.unreached.discard(peer)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """All calls."""
@@ -104,7 +107,7 @@ class Dialling:
                     continue
             link = self._link_to(peer)
             try:
-                await self._call(address, link)
+                await self._call(peer, address, link)
                 if peer in self._links:
                     continue
             except (OSError, TimeoutError, LogboomError) as error:
@@ -124,8 +127,13 @@ class Dialling:
                 await wait(self._refusals.pause(peer, pause) * (0.5 + self._rng.random()))
             pause = min(pause * 2, self._refusals.most(peer, REDIAL_MAX_S))
 
-    async def _call(self, address: str, link: Link) -> None:
-        await self._network.dial(address, link, limits=self._limits, tls=self._tls)
+    async def _call(self, peer: NodeId, address: str, link: Link) -> None:
+        try:
+            await self._network.dial(address, link, limits=self._limits, tls=self._tls)
+        except (OSError, TimeoutError):
+            self.unreached.add(peer)
+            raise
+        self.unreached.discard(peer)
         async with asyncio.timeout(self._limits.handshake_s):
             await link.settled.wait()
         if link.peer is None:

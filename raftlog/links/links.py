@@ -269,7 +269,8 @@ class Links:
         if self.directories is not None:
             self.directories.check(NodeId(peer), header, claim, self.claim, rejoining=self.rejoining)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
-        if link.expected is None and mine.node_id < peer and peer in self.addresses:
+        called = link.expected is None and mine.node_id < peer and peer in self.addresses
+        if called and (peer in self.links or peer not in self.dialling.unreached):
             raise WrongNode(f"{peer} is dialled from here", twice=True)  # two links would end each other
         if link.expected is not None and peer != link.expected:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")

@@ -55,7 +55,7 @@ class Changes:
         if current.index > engine.commit_index or self._waiting is not None:  # committed, maybe, and not handed up
             raise Unavailable("another change of the members is under way; try again", retry_after=0.1)
         following = change(current)
-        if following.says_the_same(current):
+        if following is current:
             done(None)
             return
         current.check_step(following)

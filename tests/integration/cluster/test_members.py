@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 from logboom import Add, SyncClient
 from logboom.cli import cli
+from logboom.config import load
 from logboom.errors import InvalidRequest, LogboomError
-from logboom.testing import LocalCluster
+from logboom.testing import LocalCluster, free_ports
 from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("members")]
@@ -34,10 +35,10 @@ class Load:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        with self._cluster.client(timeout=20) as client:
+        with self._cluster.client(timeout=20) as self.client:
             while not self._stop.is_set():
                 try:
-                    client.submit(0, Add(b"n", 1), wait="committed")
+                    self.client.submit(0, Add(b"n", 1), wait="committed")
                 except LogboomError as error:
                     self.error = error
                     return
@@ -194,6 +195,96 @@ def test_the_log_wins_over_the_settings_of_a_restart(tmp_path: Path) -> None:
         assert "cluster_members_of_settings_ignored" in cluster.log("n1").read_text()
 
 
+def moved(cluster: LocalCluster, node: str) -> dict[str, str]:
+    """Its machine is another one, with its data: its own file says where, once it is started."""
+    cluster.kill(node, signal.SIGTERM)
+    assert cluster.wait_ended(node) == 0
+    client, peer = free_ports(2)
+    cluster.addresses[node], cluster.peer_addresses[node] = f"127.0.0.1:{client}", f"127.0.0.1:{peer}"
+    own = f"{node}={cluster.peer_addresses[node]}@{cluster.addresses[node]}"
+    rest = [f"{n}={each['peer']}@{each['client']}" for n, each in known_in(cluster.config(node)).items() if n != node]
+    cluster._write_config(node, {**cluster._flags, "cluster.members": ",".join([*rest, own])})
+    return {"peer_address": cluster.peer_addresses[node], "client_address": cluster.addresses[node]}
+
+
+def known_in(config: Path) -> dict[str, dict[str, str]]:
+    members = load(config, environment={}).cluster.members
+    return {m.id: {"peer": m.peer_address, "client": m.client_address} for m in members}
+
+
+def told(client: SyncClient, node: str) -> str:
+    client.get(0, b"n", stale=True)  # who asks for nothing is told nothing
+    return client.members()[node]
+
+
+def connected(client: SyncClient, count: int) -> bool:
+    try:
+        return sum(bool(each["connected"]) for each in client.member_list()["members"]) == count
+    except LogboomError:
+        return False
+
+
+def test_all_members_move_to_other_addresses_and_no_write_fails(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client), cluster.client(timeout=20) as reader:
+        with Load(cluster) as load:
+            load.more()
+            for node in ("n1", "n2", "n3"):
+                there = moved(cluster, node)
+                if node == "n2":  # before it is there; the others afterwards
+                    client.update_member(node, **there)
+                cluster.start_node(node)
+                if node != "n2":
+                    wait_for(lambda: connected(client, 3))  # nobody has found it: it has called
+                    client.update_member(node, **there)
+                wait_for(lambda: connected(client, 3))
+                for each in (reader, load.client):  # else all that it knows of might be gone by the time it asks
+                    wait_for(lambda: told(each, node) == cluster.addresses[node])  # noqa: B023 - at once
+                load.more()
+        assert load.error is None
+        for node in cluster.nodes:  # what they know of each other they know from the log: the files of others are old
+            cluster.kill(node, signal.SIGTERM)
+            cluster.wait_ended(node)
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        cluster.wait_serving()
+        with cluster.client(timeout=20) as fresh:
+            wait_for(lambda: connected(fresh, 3))
+            assert fresh.members() == cluster.addresses
+            assert fresh.get(0, b"n") == (load.acknowledged,)
+            wait_for(lambda: len(digests(cluster, fresh, cluster.nodes)) == 1)
+        for node in cluster.nodes:
+            last = cluster.log(node).read_text().rpartition('"event": "stopped"')[2]
+            assert "address_of_settings_differs" not in last, "of itself each knows it"
+
+
+def test_who_was_added_with_a_wrong_address_is_added_with_the_right_one(tmp_path: Path) -> None:
+    """Found by review: its id was burned, and the node had to be made anew under another one."""
+    with running(tmp_path) as (cluster, client):
+        node = cluster.add_node()
+        wrong, other = (f"127.0.0.1:{port}" for port in free_ports(2))
+        client.add_member(node, peer_address=wrong, client_address=other)
+        with pytest.raises(InvalidRequest, match=f"members update {node}"):
+            cluster.take_in(node, client)
+        with pytest.raises(InvalidRequest, match="n1 is at one of these"):
+            client.update_member(node, peer_address=cluster.peer_addresses["n1"])
+        client.update_member(node, peer_address=cluster.peer_addresses[node])
+        wait_for(lambda: roles(client)[node] == "voter")
+        client.update_member(node, client_address=cluster.addresses[node])
+        with cluster.client(timeout=20) as fresh:
+            assert fresh.submit(0, Add(b"n", 1)).global_index > 0
+            assert fresh.members() == cluster.addresses
+            wait_for(lambda: len(digests(cluster, fresh, cluster.nodes)) == 1)
+
+
+def test_a_node_whose_file_says_another_address_than_the_log_tells_so(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
+        client.update_member("n3", client_address="127.0.0.1:9")
+        cluster.kill("n3", signal.SIGTERM)
+        cluster.wait_ended("n3")
+        cluster.start_node("n3")
+        wait_for(lambda: "address_of_settings_differs" in cluster.log("n3").read_text())
+
+
 def test_the_command_line(tmp_path: Path) -> None:
     def logboom(*words: str) -> list[dict[str, Any]]:
         result = CliRunner().invoke(cli, ["members", *words, "--endpoints", cluster.endpoints, "-o", "json"])
@@ -206,6 +297,8 @@ def test_the_command_line(tmp_path: Path) -> None:
         spec = f"{node}={cluster.peer_addresses[node]}@{cluster.addresses[node]}"
         assert [row["role"] for row in logboom("add", spec, "--timeout", "30s")] == ["voter", "voter"]
         assert {row["node"]: row["leads"] for row in logboom("transfer", node)} == {"n1": False, node: True}
+        at = cluster.addresses[node].replace("127.0.0.1", "localhost")
+        assert [row["client_address"] for row in logboom("update", node, "--client-address", at)][1] == at
         assert [row["node"] for row in logboom("remove", "n1")] == [node]
         assert [row["connected"] for row in logboom("list")] == [True]
 

@@ -41,10 +41,16 @@ async def test_nor_does_one_that_was_replaced_and_has_not_heard_of_it(action: st
         await members.act(backend("n1", "n2", leads=False), {"action": action, "id": "n3"}, 1.0)
 
 
-@pytest.mark.parametrize("action", ["member_remove", "member_promote"])
+@pytest.mark.parametrize("action", ["member_remove", "member_promote", "member_update"])
 async def test_a_leader_refuses_whom_it_does_not_know(action: str) -> None:
     with pytest.raises(InvalidRequest, match="n3 is not a member"):
-        await members.act(backend("n1", "n2"), {"action": action, "id": "n3"}, 1.0)
+        await members.act(backend("n1", "n2"), {"action": action, "id": "n3", "client_address": "h:9"}, 1.0)
+
+
+@pytest.mark.parametrize("said", [{}, {"peer_address": ""}, {"peer_address": None}, {"client_address": 7}])
+async def test_who_moves_nowhere_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="_address"):
+        await members.act(backend("n1", "n2"), {"action": "member_update", "id": "n1", **said}, 1.0)
 
 
 @pytest.mark.parametrize("member", ["n" * 60_000, ["a"] * 10_000, b"\xff" * 60_000, {"event": 1}])

@@ -18,11 +18,11 @@ from tests.unit.logboom.test_cli import run
 from tests.unit.logboom.test_cursors import Kv
 
 
-def members(*rows: tuple[str, str], removed: tuple[str, ...] = ()) -> Any:
+def members(*rows: tuple[str, str], removed: tuple[str, ...] = (), connected: bool = True) -> Any:
     """What a leader answers of members: ids and roles."""
 
     def answer(session: Session, frame: Frame) -> None:
-        each = {"peer_address": "h:1", "client_address": "h:2", "connected": True, "raft_index": 9}
+        each = {"peer_address": "h:1", "client_address": "h:2", "connected": connected, "raft_index": 9}
         about = {
             "node": "n1", "leader": "n1", "term": 1, "index": 5, "committed": True, "raft_index": 9,
             "removed": list(removed),
@@ -41,8 +41,32 @@ def test_a_member_that_does_not_vote_yet_is_no_success(node: FakeNode, capsys: A
     assert status == 1
     assert [row["role"] for row in json.loads(out)] == ["voter", "joining"]
     assert "n4 is taken in and has not caught up yet" in err
+    assert "is its address right" not in err
     status, _, err = run(capsys, "members", *args, "--timeout", "300ms", "--no-wait")
     assert (status, err) == (0, "")
+
+
+def test_a_member_that_nobody_reaches_may_have_a_wrong_address(node: FakeNode, capsys: Any) -> None:
+    node.answers[Kind.ADMIN] = members(("n1", "voter"), ("n4", "joining"), connected=False)
+    assert run(capsys, "members", "add", "n4=h:1@h:2", "--timeout", "300ms")[0] == 1
+    assert "`logboom members update n4`" in run(capsys, "members", "promote", "n4", "--timeout", "300ms")[2]
+
+
+def test_a_member_that_moves_nowhere_is_refused_here(node: FakeNode, capsys: Any) -> None:
+    asked = list[Any]()
+
+    def answer(session: Session, frame: Frame) -> None:
+        asked.append(frame.header)
+        members(("n1", "voter"))(session, frame)
+
+    node.answers[Kind.ADMIN] = answer
+    status, _, err = run(capsys, "members", "update", "n1")
+    assert status == 2
+    assert "--peer-address, --client-address" in err
+    assert run(capsys, "members", "update", "n1", "--peer-address", "h:9")[0] == 0
+    (header,) = asked
+    assert (header["action"], header["id"], header["peer_address"]) == ("member_update", "n1", "h:9")
+    assert "client_address" not in header, "what is not said stays"
 
 
 def test_one_that_is_removed_while_it_is_waited_for_is_no_success_either(node: FakeNode, capsys: Any) -> None:

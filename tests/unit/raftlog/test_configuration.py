@@ -56,7 +56,7 @@ class TestRules:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda now: now.adding(seat(N1, port=99)), "already, at .* add it with another id"),
+            (lambda now: now.adding(seat(N1, port=99)), "already, at .* elsewhere, `logboom members update n1`"),
             (lambda now: now.adding(Seat(N4, "h:10", "h:5", Role.JOINING)), "n1 is at one of these"),
             (lambda now: now.adding(Seat(N4, "h:5", "h:5", Role.JOINING)), "must differ"),
             (lambda now: now.adding(Seat(N4, "h", "h:5", Role.JOINING)), "host:port"),
@@ -66,11 +66,31 @@ class TestRules:
             (lambda now: now.removing(N4), "not a member"),
             (lambda now: now.giving(N4, Role.VOTER), "not a member"),
             (lambda now: now.removing(N1).removing(N2).removing(N3), "only voter"),
+            (lambda now: now.moving(N4, peer_address="h:5"), "not a member"),
+            (lambda now: now.moving(N1, peer_address="h"), "host:port"),
+            (lambda now: now.moving(N1, peer_address="h:11"), "must differ"),
+            (lambda now: now.moving(N1, client_address="h:20"), "n2 is at one of these"),
         ],
     )
     def test_what_can_never_be_is_refused(self, change: Callable[[Configuration], Any], words: str) -> None:
         with pytest.raises(InvalidRequest, match=words):
             change(three())
+
+    def test_who_moves_stays_what_it_is(self) -> None:
+        now = replace(three().adding(seat(N4, Role.LEARNER)).rejoining(N2, TOKEN), term=2, index=7)
+        moved = now.moving(N2, client_address="elsewhere:5").moving(N4, peer_address="h:7", client_address="h:8")
+        assert (moved.voters, moved.ids, moved.removed, moved.rejoined) == (
+            now.voters, now.ids, now.removed, now.rejoined,
+        )  # fmt: skip
+        assert moved.seat(N2) == (N2, "h:20", "elsewhere:5", Role.JOINING)
+        assert moved.seat(N4) == (N4, "h:7", "h:8", Role.LEARNER)
+        assert moved.moving(N2, client_address="elsewhere:5") is moved, "asked again nothing changes"
+
+    def test_where_each_node_goes_by_its_own_settings_the_log_says_what_one_of_them_says(self) -> None:
+        """The leader's may name another address than others': that is no reason to tell them nothing."""
+        said = three().moving(N1, peer_address="h:10", client_address="h:11")
+        assert said.says_the_same(three())
+        assert said is not three()
 
     def test_whatever_becomes_of_the_members_fits_into_an_entry(self) -> None:
         """Else the leader that let one rejoin, or made one a voter, ended, and the next one too."""
@@ -79,6 +99,8 @@ class TestRules:
         with pytest.raises(InvalidRequest, match="no room"):
             now.adding(fourth)
         now = now.adding(fourth._replace(peer_address="h" * (most - 200) + ":1"))
+        with pytest.raises(InvalidRequest, match="no room"):
+            now.moving(N1, peer_address="h" * 200 + ":1")
         for node in now.ids:
             now = now.rejoining(node, TOKEN).giving(node, Role.VOTER)
         for node in now.ids[1:]:
