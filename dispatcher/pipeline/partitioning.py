@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from dispatcher.pipeline.capacity import Capacity
 from dispatcher.pipeline.rooms import Opened, Rooms
 from dispatcher.pipeline.surroundings import Surroundings
 from logboom.errors import (
@@ -44,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 WAITERS_MAX: Final = 1024
 POLL_S: Final = 0.01
+OPEN_AGAIN_S: Final = 1.0
+"""Before it is looked again whether there are files for what is to be opened."""
 
 Done = Callable[[PartitionId | LogboomError], None]
 
@@ -56,6 +59,14 @@ class Partitioning:
         self._rooms = rooms
         self._begun = pipeline.cluster.partitions
         self._opening: set[PartitionId] = set()
+        self._unopened: dict[PartitionId, str] = {}
+        """Of those: what waits for files, and why."""
+        self.capacity = Capacity(
+            links=lambda: pipeline.raft.links,
+            room=rooms.room,
+            living=lambda: len(pipeline.workers) + len(self._opening),
+        )
+        """How many the others can hold."""
         self._opening_log: dict[PartitionId, Kind | None] = {}
         """Its log alone, for a snapshot; with what it is, if it is created meanwhile."""
         self._proposed: dict[PartitionId, Change] = {}
@@ -91,6 +102,9 @@ class Partitioning:
         if self.lifecycle.is_gone(partition_id):
             return destroyed(partition_id)
         if self.lifecycle.lives(PartitionId(partition_id), self._begun):
+            why = self._unopened.get(PartitionId(partition_id))
+            if why is not None:
+                return Unavailable(f"partition {partition_id} is not open here yet: {why}", retry_after=OPEN_AGAIN_S)
             return Unavailable(f"partition {partition_id} is being opened; try again", retry_after=0.02)
         count = len(self._pipeline.workers)
         return NoSuchPartition(
@@ -146,7 +160,9 @@ class Partitioning:
         known = self.lifecycle.with_token(token) if not asked else asked[0]
         if known is None:
             created = [p for p, change in self._proposed.items() if change.kind is not None]
-            self._rooms.check_room(1 + len(created) + len(self._opening))
+            more = 1 + len(created) + len(self._opening)
+            self._rooms.check_room(more)
+            self.capacity.check(self._pipeline.members.ids, len(self._pipeline.workers) + more)
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
             trial = self._rooms.trial(kind.state_machine)
             if trial is not None:
@@ -271,8 +287,28 @@ class Partitioning:
             self._opening_log[partition_id] = kind  # in this log, once it is open: there are no two of it
             return
         self._opening.add(partition_id)
-        job = partial(self._rooms.open, partition_id, kind)
-        self._rooms.offload(kind.state_machine).submit(job, partial(self._opened, partition_id))
+        self._open_once_it_can(partition_id, kind)
+
+    def _open_once_it_can(self, partition_id: PartitionId, kind: Kind) -> None:
+        """Without files for it this node waits, and lags; whoever has none left at all ends, now and at each start."""
+        if self._closed:
+            return
+        if self.lifecycle.is_gone(partition_id):
+            self._opening.discard(partition_id)
+            self._unopened.pop(partition_id, None)
+            return
+        before = self._unopened.pop(partition_id, None)
+        why = self._rooms.waits_for_files(len(self._opening) - len(self._unopened))
+        if why is None:
+            if before is not None:
+                log.info("partition_opens", partition=partition_id)
+            job = partial(self._rooms.open, partition_id, kind)
+            self._rooms.offload(kind.state_machine).submit(job, partial(self._opened, partition_id))
+            return
+        self._unopened[partition_id] = why
+        if before is None:
+            log.error("partition_waits_for_files", partition=partition_id, reason=why)
+        asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_once_it_can, partition_id, kind)
 
     def _opened(self, partition_id: PartitionId, opened: Opened | None, error: BaseException | None) -> None:
         self._opening.discard(partition_id)

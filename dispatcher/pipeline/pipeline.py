@@ -166,6 +166,7 @@ class Pipeline(Presence):
             self.snapshots.taking.tick()
             self.rebuilding.tick(now, self._stuck())
             self._tell_progress()  # a congested link was passed over
+            self.partitioning.capacity.tell(now)
             if not self.recovery.over:
                 self._settle()  # the first commit of a term may be an entry without routes
         finally:  # whatever goes wrong: the next deadline comes
@@ -249,6 +250,7 @@ class Pipeline(Presence):
     def members_changed(self, members: Configuration) -> None:
         """See RaftEvents."""
         self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
+        self.partitioning.capacity.members_changed(members.ids)
         if self._touched and self._expiry is not None:
             self._settle_soon()
 
@@ -292,6 +294,7 @@ class Pipeline(Presence):
         """See RaftEvents."""
         if frame.kind is Kind.PROGRESS:
             self.lagging.heard(peer, frame.header)
+            self.partitioning.capacity.heard(peer, frame.header)
             for partition_id, durable in parse_progress(frame.header):
                 if self.stability.update(peer, partition_id, durable):
                     self._touched.add(partition_id)
@@ -313,6 +316,7 @@ class Pipeline(Presence):
     def peer_up(self, peer: NodeId) -> None:
         """See RaftEvents."""
         self.stability.link_up(peer)
+        self.partitioning.capacity.peer_up(peer)
         self._tell_progress()
 
     def peer_drained(self, peer: NodeId) -> None:
@@ -321,7 +325,9 @@ class Pipeline(Presence):
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
-        self.stability.link_down(peer, member=self.members.seat(peer) is not None)
+        member = self.members.seat(peer) is not None
+        self.stability.link_down(peer, member=member)
+        self.partitioning.capacity.peer_down(peer, member=member)
         self.forwarding.peer_down(peer)
         self.submitting.gone(peer)
         self.snapshots.installing.peer_down(peer)

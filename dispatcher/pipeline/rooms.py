@@ -43,6 +43,17 @@ class Rooms(Protocol):
         """Raises InvalidRequest if this process cannot have the files of so many more partitions open."""
         ...
 
+    def room(self) -> int | None:
+        """So many more partitions ``check_room`` would let in; None: any number."""
+        ...
+
+    def waits_for_files(self, more: int) -> str | None:
+        """Why so many more partitions had better not be opened right now; None: they can be.
+
+        What else this process has to open needs some, too: without any left it ends.
+        """
+        ...
+
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """A job that opens one for nothing, as that partition would be: raises InvalidRequest if that fails. Blocking.
 

@@ -47,6 +47,8 @@ FILES_EACH: Final = 3
 """Of a partition, open for as long as it lives."""
 FILES_SPARE: Final = 64
 """For logs that are read, snapshots, links."""
+FILES_KEPT: Final = 24
+"""For the same, where a partition is created already, and is to be opened."""
 
 
 class PartitionRooms:
@@ -143,6 +145,15 @@ class PartitionRooms:
         why = self._world.no_files_left(FILES_SPARE + FILES_EACH * more)
         if why is not None:
             raise InvalidRequest(f"no room for another partition: {why}")
+
+    def room(self) -> int | None:
+        """See Rooms."""
+        left = self._world.files_left()
+        return None if left is None else max(0, left - FILES_SPARE) // FILES_EACH
+
+    def waits_for_files(self, more: int) -> str | None:
+        """See Rooms. What is not created does not count any more: fewer are kept."""
+        return self._world.no_files_left(FILES_KEPT + FILES_EACH * more)
 
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """See Rooms. In a directory of its own, which is removed."""

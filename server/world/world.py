@@ -75,6 +75,8 @@ class World:
     """Since the process began; of a world that counts them."""
     no_files_left: Callable[[int], str | None] = lambda _: None
     """Why the process cannot have so many more files open; None: it can."""
+    files_left: Callable[[], int | None] = lambda: None
+    """So many more files the process can have open; None: any number."""
     slow_place: Callable[[], Place | None] = lambda: None
     """Where the slow offload's thread is; None: it has nothing to do, or nobody can say."""
 
@@ -104,6 +106,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         fsyncs=disk.syncs.snapshot,
         log_lines_lost=logs.lost,
         no_files_left=no_files_left,
+        files_left=files_left,
         resident_bytes=memory.taken_bytes,
         memory_limit_bytes=memory.limit_bytes,
     )
@@ -118,10 +121,26 @@ def no_files_left(more: int) -> str | None:
     """See World. The lowest number that is free is taken: it tells how many are not."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
-        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        number = _lowest_free()
     except OSError as error:
         return str(error)
-    os.close(number)
     if limit == resource.RLIM_INFINITY or number + more <= limit:
         return None
     return f"{number} of {limit} file descriptors are taken: see `ulimit -n`"
+
+
+def files_left() -> int | None:
+    """See World."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        return max(0, limit - _lowest_free())
+    except OSError:
+        return 0
+
+
+def _lowest_free() -> int:
+    number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(number)
+    return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -176,6 +177,62 @@ def test_partitions_without_end_are_refused_before_descriptors_run_out(tmp_path:
             client.submit(0, Put(b"k", b"v"), wait="applied")
     finally:
         cluster.stop()
+
+
+def test_a_partition_that_another_node_has_no_files_for_is_refused(tmp_path: Path) -> None:
+    """Found by review: only the leader looked. Where `ulimit -n` was lower, the node ended, and at each start again."""
+    cluster = LocalCluster(partitions=1, directory=tmp_path)
+    try:
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        resource.prlimit(cluster.pid("n2"), resource.RLIMIT_NOFILE, (256, 256))
+        cluster.wait_serving()
+        with cluster.client(timeout=20) as client:
+            client.transfer("n1")
+            with pytest.raises(InvalidRequest, match=r"no room for another partition on n2: .* `ulimit -n` there"):
+                create(client, 200)
+            created = len(client.partitions()) - 1
+            cluster.kill("n2")
+            with pytest.raises(InvalidRequest, match="on n2"):  # it would come back to it
+                create(client, 10)
+            assert created > 10
+            assert len(client.partitions()) == created + 1
+            assert all(cluster.alive(node) for node in ("n1", "n3"))
+            client.submit(0, Put(b"k", b"v"), wait="applied")
+    finally:
+        cluster.stop()
+
+
+def test_a_node_without_files_for_what_was_created_while_it_was_away_waits_for_some(tmp_path: Path) -> None:
+    """Found by review: it ended, and at each start again."""
+    cluster = LocalCluster(partitions=1, directory=tmp_path)
+    try:
+        cluster.start()
+        with cluster.client(timeout=20) as client:
+            taken = len(os.listdir(f"/proc/{cluster.pid('n3')}/fd"))  # noqa: PTH208 - names of descriptors
+            cluster.kill("n3")
+            create(client, 60)
+            last = max(client.partitions())
+            client.submit(last, Put(b"k", b"v"))
+            cluster.start_node("n3")
+            limit = taken + 64
+            resource.prlimit(cluster.pid("n3"), resource.RLIMIT_NOFILE, (limit, limit))
+            wait_for(lambda: "partition_waits_for_files" in cluster.log("n3").read_text())
+            client.submit(last, Put(b"k", b"w"))
+            assert cluster.alive("n3")
+            assert cluster.log("n3").read_text().count("partition_waits_for_files") <= 60, "each once"
+            cluster.kill("n3")
+            cluster.start_node("n3")  # with as many as anybody
+            wait_for(lambda: read(client, last, cluster.addresses["n3"]) == b"w")
+    finally:
+        cluster.stop()
+
+
+def read(client: SyncClient, partition: int, node: str) -> object:
+    try:
+        return client.get(partition, b"k", stale=True, node=node, timeout=2.0)
+    except LogboomError as error:
+        return error.code
 
 
 def create(client: SyncClient, count: int) -> None:

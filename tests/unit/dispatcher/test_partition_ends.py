@@ -11,6 +11,7 @@ import pytest
 
 from dispatcher.barriers.stability import EARLY_MAX, Stability
 from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline import partitioning
 from dispatcher.pipeline.partitioning import Partitioning, destroyed
 from dispatcher.pipeline.recovered import Recovered
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, PartitionFrozen
@@ -122,12 +123,17 @@ class Stage:
         self.offload = SimpleNamespace(submit=lambda job, done: self.jobs.append(lambda: done(job(), None)))
         opened = SimpleNamespace(log=None, machine=None, lacks=None)
         self.trial: Any = None
+        self.files: Callable[[int], str | None] = lambda _: None
+        """Why so many more cannot be opened."""
+        self.members = SimpleNamespace(ids=(NodeId("n2"),))
         self.rooms = SimpleNamespace(
             logs={},
             machines={},
             ending={},
             check=lambda _: None,
             check_room=lambda _: None,
+            room=lambda: None,
+            waits_for_files=lambda more: self.files(more),  # noqa: PLW0108 - tests set another
             trial=lambda _: self.trial,
             offload=lambda _: self.offload,
             open=lambda *_: opened,
@@ -152,6 +158,12 @@ class Stage:
         while self.jobs:
             self.jobs.pop(0)()
         return self.told
+
+
+async def turns() -> None:
+    """What is due at once happens, and what that leads to."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def outcome(job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -180,6 +192,49 @@ class TestAsking:
         stage.commit()
         assert stage.jobs
         assert not stage.recovery.of([PartitionId(2)])
+
+    def test_none_is_created_that_another_node_could_not_open(self) -> None:
+        stage = Stage()
+        stage.partitioning.capacity.heard(NodeId("n2"), {"holds": 3})
+        stage.create(1)
+        with pytest.raises(InvalidRequest, match="on n2"):
+            stage.create(2)
+        stage.commit()
+        with pytest.raises(InvalidRequest, match="on n2"):
+            stage.create(2)
+        assert stage.work() == [2]
+
+    async def test_without_files_for_it_a_node_waits_until_there_are_some(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(partitioning, "OPEN_AGAIN_S", 0.0)
+        stage, asked = Stage(), list[int]()
+
+        def files(more: int) -> str | None:
+            asked.append(more)
+            return "250 of 256 are taken" if len(asked) < 5 else None
+
+        stage.files = files
+        stage.create(1)
+        stage.commit()
+        stage.create(2)
+        stage.commit()
+        assert not stage.jobs
+        assert "not open here yet: 250 of 256 are taken" in str(stage.partitioning.missing(3))
+        await turns()
+        assert stage.work() == [2, 3]
+        assert asked[:5] == [1] * 5, "what waits takes none"
+        assert not stage.partitioning._unopened
+
+    async def test_one_that_is_destroyed_before_there_are_is_not_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(partitioning, "OPEN_AGAIN_S", 0.0)
+        stage = Stage()
+        stage.files = lambda _: "none"
+        stage.create(1)
+        stage.commit()
+        stage.partitioning.handed_up(Change(PartitionId(2), 2).fields())
+        await turns()
+        assert (stage.jobs, stage.partitioning._opening, stage.partitioning._unopened) == ([], set(), {})
 
     def test_asking_again_with_the_same_token_creates_nothing(self) -> None:
         stage = Stage()

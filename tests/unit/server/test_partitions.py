@@ -23,7 +23,7 @@ from raftlog.entries.entry import Route, pack_control, pack_routes
 from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
-from server.directory.partitions import FILES_EACH, FILES_SPARE, PartitionRooms, created_in
+from server.directory.partitions import FILES_EACH, FILES_KEPT, FILES_SPARE, PartitionRooms, created_in
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.test_failed_sync import failing_syncs
 
@@ -234,6 +234,8 @@ def test_another_partition_is_refused_while_there_is_no_room_for_its_files() -> 
     with pytest.raises(InvalidRequest, match="no room for another partition: 250 of 256"):
         rooms.check_room(2)
     assert asked == [FILES_SPARE + 2 * FILES_EACH]
+    assert rooms.waits_for_files(3) is not None
+    assert asked[1:] == [FILES_KEPT + 3 * FILES_EACH]
 
 
 class Closing:
@@ -258,3 +260,10 @@ def test_a_state_for_which_there_is_no_room_keeps_no_node_from_stopping(number: 
     with pytest.raises(OSError, match="the disk") if ends else nullcontext():
         rooms.close()
     assert (one.closed, other.closed) == (True, not ends)
+
+
+@pytest.mark.parametrize(("left", "room"), [(None, None), (0, 0), (FILES_SPARE + 2, 0), (FILES_SPARE + 7, 2)])
+def test_others_are_told_for_how_many_more_there_are_files(left: int | None, room: int | None) -> None:
+    rooms = made(SimDisk(random.Random(0)))
+    rooms._world = cast(Any, SimpleNamespace(files_left=lambda: left))
+    assert rooms.room() == room
