@@ -73,6 +73,7 @@ MOST: Final = {
 """And what is more."""
 MAY_BE_ZERO: Final = frozenset(
     (
+        "hold_ms",
         "warn_days",
         "slow_ms",
         "stalled_ms",

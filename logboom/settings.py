@@ -249,6 +249,9 @@ class SnapshotSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """and for how long records are kept, 0: for ever. Whole segments go, when logs are compacted."""
     bytes_per_s: int = 64 * MIB
     """How fast a snapshot is written, and fetched from another node."""
+    hold_ms: int = 21_600_000
+    """A set that a node or a backup fetches is kept beyond its time, with all that follows it in the logs, but no
+    longer than this: then whoever fetches it begins with a newer one. 0: as long as anybody asks for it."""
 
 
 class ScrubSettings(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

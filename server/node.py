@@ -182,6 +182,7 @@ class Node:
             offload=self.apply_offload,
             damaged=pipeline.damaged,
             handed_up=lambda: raft.engine.applied_index,
+            hold_s=settings.hold_ms / 1000,
         )
         compaction = Compaction(
             settings=settings,

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from dispatcher.upkeep.compaction import COMPACTED_TO
 from dispatcher.upkeep.sources import number
 from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable, Voided
 from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
@@ -52,8 +53,12 @@ class SnapshotServing:
         offload: Offload,
         damaged: Callable[[PartitionId, DamagedBatch], None],
         handed_up: Callable[[], int],
+        hold_s: float = 0.0,
     ) -> None:
-        """``damaged`` is told of a batch that cannot be read. ``handed_up``: up to which Raft index all is, here."""
+        """``damaged`` is told of a batch that cannot be read. ``handed_up``: up to which Raft index all is, here.
+
+        ``hold_s``: a set is held back from removal for so long, 0: as long as anybody asks for it.
+        """
         self._store = store
         self._logs = logs
         self._links = links
@@ -63,6 +68,9 @@ class SnapshotServing:
         self._handed_up = handed_up
         self._offered: dict[NodeId, float] = {}
         self._leases: dict[GlobalLogIndex, float] = {}
+        self._hold_s = hold_s
+        self._held_since: dict[GlobalLogIndex, float] = {}
+        """Sets that would have been removed by now, but for those who fetch them."""
 
     def offer(self, peer: NodeId) -> None:
         """Tell a node that needs a snapshot of our newest one that we have the logs to; at most once a second."""
@@ -76,10 +84,21 @@ class SnapshotServing:
         self._links.send(peer, Kind.SNAPSHOT_OFFER, header)
 
     def held_back(self) -> GlobalLogIndex | None:
-        """The oldest set that somebody fetches."""
-        now = self._clock.monotonic()
+        """The oldest set that somebody fetches. Asked when older ones than the last but one are about to be removed."""
+        now, there = self._clock.monotonic(), [meta.global_index for meta in self._store.sets()]
+        self._held_since = {g: since for g, since in self._held_since.items() if g in there}
         self._leases = {g: until for g, until in self._leases.items() if until > now}
+        for global_index in [g for g in self._leases if g in there[:-COMPACTED_TO]]:
+            self._held_since.setdefault(global_index, now)
+            if self._is_overdue(global_index):
+                del self._leases[global_index]
+                log.warning("snapshot_held_too_long", global_index=global_index, setting="snapshot.hold_ms")
         return min(self._leases, default=None)
+
+    def _is_overdue(self, global_index: GlobalLogIndex) -> bool:
+        """Else whoever asks for it again and again would keep it, and all logs behind it, for ever."""
+        now = self._clock.monotonic()
+        return 0 < self._hold_s <= now - self._held_since.get(global_index, now)
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
         """SNAPSHOT_WANTED, SNAPSHOT_FETCH, LOG_FETCH. Raises ProtocolError."""
@@ -121,7 +140,7 @@ class SnapshotServing:
         of_file = frame.kind in (Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ)
         job = self._file_piece(frame) if of_file else self._log_piece(frame)
         global_index = GlobalLogIndex(number(frame.header, "global_index"))
-        if any(meta.global_index == global_index for meta in self._store.sets()):
+        if any(meta.global_index == global_index for meta in self._store.sets()) and not self._is_overdue(global_index):
             self._leases[global_index] = self._clock.monotonic() + LEASE_S
         return job
 

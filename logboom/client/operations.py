@@ -211,7 +211,8 @@ class Operations:
     ) -> tuple[int, memoryview]:
         """A piece of a snapshot set's file on one node: the size of the file, and bytes from ``offset`` on.
 
-        About a megabyte; none at the end. For half a minute after it the node keeps the set, and what follows it.
+        About a megabyte; none at the end. For half a minute after it the node keeps the set, and what follows it, but
+        in all no longer than its `snapshot.hold_ms` beyond the set's time.
         Raises IndexCompacted when the node does not have the set (any more).
         """
         header = {"global_index": global_index, "file": file, "offset": offset}
@@ -272,7 +273,6 @@ class Operations:
         header = {"action": "member_add", "id": node, "peer_address": peer_address, "client_address": client_address}
         return await self._at_leader({**header, "learner": learner}, self._deadline(timeout))
 
-    async def promote_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
     async def update_member(
         self,
         node: str,
@@ -290,6 +290,7 @@ class Operations:
         addresses = {name: address for name, address in said.items() if address is not None}
         return await self._at_leader({"action": "member_update", "id": node, **addresses}, self._deadline(timeout))
 
+    async def promote_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Have a learner made a voter as soon as it has caught up; returns when that is ordered."""
         return await self._at_leader({"action": "member_promote", "id": node}, self._deadline(timeout))
 

@@ -103,6 +103,34 @@ def test_an_install_that_is_interrupted_goes_on(tmp_path: Path) -> None:
         wait_for(lambda: equal_states(cluster, boom), 60)
 
 
+def test_who_reads_a_set_again_and_again_does_not_keep_it_for_ever(tmp_path: Path) -> None:
+    """Found by review: nor the logs behind it, on a disk that filled."""
+    settings = {**SMALL, "snapshot.hold_ms": 1_000}
+    with (
+        LocalCluster(nodes=1, partitions=2, settings=settings, directory=tmp_path) as cluster,
+        cluster.client() as boom,
+    ):
+        fill(boom, batches=2)
+        first = int(boom.create_snapshot()["global_index"])
+        gone, asked = False, 0
+
+        def there() -> bool:
+            try:
+                return bool(boom.read_snapshot(first, "meta", 0, node="n1")[0])
+            except IndexCompacted:
+                return False
+
+        end = time.monotonic() + 60
+        while not gone and time.monotonic() < end:
+            fill(boom, batches=1)
+            boom.create_snapshot()
+            asked, gone = asked + 1, not there()
+        assert gone
+        assert asked > 2, "it is kept for a while"
+        wait_for(lambda: base(cluster, boom, "n1") > 1)
+        assert "snapshot_held_too_long" in cluster.log("n1").read_text()
+
+
 def test_what_is_kept_for_ever_hardly_makes_a_snapshot_due(tmp_path: Path) -> None:
     """A bulk load into ``log`` partitions would have all states written again and again, for nothing."""
     settings = {

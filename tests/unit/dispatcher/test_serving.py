@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from chaos.sim.disk import SimDisk
 from dispatcher.upkeep.serving import Piece, SnapshotServing
@@ -102,21 +103,33 @@ def test_the_newest_set_is_offered_whose_logs_are_here(handed_up: int, offered: 
 class Asked:
     """A node that is asked by others and by clients; what it tells whom."""
 
-    def __init__(self, *, sets: tuple[int, ...] = (), fails: Exception | None = None) -> None:
+    def __init__(self, *, sets: tuple[int, ...] = (), fails: Exception | None = None, hold_s: float = 0.0) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self.damaged: list[Any] = []
         self.fails = fails
-        known = [SimpleNamespace(global_index=index, raft_index=index) for index in sets]
+        self.now = 0.0
+        self.sets = list(sets)
         log = SimpleNamespace(durable_index=9, read_raw=self._read, beginning=(1, b"", 0), void_behind=lambda _: None)
         self.serving = SnapshotServing(
-            store=SimpleNamespace(sets=lambda: known),  # type: ignore[arg-type]
+            store=SimpleNamespace(  # type: ignore[arg-type]
+                sets=lambda: [SimpleNamespace(global_index=index, raft_index=index) for index in self.sets]
+            ),
             logs={P: log},  # type: ignore[dict-item]
             links=SimpleNamespace(send=self._send),  # type: ignore[arg-type]
-            clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             offload=Inline(),  # type: ignore[arg-type]
             damaged=lambda *what: self.damaged.append(what),
             handed_up=lambda: 1 << 40,
+            hold_s=hold_s,
         )
+
+    def held(self, now: float, *asked: int) -> int | None:
+        """What is kept when these sets have just been asked for, and older ones are about to be removed."""
+        self.now = now
+        for index in asked:
+            frame = self.frame(Kind.SNAPSHOT_READ, global_index=index, file="states", offset=0)
+            self.serving._job(frame)
+        return self.serving.held_back()
 
     def _read(self, **_: int) -> list[Any]:
         if self.fails is not None:
@@ -151,6 +164,28 @@ async def test_what_cannot_be_read_is_answered_and_damage_is_seen_to(fails: Exce
     ((peer, kind, header, number),) = asked.sent
     assert (peer, kind, header["error"]["code"], number) == ("n2", Kind.LOG_CHUNK, code, 7)
     assert asked.damaged == told
+
+
+def test_who_asks_again_and_again_holds_a_set_back_for_so_long_and_no_longer() -> None:
+    """Found by review: a client, or a node that joins and is restarted again and again, kept all logs for ever."""
+    asked = Asked(sets=(10, 20), hold_s=60.0)
+    assert asked.held(0.0, 10) == asked.held(900.0, 10) == 10, "its time is not over"
+    asked.sets.append(30)
+    assert asked.held(1_000.0, 10) == asked.held(1_020.0, 10) == 10
+    assert asked.held(1_050.5) is None, "nobody asks any more"
+    assert asked.held(1_059.9, 10, 20) == 10
+    with capture_logs() as lines:
+        assert asked.held(1_060.0, 10, 20) == 20
+    assert [(each["event"], each["global_index"]) for each in lines] == [("snapshot_held_too_long", 10)]
+    assert asked.held(1_061.0, 10) == 20
+    asked.sets.remove(10)
+    assert asked.held(1_200.0, 20, 30) == 20
+    assert not asked.serving._held_since, "of what is gone nothing is remembered"
+
+
+def test_without_a_bound_it_is_held_as_long_as_anybody_asks() -> None:
+    asked = Asked(sets=(10, 20, 30))
+    assert {asked.held(now, 10) for now in (0.0, 29.0, 1e6, 1e9)} == {10}
 
 
 async def test_a_client_is_told_the_same() -> None:
