@@ -21,8 +21,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from logboom import Add, SyncClient
-from logboom.errors import LogboomError
+from logboom import Add, Status, SyncClient, Txn
+from logboom.errors import IncompatibleVersion, LogboomError
 from logboom.testing import LocalCluster
 from raftlog.entries.parent_state import ParentState
 from snapshots.meta import decode
@@ -167,6 +167,21 @@ def snapshot(cluster: LocalCluster, client: SyncClient) -> None:
     wait_for("the snapshot on all nodes", lambda: alike(cluster, global_index))
 
 
+def over_several_keys(client: SyncClient, *, mixed: bool) -> None:
+    """What only this release knows is refused as long as there is an older one, which would read it as nothing."""
+    txn = Txn([], [Add(b"several", 1), Add(b"keys", -1)])
+    try:
+        receipt = client.submit(0, txn)
+    except IncompatibleVersion as error:
+        if not mixed:
+            raise Broken(f"all nodes are of this release, and a Txn is refused: {error}") from error
+        if client.get_many(0, [b"several", b"keys"]) != [None, None]:
+            raise Broken("a Txn was refused, and took effect") from error
+        return
+    if receipt.results != (Status.OK,):
+        raise Broken(f"a Txn was taken, and its result is {receipt.results}")
+
+
 def roll(cluster: LocalCluster, client: SyncClient, load: Load, disk: Disk, ref: str) -> None:
     """Each node in turn; prints what each step cost."""
 
@@ -190,6 +205,7 @@ def roll(cluster: LocalCluster, client: SyncClient, load: Load, disk: Disk, ref:
             snapshot(cluster, client)
             for leader in (cluster.nodes[0], cluster.nodes[-1]):  # one of each release leads the others
                 client.transfer(leader)
+                over_several_keys(client, mixed=True)
                 load.more()
             cluster.kill(cluster.nodes[0])
             cluster.restart(cluster.nodes[0])
@@ -209,6 +225,7 @@ def run(ref: str, directory: Path) -> None:
     with cluster, cluster.client(timeout=PATIENCE_S) as client:
         with Load(cluster) as load, Disk(directory) as disk:
             roll(cluster, client, load, disk, ref)
+            over_several_keys(client, mixed=False)
         for writer, count in enumerate(load.acknowledged):
             found = client.get(writer % PARTITIONS, b"writer-%d" % writer)
             if found != (count,):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logboom.client import Client
     from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
-    from logboom.commands import Add, Cas, Delete, Put
+    from logboom.commands import Add, Cas, Compare, Delete, DeletePrefix, DeleteRange, Put, Txn
     from logboom.errors import LogboomError
     from logboom.records import RecordBlock
     from logboom.sync_client import SyncClient
@@ -30,7 +30,10 @@ __all__ = [
     "BarrierResult",
     "Cas",
     "Client",
+    "Compare",
     "Delete",
+    "DeletePrefix",
+    "DeleteRange",
     "Descriptor",
     "LogBatch",
     "LogMetadata",
@@ -43,6 +46,7 @@ __all__ = [
     "Status",
     "SyncClient",
     "Token",
+    "Txn",
     "Watermark",
     "WatermarkUpdate",
 ]
@@ -53,7 +57,10 @@ _HOMES = {
     "BarrierResult": "logboom.types",
     "Cas": "logboom.commands",
     "Client": "logboom.client",
+    "Compare": "logboom.commands",
     "Delete": "logboom.commands",
+    "DeletePrefix": "logboom.commands",
+    "DeleteRange": "logboom.commands",
     "Descriptor": "logboom.client.log_batches",
     "LogBatch": "logboom.client.log_batches",
     "LogMetadata": "logboom.client.log_batches",
@@ -66,6 +73,7 @@ _HOMES = {
     "Status": "logboom.types",
     "SyncClient": "logboom.sync_client",
     "Token": "logboom.types",
+    "Txn": "logboom.commands",
     "Watermark": "logboom.types",
     "WatermarkUpdate": "logboom.types",
 }

@@ -12,4 +12,6 @@ HEAD: Final = struct.Struct("<4sHHIIQQQ16sIIQQII")
 floor, metadata length, data length."""
 DIGESTS: Final = struct.Struct("<16s16s")
 CRC: Final = struct.Struct("<I4x")
+FLAG_WIDE: Final = 2
+"""Commands over several keys count in it (docs/decisions/0036-txn.md)."""
 HEADER_BYTES: Final = HEAD.size + DIGESTS.size + CRC.size

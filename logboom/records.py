@@ -27,11 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logboom.errors import InvalidRequest, RecordTooLarge
-from logboom.types import Record
+from logboom.types import Record, WideRecord
 
 FLAG_KEYS: Final = 1
 FLAG_HEADERS: Final = 2
 RECORDS_MAX: Final = 1 << 20
+WIDE: Final = frozenset((WideRecord,))
 KEY_BYTES_MAX: Final = 511
 """LMDB's limit for keys in its default build."""
 SPLIT_AT_ONCE_MIN: Final = 32
@@ -52,6 +53,8 @@ class RecordBlock:
     count: int
     metadata: Buffer
     data: Buffer
+    wide: bool = False
+    """Some of these are commands over several keys: a batch of them says so, and they count (logboom.commands)."""
 
     # -- making
 
@@ -61,11 +64,12 @@ class RecordBlock:
         rows = list(records)
         if len(rows) == 1:
             return cls._from_record(rows[0])
-        return cls.from_columns(
+        block = cls.from_columns(
             payloads=[r.payload for r in rows],
             keys=[r.key or b"" for r in rows] if any(r.key for r in rows) else None,
             headers=[r.headers for r in rows] if any(r.headers for r in rows) else None,
         )
+        return block.as_wide(wide=not WIDE.isdisjoint(map(type, rows)))
 
     @classmethod
     def _from_record(cls, record: Record) -> RecordBlock:
@@ -80,7 +84,7 @@ class RecordBlock:
         if headers:
             packed = msgpack.packb([list(h) for h in headers])
             metadata += END.pack(len(packed)) + packed
-        return cls(1, metadata, record.payload)
+        return cls(1, metadata, record.payload, type(record) is WideRecord)
 
     @classmethod
     def from_columns(
@@ -238,7 +242,12 @@ class RecordBlock:
     def records(self) -> list[Record]:
         """Row form."""
         rows = zip(self.keys(), self.payloads(), self.headers(), strict=True)
-        return [Record(payload, key or None, header) for key, payload, header in rows]
+        kind = WideRecord if self.wide else Record
+        return [kind(payload, key or None, header) for key, payload, header in rows]
+
+    def as_wide(self, *, wide: bool = True) -> RecordBlock:
+        """The same records, and that some of them are over several keys."""
+        return self if wide == self.wide else RecordBlock(self.count, self.metadata, self.data, wide)
 
     def take(self, start: int, stop: int) -> RecordBlock:
         """Records ``start`` to ``stop`` as a block of their own."""
@@ -250,7 +259,7 @@ class RecordBlock:
         key_ends, keys = _slice(self.key_bytes, self.key_ends, start, stop) if self.has_keys else (None, b"")
         raw, ends = self.packed_headers() if self.has_headers else (b"", None)
         header_ends, headers = _slice(raw, ends, start, stop) if ends is not None else (None, b"")
-        return RecordBlock.from_arrays(
+        part = RecordBlock.from_arrays(
             payload_ends=payload_ends,
             data=data,
             key_ends=key_ends,
@@ -258,6 +267,7 @@ class RecordBlock:
             header_ends=header_ends,
             header_bytes=headers,
         )
+        return part.as_wide(wide=self.wide)
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> RecordBlock:
         """The records that are wanted, one at least, as a block of their own."""
@@ -266,7 +276,7 @@ class RecordBlock:
         payload_ends, data = _pick(self.data, self.payload_ends, wanted)
         key_ends, keys = _pick(self.key_bytes, self.key_ends, wanted) if self.has_keys else (None, b"")
         header_ends, headers = _pick(*self.packed_headers(), wanted) if self.has_headers else (None, b"")
-        return RecordBlock.from_arrays(
+        part = RecordBlock.from_arrays(
             payload_ends=payload_ends,
             data=data,
             key_ends=key_ends,
@@ -274,6 +284,7 @@ class RecordBlock:
             header_ends=header_ends,
             header_bytes=headers,
         )
+        return part.as_wide(wide=self.wide)
 
     def keys_begin_with(self, prefix: bytes) -> npt.NDArray[np.bool_]:
         """Which records have such a key."""

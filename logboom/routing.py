@@ -12,6 +12,10 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from logboom.commands import keys_of
+from logboom.errors import InvalidRequest
+from logboom.types import Record, WideRecord
+
 
 def partition_of(key: bytes, partitions: int) -> int:
     """0 to ``partitions`` - 1."""
@@ -19,6 +23,20 @@ def partition_of(key: bytes, partitions: int) -> int:
     mixed = ((mixed ^ mixed >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
     mixed = ((mixed ^ mixed >> 13) * 0xC2B2AE35) & 0xFFFFFFFF
     return (mixed ^ mixed >> 16) % partitions
+
+
+def partition_of_record(record: Record, partitions: int) -> int:
+    """Where all keys are that it names. Raises InvalidRequest where there is no such partition."""
+    if type(record) is not WideRecord:
+        return partition_of(record.key or b"", partitions)
+    where = {partition_of(key, partitions): key for key in keys_of(record)}
+    if len(where) > 1:
+        (one, first), (other, second), *_ = where.items()
+        raise InvalidRequest(
+            f"a Txn is over keys of one partition: {first!r} is in {one}, {second!r} in {other}. Keys that belong "
+            "together can be in a partition that you name"
+        )
+    return next(iter(where))
 
 
 def partitions_of(keys: Iterable[bytes], partitions: int) -> npt.NDArray[np.int64]:

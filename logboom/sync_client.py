@@ -160,6 +160,7 @@ class SyncClient:
     submit_by_key = _blocking(Client.submit_by_key)
     submit_block = _blocking(Client.submit_block)
     submit_blocks = _blocking(Client.submit_blocks)
+    delete_prefix = _blocking(Client.delete_prefix)
     barrier = _blocking(Client.barrier)
     barrier_watch = _iterating(Client.barrier_watch)
     watermarks_stream = _iterating(Client.watermarks_stream)

@@ -37,6 +37,9 @@ CURSORS_TOKEN = b"logboom:cursors\0"
 CURSORS = "cursors"
 """What nodes call it."""
 
+KV_TXN: Final = "kv_txn"
+"""The feature that commands over several keys need: nodes say that they know it, and once all do the log says so."""
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -92,7 +95,7 @@ class Status(IntEnum):
     NOT_FOUND = 1
     """Delete of a key that is not there."""
     MISMATCH = 2
-    """Cas whose expectation did not hold."""
+    """Cas whose expectation did not hold, alone or in a Txn: that has no effect then."""
     WRONG_TYPE = 3
     """Add on a key that holds bytes, or numbers of another kind or count."""
     OVERFLOW = 4
@@ -101,6 +104,10 @@ class Status(IntEnum):
     """A payload that this state machine cannot read."""
     UNKNOWN_RESULT = 6
     """Applied before, in an attempt whose result is no longer remembered."""
+    OTHERWISE = 7
+    """Txn that did its `otherwise`: one of its comparisons did not hold."""
+    MORE = 8
+    """DeleteRange or DeletePrefix that removed as many keys as it may: there may be more, send another."""
 
     @classmethod
     def _missing_(cls, value: object) -> Status | None:
@@ -237,6 +244,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class WideRecord(Record, frozen=True, gc=False):
+    """A command over several keys of a ``kv`` partition. As a plain Record it is none: `Status.INVALID`."""
 
 
 LINEAGE_BYTES: Final = 16

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import google_crc32c
@@ -18,13 +20,29 @@ from chaos.fuzz.samples import batch, commands, raw, records
 from chaos.fuzz.target import Cursor, Target, holds
 from dispatcher.reading.reads import encode_value
 from logboom.batch_layout import CRC, HEAD, HEADER_BYTES, MAGIC, VERSION
-from logboom.commands import ADD_NUMBERS_MAX, Add, pack_numbers, unpack_numbers
+from logboom.commands import (
+    ADD_NUMBERS_MAX,
+    DELETE_KEYS_MAX,
+    DELETE_LEAST,
+    OP_DELETE_RANGE,
+    OP_TXN,
+    Add,
+    Compare,
+    DeletePrefix,
+    Put,
+    Txn,
+    from_record,
+    pack_numbers,
+    parse_txn,
+    unpack_numbers,
+)
 from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
 from logboom.records import RecordBlock
 from logboom.state_machine import ApplyBatch
-from logboom.types import GlobalLogIndex, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionLogIndex, WideRecord
 from partitions.log.batch import Batch, build_batch, parse_batch, parse_header
 from partitions.machines.kv_apply import apply_blocks
+from partitions.machines.kv_layers import Layer, merged
 
 LENGTHS_AT: Final = 80
 
@@ -101,7 +119,10 @@ def _batch_seeds() -> list[bytes]:
 
 
 def kv(data: bytes) -> None:
-    """u8 records of the first block, then commands as (u8 key, u8 length, payload): two blocks, applied in two ways."""
+    """u8 records of the first block, then commands as (u8 key, u8 length, payload): two blocks, applied in two ways.
+
+    With an odd number of them they are wide.
+    """
     cursor = Cursor(data)
     first = cursor.number(1)
     keys: list[bytes] = []
@@ -109,8 +130,10 @@ def kv(data: bytes) -> None:
     while cursor.left and len(keys) < 256:
         keys.append(bytes([cursor.number(1)]).rstrip(b"\0"))
         payloads.append(cursor.take(cursor.number(1)))
+    if sum(payload[:1] == bytes((OP_DELETE_RANGE,)) for payload in payloads) * DELETE_LEAST > DELETE_KEYS_MAX:
+        return  # more than one batch does
     blocks = [
-        RecordBlock.from_columns(keys=keys[part], payloads=payloads[part])
+        RecordBlock.from_columns(keys=keys[part], payloads=payloads[part]).as_wide(wide=len(keys) % 2 == 1)
         for part in (slice(0, first), slice(first, None))
         if keys[part]
     ]
@@ -124,12 +147,18 @@ def kv(data: bytes) -> None:
             _value(encoded)
 
 
+def entries_of(state: Layer, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    """Of a state that is a dictionary, as `apply_blocks` asks for them."""
+    return merged((), state, start=start, end=end)
+
+
 def _applied(blocks: list[RecordBlock]) -> tuple[list[int], dict[bytes, bytes | None]]:
-    state: dict[bytes, bytes | None] = {}
+    state: Layer = {}
     statuses: list[int] = []
     for number, each in enumerate(blocks, 1):
         at = PartitionLogIndex(number), GlobalLogIndex(number)
-        (result,), changed = apply_blocks([ApplyBatch(*at, 0, each.count, each.nbytes, bytes(16), each)], state.get)
+        given = ApplyBatch(*at, 0, each.count, each.nbytes, bytes(16), each)
+        (result,), changed = apply_blocks([given], state.get, partial(entries_of, state))
         state.update(changed)
         holds(len(result) in (1, each.count), "a status per record, or one for all")
         statuses += result if len(result) == each.count else result * each.count
@@ -148,15 +177,40 @@ def _kv_seeds() -> list[bytes]:
     mixed = [command.record() for command in commands()]
     adds = [Add(b"%c" % (97 + n % 3), n, -n).record() for n in range(40)]
     puts = [Add(b"p", 1).record(), *(records(1)[0] for _ in range(20))]
+    wide = [Txn([Compare(b"a", "==", None)], [Put(b"b", b"1"), Add(b"c", 2)]).record(), DeletePrefix(b"b").record()]
     return [
         bytes([at]) + b"".join(_command(r.key or b"", r.payload) for r in rows)
-        for rows in (mixed, adds, puts)
+        for rows in (mixed, adds, puts, [*wide, *puts])
         for at in (0, len(rows) // 2)
     ]
 
 
 def _command(key: bytes, payload: bytes) -> bytes:
     return bytes([key[0] if key else 0, len(payload)]) + payload
+
+
+def txn(data: bytes) -> None:
+    """The payload of a Txn, whatever its first byte: what is read can be written, and is read as the same again."""
+    payload = bytes((OP_TXN,)) + data[1:]
+    try:
+        parse_txn(payload)
+        again = from_record(WideRecord(payload, b"key")).record()
+    except InvalidRequest:
+        return
+    holds(from_record(again).record() == again, "a Txn does not come back")
+
+
+def _txn_seeds() -> list[bytes]:
+    compares = [
+        Compare(b"a", "==", None),
+        Compare(b"b", ">=", 3),
+        Compare(b"c", "!=", (0.5, 1.0)),
+        Compare(b"d", "<", b"x"),
+    ]
+    return [
+        each.record().payload
+        for each in (Txn(compares, commands()[:4], commands()[-2:]), Txn(compares), Txn((), [Put(b"k", b"v")]))
+    ]
 
 
 def numbers(data: bytes) -> None:
@@ -178,5 +232,6 @@ def _number_seeds() -> list[bytes]:
 TARGETS = [
     Target("batch", whole_batch, _batch_seeds, "batches, on disk and between nodes"),
     Target("kv", kv, _kv_seeds, "kv commands: whole blocks against one record at a time"),
+    Target("txn", txn, _txn_seeds, "commands over several keys"),
     Target("numbers", numbers, _number_seeds, "vectors of numbers"),
 ]

@@ -13,6 +13,7 @@ from chaos.history import History, Operation
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import LogReaders, Places
 from chaos.sim.tokens import Handing
+from chaos.sim.transfers import Transfers
 from chaos.sim.waiting import Told, Waited, Waiting
 from logboom import Add, Cas, Client, Put, Record, Status
 from logboom.errors import InvalidRequest, LogboomError
@@ -118,6 +119,9 @@ class SimClient:
             )
             loops += [waiting.step, waiting.step]
         stories = [self._repeat(each, self._dice) for each in self._stories()]
+        if self._parameters.transfers:
+            transfers = self._transfers()
+            stories.append(self._repeat(transfers.step, transfers.rng))
         await asyncio.gather(*[self._repeat(each, self._rng) for each in loops], *stories)
         await self.client.close()
         if self._late is not None:
@@ -146,6 +150,17 @@ class SimClient:
             reached=self._barrier_reached,
         )
         return [handing.step, *passing]
+
+    def _transfers(self) -> Transfers:
+        return Transfers(
+            self.client,
+            seen=self._seen,
+            rng=random.Random(self._parameters.seed << 16 ^ self.number),
+            partition=self._begun[0],
+            invoke=self._invoke,
+            call=self._call,
+            name=f"t{self.number}{'again' if self._seen.again else ''}",
+        )
 
     async def _pass_by(self) -> None:
         """Somebody writes once: whoever has not written for long is forgotten for that. Some come back, late, just as

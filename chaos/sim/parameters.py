@@ -206,6 +206,11 @@ class Parameters:
         return self.stories.moves and self.members_change
 
     @property
+    def transfers(self) -> bool:
+        """Clients write over several keys at once."""
+        return self.stories.transfers and bool(self.kv_partitions)
+
+    @property
     def forgets_producers(self) -> bool:
         """Only few are remembered."""
         return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS

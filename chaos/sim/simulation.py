@@ -30,6 +30,7 @@ from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
 from chaos.sim.tasks import Tasks
 from chaos.sim.timeline import Timeline
+from chaos.sim.transfers import accounts_of, is_account, unbalanced
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
@@ -385,8 +386,12 @@ class Simulation(SecondHistory):
             for partition, machine in host.node.machines.items():
                 kind = kinds.kind(partition).state_machine
                 if kind == "kv" and partition not in self.seen.doomed:
-                    for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20):
-                        state |= {key.decode(): int(value[0]) for key, value in chunk if isinstance(value, tuple)}
+                    rows = [
+                        row for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20) for row in chunk
+                    ]
+                    numbers = [(key, value) for key, value in rows if isinstance(value, tuple)]
+                    state |= {key.decode(): int(value[0]) for key, value in numbers if not is_account(key)}
+                    self._report("TransfersWhole", host, unbalanced(accounts_of(numbers)))
                 store = host.node.logs[partition]
                 first = store.first_available_index
                 batches, voids = read_all(store)

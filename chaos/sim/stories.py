@@ -15,6 +15,8 @@ RESTORES: Final = 0.5
 """Share of those that may, in which the cluster is stopped in the middle and begins again from a backup."""
 WRITES_TASKS: Final = 0.4
 """Share of the seeds in which tasks write as those of Spark do."""
+TRANSFERS: Final = 0.35
+"""Share of the seeds in which clients write over several keys."""
 ORDERLY: Final = 0.35
 """Share of the seeds in which nodes are stopped in order, too."""
 ASKS: Final = 0.4
@@ -34,6 +36,7 @@ class Stories:
     orderly: bool = False
     asks: bool = False
     moves: bool = False
+    transfers: bool = False
 
 
 def told(seed: int) -> Stories:
@@ -47,4 +50,5 @@ def told(seed: int) -> Stories:
         orderly=rng.random() < ORDERLY,
         asks=rng.random() < ASKS,
         moves=rng.random() < MOVES,
+        transfers=rng.random() < TRANSFERS,
     )

@@ -19,6 +19,7 @@ from dispatcher.admission.lanes import Waiting
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.stability import Stability, parse_progress
 from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.agreement import Agreement
 from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.lagging import Lagging
 from dispatcher.pipeline.partitioning import Partitioning
@@ -43,6 +44,7 @@ from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.core import RaftLog
+from raftlog.entries.agreed import AGREE
 from raftlog.entries.configuration import MEMBERS, Configuration
 from raftlog.entries.entry import Route
 from raftlog.entries.lifecycle import CHANGES
@@ -90,6 +92,7 @@ class Pipeline(Presence):
         self.parent = parent
         self.partitioning = Partitioning(self, rooms)
         self.voiding = Voiding(self)
+        self.agreement = Agreement(self)
         self.payloads = PartitionPayloads(
             self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched
         )
@@ -234,7 +237,7 @@ class Pipeline(Presence):
             self.partitioning.handed_up(fields)
         elif fields.get("do") == VOID:
             self.voiding.handed_up(raft_index, fields)
-        elif fields.get("do") != MEMBERS:
+        elif fields.get("do") not in (MEMBERS, AGREE):
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
 
     @property

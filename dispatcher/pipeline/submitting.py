@@ -19,7 +19,7 @@ from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied
 from dispatcher.requests.retries import already_applied, making_room
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PartitionFrozen, Unavailable, UnknownOutcome
-from logboom.types import PartitionId, Term
+from logboom.types import KV_TXN, PartitionId, Term
 from partitions.log.batch import build_batch
 from partitions.log.log import ChainBroken
 from ports.invariant import InvariantViolated, invariant
@@ -76,6 +76,8 @@ class Submitting:
             writable=pipeline.check_writable,
             bytes_max=pipeline.settings.log.batch_bytes_max,
         )
+        if request.wide:
+            pipeline.agreement.check(KV_TXN)
         applied = already_applied(request, pipeline.workers, pipeline.parent.global_index)
         if applied is not None:
             pipeline.repeated += 1
@@ -119,7 +121,8 @@ class Submitting:
         leader = pipeline.raft.engine.leader
         if leader is None or leader == pipeline.node_id:
             raise Unavailable("there is no leader right now; try again", retry_after=0.05)
-        if request.forward and not request.forwarded and pipeline.forwarding.forward(leader, request, done):
+        known = not request.wide or pipeline.raft.links.speaks(leader, KV_TXN)  # else it would take it for nonsense
+        if request.forward and not request.forwarded and known and pipeline.forwarding.forward(leader, request, done):
             return
         raise NotLeader(f"{leader} leads", leader=pipeline.address_of(leader))
 

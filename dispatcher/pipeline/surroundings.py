@@ -6,6 +6,7 @@ from typing import Protocol
 
 from dispatcher.admission.admission import Admission
 from dispatcher.admission.waiting import WaitingRoom
+from dispatcher.pipeline.agreement import Agreement
 from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.pending import Pending
@@ -51,6 +52,7 @@ class Surroundings(Protocol):
     workers: dict[PartitionId, ApplyWorker]
     tails: dict[PartitionId, Tail]
     admission: Admission
+    agreement: Agreement
     forwarding: Forwarding
     payloads: PartitionPayloads
     pending: Pending

@@ -16,6 +16,7 @@ from dispatcher.reading.read_budget import Grant
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
+from logboom.commands import touches
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Unavailable, Voided
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import MIB, Level, PartitionId
@@ -64,10 +65,15 @@ class Filter:
         """Record by record."""
         found = np.ones(records.count, np.bool_)
         if self.key_prefix:
-            found &= records.keys_begin_with(self.key_prefix)
+            found &= records.keys_begin_with(self.key_prefix) if not records.wide else self._touched(records)
         if self.header is not None:
             found &= records.headers_have(*self.header)
         return found
+
+    def _touched(self, records: RecordBlock) -> npt.NDArray[np.bool_]:
+        """Commands over several keys are wanted if any of these begins so."""
+        rows = zip(records.keys(), records.payloads(), strict=True)
+        return np.fromiter((touches(*row, self.key_prefix) for row in rows), np.bool_, records.count)
 
 
 @dataclass(frozen=True, slots=True)

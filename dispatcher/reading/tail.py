@@ -297,6 +297,8 @@ def _frame(batch: Batch, global_index: int, first: int, wanted: FeedRequest) -> 
             reply["offsets"] = np.flatnonzero(found).astype("<u4").tobytes()
             records = records.where(found)
     reply |= {"count": records.count, "metadata": len(records.metadata), "data": len(records.data)}
+    if records.wide:
+        reply["wide"] = True
     if wanted.metadata_only:
         return Ready(Kind.METADATA, reply, [records.metadata])
     return Ready(Kind.RECORDS, reply, [records.metadata, records.data])

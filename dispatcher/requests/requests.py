@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dispatcher.requests.tracing import Trace
@@ -57,6 +58,8 @@ class SubmitRequest(NamedTuple):
     """Until then it may wait for admission."""
     principal: str = ""
     """Whose share of what is scarce it counts for; '': nobody's."""
+    wide: bool = False
+    """It may have commands over several keys: all nodes have to know of them."""
 
 
 def check_parts(request: SubmitRequest, *, writable: Callable[[PartitionId], None], bytes_max: int) -> None:
@@ -74,7 +77,9 @@ def check_parts(request: SubmitRequest, *, writable: Callable[[PartitionId], Non
 def copied(request: SubmitRequest) -> SubmitRequest:
     """With records of its own, for one that is kept: it holds no larger buffer that it came in."""
     parts = (
-        part._replace(records=RecordBlock(part.records.count, bytes(part.records.metadata), bytes(part.records.data)))
+        part._replace(
+            records=replace(part.records, metadata=bytes(part.records.metadata), data=bytes(part.records.data))
+        )
         for part in request.parts
     )
     return request._replace(parts=tuple(parts))
@@ -136,9 +141,10 @@ def parse_submit(
     rows = field_of(header, "parts", list)
     if not 1 <= len(rows) <= PARTS_MAX:
         raise InvalidRequest(f"a request has 1 to {PARTS_MAX} parts, not {len(rows)}")
+    wide = field_of(header, "wide", bool, False)  # noqa: FBT003 - what it is without
     parts, offset = [], 0
     for row in rows:
-        part, offset = _part(row, frame.body, offset)
+        part, offset = _part(row, frame.body, offset, wide=wide)
         parts.append(part)
     if offset != len(frame.body):
         raise InvalidRequest(f"parts cover {offset} bytes of a body of {len(frame.body)}")
@@ -160,10 +166,11 @@ def parse_submit(
         forwarded=forwarded,
         admit_by=now + wait_ms / 1000 if wait_ms else 0.0,
         principal=principal,
+        wide=wide,
     )
 
 
-def _part(row: Any, body: memoryview, offset: int) -> tuple[SubmitPart, int]:
+def _part(row: Any, body: memoryview, offset: int, *, wide: bool) -> tuple[SubmitPart, int]:
     if not isinstance(row, list) or len(row) != 6 or any(type(v) is not int or not 0 <= v <= SEQUENCE_MAX for v in row):
         raise InvalidRequest("a part is six numbers: partition, first sequence, floor, count and two section lengths")
     partition, first, floor, count, metadata_length, data_length = row
@@ -174,7 +181,7 @@ def _part(row: Any, body: memoryview, offset: int) -> tuple[SubmitPart, int]:
     if partition > 0xFFFFFFFF:
         raise InvalidRequest(f"partition {partition} does not fit 32 bits")
     records = RecordBlock.parse(count, body[offset:middle], body[middle:end])
-    return SubmitPart(PartitionId(partition), first, floor, records), end
+    return SubmitPart(PartitionId(partition), first, floor, records.as_wide(wide=wide)), end
 
 
 def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any], list[Buffer]]:
@@ -192,6 +199,8 @@ def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any]
             for p in request.parts
         ],
     }
+    if request.wide:
+        header["wide"] = True
     if request.trace is not None:
         header["traceparent"] = request.trace.traceparent
     return header, [section for p in request.parts for section in (p.records.metadata, p.records.data)]

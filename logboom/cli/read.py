@@ -30,11 +30,12 @@ from logboom.cli.common import (
     to_bytes,
     to_text,
 )
+from logboom.cli.txns import shown_wide
 from logboom.client.log_batches import LogBatch
 from logboom.commands import OP_ADD, OP_CAS, OP_DELETE, OP_PUT, Value, unpack_numbers
 from logboom.errors import InvalidRequest, Voided
 from logboom.routing import partition_of
-from logboom.types import Record
+from logboom.types import Record, WideRecord
 
 
 def _freshness(command: F) -> F:
@@ -236,6 +237,8 @@ def _log_rows(
 
 def _command(record: Record, encoding: str) -> dict[str, Any]:
     """A kv payload, readable; what cannot be read is shown as it is."""
+    if isinstance(record, WideRecord) and record.payload[:1] > bytes((OP_ADD,)):
+        return shown_wide(record, encoding)
     op, body = record.payload[:1], record.payload[1:]
     if op == bytes((OP_PUT,)):
         return {"op": "put", "value": to_text(body, encoding)}

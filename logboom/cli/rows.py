@@ -4,11 +4,13 @@ Every source gives *rows*, dicts with the fields below, and the number of the li
 Parquet); ``command_of`` makes commands of them.
 
 ========== =======================================================================
-op         ``put`` (default with ``value``), ``delete``, ``cas``, ``add``, ``record``
+op         ``put`` (default with ``value``), ``delete``, ``cas``, ``add``, ``record``, ``delete_prefix``,
+           ``delete_range``; in JSON lines ``txn`` (see ``txns``)
 key        which key
 value      of put and cas; the payload of ``record``
 expected   of cas; absent: the key must not exist
 numbers    of add: a list, or text with spaces between
+end        of delete_range: where to stop, exclusive; absent: behind the last key
 partition  where to, instead of ``-p``
 ========== =======================================================================
 """
@@ -28,15 +30,20 @@ from typing import Any, BinaryIO, Final
 import click
 
 from logboom.cli.common import PARTITION_MAX, to_bytes
-from logboom.commands import Add, Cas, Command, Delete, Put
+from logboom.cli.txns import txn_of
+from logboom.commands import Add, Cas, Command, Delete, DeletePrefix, DeleteRange, Put
 from logboom.errors import LogboomError
 from logboom.types import Record
 
 Row = dict[str, Any]
 
-FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partition"))
+FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partition", "end"))
+TXN_FIELDS: Final = frozenset(("op", "compares", "then", "otherwise", "partition"))
 _DIGITS: Final = re.compile("[0-9]{1,10}")
-USAGE: Final = "put KEY VALUE | delete KEY | cas KEY EXPECTED VALUE | add KEY NUMBER... | record PAYLOAD [KEY]"
+USAGE: Final = (
+    "put KEY VALUE | delete KEY | cas KEY EXPECTED VALUE | add KEY NUMBER... | delete_prefix PREFIX | "
+    "record PAYLOAD [KEY]"
+)
 SUFFIXES: Final = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
@@ -44,11 +51,11 @@ SUFFIXES: Final = {
 
 def words_row(words: list[str]) -> Row:
     """The command-line form. Raises UsageError."""
-    op, rest = words[0].lower(), words[1:]
+    op, rest = words[0].lower().replace("-", "_"), words[1:]
     match op, rest:
         case "put", [key, value]:
             return {"op": op, "key": key, "value": value}
-        case "delete", [key]:
+        case "delete" | "delete_prefix", [key]:
             return {"op": op, "key": key}
         case "cas", [key, expected, value]:
             return {"op": op, "key": key, "expected": expected, "value": value}
@@ -62,13 +69,21 @@ def words_row(words: list[str]) -> Row:
 
 def command_of(row: Row, encoding: str) -> Command | Record:
     """The command of a row. Raises UsageError, naming the field."""
-    unknown = set(row) - FIELDS
-    if unknown:
-        raise click.UsageError(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(FIELDS))}")
     op = str(row.get("op") or ("add" if row.get("numbers") is not None else "put")).lower()
+    known = TXN_FIELDS if op == "txn" else FIELDS
+    unknown = set(row) - known
+    if unknown:
+        raise click.UsageError(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(known))}")
     if op == "record":
         key = row.get("key")
         return Record(_bytes(row, "value", encoding), None if key is None else _bytes(row, "key", encoding))
+    if op == "txn":
+        return txn_of(
+            row,
+            text=lambda given, name: _bytes(given, name, encoding),
+            numbers=_numbers,
+            command=lambda given: command_of(given, encoding),
+        )
     key_bytes = _bytes(row, "key", encoding)
     if op == "put":
         return Put(key_bytes, _bytes(row, "value", encoding))
@@ -77,6 +92,10 @@ def command_of(row: Row, encoding: str) -> Command | Record:
     if op == "cas":
         expected = None if row.get("expected") is None else _bytes(row, "expected", encoding)
         return Cas(key_bytes, expected, None if row.get("value") is None else _bytes(row, "value", encoding))
+    if op == "delete_prefix":
+        return DeletePrefix(key_bytes)
+    if op == "delete_range":
+        return DeleteRange(key_bytes, None if row.get("end") is None else _bytes(row, "end", encoding))
     if op == "add":
         return Add(key_bytes, *_numbers(row))
     raise click.UsageError(f"unknown op {op!r}; a command is {USAGE}")

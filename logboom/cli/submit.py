@@ -30,12 +30,14 @@ from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row
 from logboom.commands import to_record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
-from logboom.routing import partition_of
+from logboom.routing import partition_of_record
 from logboom.sync_client import SyncClient
 from logboom.types import PRODUCER_ID_BYTES, Receipt, Record, Status
 
 CHUNK_RECORDS: Final = 4_000
 CHUNK_BYTES: Final = 512 * 1024
+FINE: Final = frozenset((Status.OK, Status.UNKNOWN_RESULT, Status.OTHERWISE, Status.MORE))
+"""What is not refused."""
 
 
 @click.command(
@@ -77,8 +79,9 @@ def submit(
     """Submit commands, in order, and print where they landed.
 
     A command, as arguments or one per line, is one of:
-    put KEY VALUE, delete KEY, cas KEY EXPECTED VALUE, add KEY NUMBER..., record PAYLOAD [KEY].
-    JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, partition.
+    put KEY VALUE, delete KEY, cas KEY EXPECTED VALUE, add KEY NUMBER..., delete_prefix PREFIX, record PAYLOAD [KEY].
+    JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
+    op txn with compares, then and otherwise, too.
     Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
     """
     if by_key and partition is not None:
@@ -96,6 +99,7 @@ def submit(
     print_rows(totals.rows(), output)
     if once is not None:
         totals.tell_before(once)
+    totals.tell_more()
     if totals.refused:
         totals.tell_refused()
         sys.exit(1)
@@ -235,6 +239,11 @@ class _Totals:
         """That some were, on stderr."""
         talk(f"logboom: {self.refused} of {self.sent} commands took no effect; `results` says why [refused]")
 
+    def tell_more(self) -> None:
+        """That there may be more keys to remove, on stderr."""
+        if any("more" in (row["results"] or ()) for row in self._parts.values()):
+            talk("logboom: not all keys were removed at once (`more`): submit it again for the rest")
+
     def _where(self, line: int, row: Row) -> tuple[int, Record]:
         try:
             record = to_record(command_of(row, self._encoding))
@@ -250,7 +259,10 @@ class _Totals:
             return given, record
         if self._count is None:
             self._count = self._client.key_partitions()
-        return partition_of(record.key or b"", self._count), record
+        try:
+            return partition_of_record(record, self._count), record
+        except InvalidRequest as error:
+            raise click.UsageError(f"{self._unit} {line}: {error}" if line else str(error)) from None
 
     def _check_users(self, partition: int) -> None:
         if partition in self._users:
@@ -300,7 +312,7 @@ class _Totals:
         self.sent += receipt.count
         for status, count in Counter(receipt.results or ()).items():
             total["results"][status.name.lower()] = total["results"].get(status.name.lower(), 0) + count
-            if status not in (Status.OK, Status.UNKNOWN_RESULT):
+            if status not in FINE:
                 self.refused += count
 
     def rows(self) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import os
 import random
 import ssl
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, Self
 
 from logboom.certs import renewed_client
@@ -20,10 +21,10 @@ from logboom.client.reads import Reader
 from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
-from logboom.commands import COMMANDS, Command, to_record
+from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeleteRange, end_of, to_record
 from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
-from logboom.routing import partition_of
+from logboom.routing import partition_of_record
 from logboom.types import (
     CURSORS,
     MIB,
@@ -33,6 +34,7 @@ from logboom.types import (
     Receipt,
     Receipts,
     Record,
+    Status,
     Token,
 )
 
@@ -159,6 +161,9 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits):
         A node that is overloaded refuses at once, and the client tries again until ``timeout``. With
         ``admission_wait`` (seconds) the node keeps the request in a queue for so long, in which its turn comes sooner.
 
+        Txn, DeleteRange and DeletePrefix are over several keys of a `kv` partition. Refused with IncompatibleVersion
+        while a member is of a release that does not know them, with Unavailable while nobody can ask one.
+
         ``traceparent`` (W3C): which span asks, for nodes that trace; else OpenTelemetry's current one, if sampled.
         """
         traceparent = tracing.parent(traceparent)
@@ -226,13 +231,37 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits):
             record = checked(command)
             if not record.key:
                 raise InvalidRequest("submit_by_key needs a key in every record")
-            by_partition.setdefault(partition_of(record.key, count), []).append(record)
+            by_partition.setdefault(partition_of_record(record, count), []).append(record)
         if not by_partition:
             raise InvalidRequest("no commands given")
         left = max(0.0, deadline - self._cluster.now)
         return await self.submit_many(
             by_partition, wait=wait, timeout=left, admission_wait=admission_wait, traceparent=traceparent
         )
+
+    async def delete_prefix(self, partition_id: int, prefix: bytes, *, timeout: float | None = None) -> None:
+        """Remove the keys of a `kv` partition that begin with ``prefix`` and are there when this is called.
+
+        Not all at once: 1,024 keys, or 4 MiB, at a time, the least first. ``timeout`` counts for all of it.
+        """
+        deadline = self._deadline(timeout)
+        bounds, count = list[bytes](), 0
+        async with aclosing(self.scan(partition_id, prefix=prefix, timeout=timeout)) as entries:
+            async for key, _ in entries:
+                count += 1
+                if count % DELETE_KEYS_MAX == 0:
+                    bounds.append(key)
+        start = prefix
+        # From bound to bound: whoever always begins with the prefix goes through all that is removed already.
+        for bound in [*bounds, end_of(prefix) or None]:
+            status = Status.MORE
+            while status in (Status.MORE, Status.UNKNOWN_RESULT):
+                left = max(0.0, deadline - self._cluster.now)
+                receipt = await self.submit(partition_id, DeleteRange(start, bound), wait="applied", timeout=left)
+                status = (receipt.results or (Status.UNKNOWN_RESULT,))[0]
+            if status not in (Status.OK, Status.NOT_FOUND):
+                raise InvalidRequest(f"partition {partition_id} does not remove ranges of keys: {status.name}")
+            start = bound or start
 
     async def submit_blocks(
         self,

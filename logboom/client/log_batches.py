@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logboom.batch_layout import CRC, HEAD, HEADER_BYTES, MAGIC, VERSION
+from logboom.batch_layout import CRC, FLAG_WIDE, HEAD, HEADER_BYTES, MAGIC, VERSION
 from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge, Voided
 from logboom.records import RecordBlock, lengths_of
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
@@ -177,14 +177,18 @@ def _of_raw(raw: memoryview, global_index: int, first: int) -> tuple[LogBatch, i
         raise ProtocolError(f"BATCHES: a batch of {len(raw)} bytes")
     fields = HEAD.unpack_from(raw)
     (crc,) = CRC.unpack_from(raw, HEADER_BYTES - CRC.size)
-    magic, version, _, partition, count, index, term, stamp, producer, epoch, codec, sequence, _, meta, data = fields
+    magic, version, flags, partition, count, index, term, stamp, producer, epoch, codec, sequence, _, meta, data = (
+        fields
+    )
     if magic != MAGIC or google_crc32c.value(bytes(raw[: HEADER_BYTES - CRC.size])) != crc:
         raise ProtocolError("BATCHES: not a batch, or a damaged one")
     if version != VERSION or codec:
         raise ProtocolError(f"BATCHES: a batch of format {version}, codec {codec}; this client knows {VERSION}")
     middle = HEADER_BYTES + meta
     try:
-        records = RecordBlock.parse(count, raw[HEADER_BYTES:middle], raw[middle : middle + data])
+        records = RecordBlock.parse(count, raw[HEADER_BYTES:middle], raw[middle : middle + data]).as_wide(
+            wide=bool(flags & FLAG_WIDE)
+        )
         skip = max(0, first - index)
         if skip:
             records = records.take(skip, count)
@@ -210,6 +214,7 @@ def _of_records(frame: Frame) -> LogBatch:
         raise ProtocolError(f"RECORDS: sections of {middle} and {size} bytes in a body of {len(frame.body)}")
     try:
         records = RecordBlock.parse(_field(frame, "count", int), frame.body[:middle], frame.body[middle:])
+        records = records.as_wide(wide=frame.header.get("wide") is True)
     except (InvalidRequest, RecordTooLarge) as error:
         raise ProtocolError(f"RECORDS: {error}") from error
     return LogBatch(records=records, **_common(frame))

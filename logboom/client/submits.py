@@ -20,9 +20,17 @@ from logboom.client.known import PART_BYTES_MAX
 from logboom.client.lanes import Lane, Single
 from logboom.client.pacing import KEPT_MAX, PATIENCE, Pace, Room
 from logboom.client.parts import CLOSED, Budget, Part, Sequences, check_partition, receipts_of, record_bytes
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, QuotaExceeded, RecordTooLarge
+from logboom.errors import (
+    DeadlineExceeded,
+    IncompatibleVersion,
+    InvalidRequest,
+    LogboomError,
+    Overloaded,
+    QuotaExceeded,
+    RecordTooLarge,
+)
 from logboom.records import RecordBlock
-from logboom.types import Level, Receipt, Receipts, Record
+from logboom.types import KV_TXN, Level, Receipt, Receipts, Record, WideRecord
 from logboom.wire import Kind
 
 PART_OVERHEAD: Final = 4096
@@ -38,7 +46,8 @@ class Submitter:
         self._begin = 0
         """First number for a partition of which nothing is remembered."""
         self._look_at = KEPT_MAX
-        self._lanes: dict[tuple[int, Level | None], Lane] = {}
+        self._lanes: dict[tuple[int, Level | None, bool], Lane] = {}
+        """Commands over several keys have lanes of their own: where not all nodes know them, only they are refused."""
         self.budget = Budget(in_flight_bytes_max)
         self._pace = Pace(in_flight_bytes_max)
         self._lines = Lines()
@@ -68,9 +77,10 @@ class Submitter:
         if self.closed:
             self.budget.give(size)
             raise InvalidRequest(CLOSED)
-        lane = self._lanes.get((partition_id, wait))
+        kind = partition_id, wait, type(record) is WideRecord
+        lane = self._lanes.get(kind)
         if lane is None:
-            lane = self._lanes[partition_id, wait] = Lane(self, partition_id, wait)
+            lane = self._lanes[kind] = Lane(self, partition_id, wait)
         answer: asyncio.Future[Receipt] = self._cluster.loop.create_future()
         lane.put(Single(record, deadline, answer, size, admission_wait))
         return answer
@@ -162,7 +172,7 @@ class Submitter:
 
     def _forget_idle(self) -> None:
         """Partitions come and go. One that is written to again goes on above all numbers that were ever given."""
-        busy = {partition for (partition, _), lane in self._lanes.items() if not lane.idle}
+        busy = {partition for (partition, _, _), lane in self._lanes.items() if not lane.idle}
         gone = {p for p, numbers in self._sequences.items() if numbers.idle and p not in busy}
         for partition in gone:
             self._begin = max(self._begin, self._sequences.pop(partition).floor)
@@ -258,7 +268,15 @@ class Submitter:
         """Of a SUBMIT frame to the leader, with this client's ``own`` numbers, or with somebody else's."""
         if wait is None and "ack" not in at.welcome.get("features", ()):
             wait = Level.APPLIED  # a node of an earlier release, whose partitions have no say
+        wide = any(part.records.wide for part in parts)
+        if wide and KV_TXN not in at.welcome.get("features", ()):
+            raise IncompatibleVersion(
+                "a node of an earlier release knows no commands over several keys (Txn, DeleteRange): upgrade it",
+                found=None,
+                supported=KV_TXN,
+            )
         return {
+            **({"wide": True} if wide else {}),
             "producer": self._producer_id,
             "epoch": 0,
             "dense": False,

@@ -2,7 +2,7 @@
 
 128-byte header (little-endian, field by field as in ``HEAD``), metadata section, data section::
 
-    magic "LBB1", version u16 (1), flags u16 (bit 0: dense), partition id u32, record count u32,
+    magic "LBB1", version u16 (1), flags u16 (bit 0: dense, 1: wide), partition id u32, record count u32,
     first index u64, term u64, timestamp ms u64, producer id 16, epoch u32, codec u32 (0: none),
     first sequence u64, floor u64, metadata length u32, data length u32,
     previous digest 16, digest 16, crc32c of all before it u32, 4 zero bytes
@@ -29,6 +29,7 @@ MAGIC: Final = batch_layout.MAGIC
 HEADER_BYTES: Final = batch_layout.HEADER_BYTES
 CRC_AT: Final = HEADER_BYTES - CRC.size
 FLAG_DENSE: Final = 1
+FLAG_WIDE: Final = batch_layout.FLAG_WIDE
 SECTION_BYTES_MAX: Final = 1 << 30
 INDEX_MAX: Final = 1 << 62
 
@@ -50,6 +51,7 @@ class BatchHeader(NamedTuple):
     data_length: int
     previous_digest: bytes
     digest: bytes
+    wide: bool = False
 
     @property
     def last_index(self) -> PartitionLogIndex:
@@ -86,9 +88,10 @@ class Batch(NamedTuple):
     def records(self) -> RecordBlock:
         """The records, not copied. Raises CorruptData if the sections are not a block."""
         try:
-            return RecordBlock.parse(self.header.record_count, self.buffers[1], self.buffers[2])
+            found = RecordBlock.parse(self.header.record_count, self.buffers[1], self.buffers[2])
         except InvalidRequest as error:
             raise CorruptData(f"batch at {self.header.first_index}: {error}") from error
+        return found.as_wide(wide=self.header.wide)
 
 
 def build_batch(
@@ -110,7 +113,7 @@ def build_batch(
     head = HEAD.pack(
         MAGIC,
         VERSION,
-        FLAG_DENSE if dense else 0,
+        (FLAG_DENSE if dense else 0) | (FLAG_WIDE if records.wide else 0),
         partition_id,
         records.count,
         first_index,
@@ -142,6 +145,7 @@ def build_batch(
         len(data),
         previous_digest,
         digest,
+        records.wide,
     )
     return Batch(header, [raw, metadata, data])
 
@@ -158,7 +162,7 @@ def parse_header(raw: Buffer) -> BatchHeader:
     if google_crc32c.value(checked) != crc:
         raise CorruptData("batch header does not match its checksum")
     _, version, flags, partition, count, first, term, stamp, producer, epoch, codec, seq, floor, meta, data = fields
-    if version != VERSION or codec != 0 or flags & ~FLAG_DENSE:
+    if version != VERSION or codec != 0 or flags & ~(FLAG_DENSE | FLAG_WIDE):
         raise IncompatibleVersion(
             f"batch of format {version}, codec {codec}, flags {flags}; this release reads format {VERSION}",
             found=version,
@@ -184,6 +188,7 @@ def parse_header(raw: Buffer) -> BatchHeader:
         data,
         previous,
         digest,
+        bool(flags & FLAG_WIDE),
     )
 
 

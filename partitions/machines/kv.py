@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import ClassVar, Final, Self
 
 from blake3 import blake3
@@ -19,6 +20,7 @@ from logboom.commands import Value, unpack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import apply_blocks
+from partitions.machines.kv_layers import Layer, merged
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
@@ -31,8 +33,6 @@ GET_BYTES_MAX: Final = 64 << 20
 """Of the values of one ``get``."""
 LOAD_BYTES: Final = 4 << 20
 """Of one transaction of ``load``."""
-
-Layer = dict[bytes, bytes | None]
 
 
 class _Unsaved:
@@ -89,7 +89,15 @@ class KvMachine:
                         return layer[key]
                 return file.get(key)
 
-            results, changed = apply_blocks(batches, load)
+            @cache
+            def unsaved() -> Layer:
+                with self._lock:
+                    return {**layers[1], **layers[0]}
+
+            def within(start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+                return merged(file.entries(start), unsaved(), start=start, end=end)
+
+            results, changed = apply_blocks(batches, load, within)
         position, meta = seal(results)
         with self._lock:
             self._changes.merge(changed, meta)
@@ -140,8 +148,8 @@ class KvMachine:
         rows: list[tuple[bytes, Value]] = []
         count = nbytes = 0
         with file:
-            for key, raw in _merged(file.entries(start), changes, start=start):
-                if (end is not None and key >= end) or (limit and count >= limit):
+            for key, raw in merged(file.entries(start), changes, start=start, end=end):
+                if limit and count >= limit:
                     break
                 rows.append((key, _value(raw)))
                 count += 1
@@ -156,7 +164,7 @@ class KvMachine:
         file, changes, position = self._snapshot()
         hasher = blake3()
         with file:
-            for key, value in _merged(file.entries(b""), changes):
+            for key, value in merged(file.entries(b""), changes):
                 hasher.update(struct.pack("<II", len(key), len(value)) + key + value)
         return hasher.digest(16), position
 
@@ -242,9 +250,9 @@ class KvDump:
 
     def entries(self) -> Iterator[Entry]:
         """See StateDump."""
-        for key, value in _merged(self._file.entries(b""), self._state):
+        for key, value in merged(self._file.entries(b""), self._state):
             yield Space.STATE, key, value
-        for key, value in _merged(self._file.meta(), self._meta):
+        for key, value in merged(self._file.meta(), self._meta):
             yield Space.META, key, value
 
     def close(self) -> None:
@@ -280,31 +288,6 @@ def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
     # Keys are short: which of them are new would cost more to find out than it is worth.
     keys = sum(map(len, changed)) * fresh // max(1, len(changed))
     return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
-
-
-def _merged(
-    saved: Iterable[tuple[bytes, bytes]], changes: Layer, *, start: bytes = b""
-) -> Iterator[tuple[bytes, bytes]]:
-    """Entries of the file, from ``start`` on, with what has changed since, ascending."""
-    keys = iter(sorted(key for key in changes if key >= start))
-    changed = next(keys, None)
-    for key, raw in saved:
-        while changed is not None and changed < key:
-            yield from _present(changed, changes)
-            changed = next(keys, None)
-        if changed == key:
-            yield from _present(key, changes)
-            changed = next(keys, None)
-        else:
-            yield key, raw
-    while changed is not None:
-        yield from _present(changed, changes)
-        changed = next(keys, None)
-
-
-def _present(key: bytes, changes: Layer) -> Iterable[tuple[bytes, bytes]]:
-    raw = changes[key]
-    return () if raw is None else ((key, raw),)
 
 
 def _values(

@@ -4,15 +4,20 @@ Runs of batches that are all integer ``Add`` of one width, or all ``Put``, are a
 vector operations; everything else one record after the other. Both give the same state and
 the same status per record.
 
+A wide batch may have commands over several keys, too: ``Txn``, ``DeleteRange``. In any other these are no commands, as
+they were not for releases that did not know them.
+
 Encoded values: ``b`` + bytes, or ``q``/``d`` + 8-byte numbers.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,33 +26,54 @@ from logboom.commands import (
     ADD_NUMBERS_MAX,
     CAS_HAS_EXPECTED,
     CAS_HAS_VALUE,
+    DELETE_BYTES_MAX,
+    DELETE_KEYS_MAX,
+    DELETE_LEAST,
     INT64_MAX,
     INT64_MIN,
     OP_ADD,
     OP_CAS,
     OP_DELETE,
+    OP_DELETE_RANGE,
     OP_PUT,
+    OP_TXN,
+    OPERATORS,
+    parse_txn,
+    unpack_numbers,
 )
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, InvalidRequest
 from logboom.records import RecordBlock, lengths_of, split
 from logboom.state_machine import ApplyBatch
 from logboom.types import Status
+from partitions.machines.kv_layers import Layer, merged
 
 Load = Callable[[bytes], bytes | None]
+Within = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
+"""Entries of the state as it was before, from the first key on, up to the other."""
 OK, NOT_FOUND, MISMATCH = bytes((Status.OK,)), bytes((Status.NOT_FOUND,)), bytes((Status.MISMATCH,))
 SAFE: Final = float(1 << 62)
 """Sums of magnitudes below this cannot leave the 64-bit range."""
 VECTOR_RECORDS_MIN: Final = 16
+ORDER: Final[tuple[Callable[[Any, Any], bool], ...]] = (
+    operator.eq,
+    operator.ne,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+)
+"""As OPERATORS."""
 
 
 class _View:
     """The state as the transaction sees it: what was loaded, overlaid with what has changed."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, within: Within) -> None:
         self._load = load
-        self._seen: dict[bytes, bytes | None] = {}
+        self._within = within
+        self._seen: Layer = {}
         """As loaded."""
-        self.dirty: dict[bytes, bytes | None] = {}
+        self.dirty: Layer = {}
 
     def get(self, key: bytes) -> bytes | None:
         if key in self.dirty:
@@ -59,10 +85,17 @@ class _View:
     def set(self, key: bytes, value: bytes | None) -> None:
         self.dirty[key] = value
 
+    def within(self, start: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes], None, None]:
+        return merged(self._within(start, end), self.dirty, start=start, end=end)
 
-def apply_blocks(batches: Sequence[ApplyBatch], load: Load) -> tuple[list[bytes], dict[bytes, bytes | None]]:
+    def branch(self) -> _View:
+        """To change without touching this one."""
+        return _View(self.get, self.within)
+
+
+def apply_blocks(batches: Sequence[ApplyBatch], load: Load, within: Within) -> tuple[list[bytes], Layer]:
     """Statuses per batch (a single byte when all are equal), and the keys to write (None: delete)."""
-    view = _View(load)
+    view = _View(load, within)
     return [_apply(batch, view) for batch in batches], view.dirty
 
 
@@ -76,8 +109,9 @@ def _apply(batch: ApplyBatch, view: _View) -> bytes:
             return done
     statuses = bytearray(block.count)
     skipped = {position for start, stop in batch.skip for position in range(start, stop)}
+    one = _Wide().apply_one if block.wide else _apply_one
     for position, (key, payload) in enumerate(zip(block.keys(), block.payloads(), strict=True)):
-        statuses[position] = Status.OK if position in skipped else _apply_one(key, payload, view)
+        statuses[position] = Status.OK if position in skipped else one(key, payload, view)
     return bytes(statuses[:1]) if len(set(statuses)) == 1 else bytes(statuses)
 
 
@@ -137,6 +171,68 @@ def _add(key: bytes, operand: bytes, view: _View) -> Status:
         return Status.OVERFLOW
     view.set(key, kind + struct.pack(form, *sums))
     return Status.OK
+
+
+# -- several keys at once
+
+
+class _Wide:
+    """What one batch may do to several keys. All its work is bounded, whatever is in the state."""
+
+    def __init__(self) -> None:
+        self._keys, self._bytes = DELETE_KEYS_MAX, DELETE_BYTES_MAX
+        """That may still be removed."""
+
+    def apply_one(self, key: bytes, payload: bytes, view: _View) -> Status:
+        kind = payload[0] if key and payload else 0
+        if kind == OP_TXN:
+            return _txn(payload, view)
+        if kind == OP_DELETE_RANGE:
+            return self._delete_range(key, payload[1:] or None, view)
+        return _apply_one(key, payload, view)
+
+    def _delete_range(self, start: bytes, end: bytes | None, view: _View) -> Status:
+        if end is not None and end <= start:
+            return Status.INVALID
+        if self._keys <= 0 or self._bytes <= 0:
+            return Status.MORE
+        found, more = list[bytes](), False
+        with closing(view.within(start, end)) as entries:
+            for key, raw in entries:
+                more = len(found) >= self._keys or self._bytes <= 0
+                if more:
+                    break
+                found.append(key)
+                self._bytes -= len(key) + len(raw)
+        for key in found:
+            view.set(key, None)
+        self._keys -= max(len(found), DELETE_LEAST)
+        return Status.MORE if more else Status.OK if found else Status.NOT_FOUND
+
+
+def _txn(payload: bytes, view: _View) -> Status:
+    try:
+        found = parse_txn(payload)
+    except InvalidRequest:
+        return Status.INVALID
+    holds = all(_holds(how, view.get(key), wanted) for how, key, wanted in found.compares)
+    branch = view.branch()
+    for key, command in found.then if holds else found.otherwise:
+        status = _apply_one(key, command, branch)
+        if status not in (Status.OK, Status.NOT_FOUND):
+            return status
+    view.dirty.update(branch.dirty)
+    return Status.OK if holds else Status.OTHERWISE
+
+
+def _holds(how: int, found: bytes | None, wanted: bytes) -> bool:
+    """Both encoded; nothing: no such key."""
+    found, kind = found or b"", wanted[:1]
+    if found[:1] != kind or (kind != b"b" and len(found) != len(wanted)):
+        return OPERATORS[how] == "!="
+    if kind in (b"q", b"d"):
+        return ORDER[how](unpack_numbers(found), unpack_numbers(wanted))
+    return ORDER[how](found, wanted)
 
 
 # -- whole blocks

@@ -6,28 +6,31 @@ journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
 rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``.lifecycle``);
-then what was declared void (``.voids``); then, once the log has said who the members are: term u64, Raft index
-u64, and that control entry. Equal states are equal bytes. While nothing is void, version 2 is written, which does not
-say so. Version 1, without the lifecycle, is read.
+then what was declared void (``.voids``); then what is agreed (``.agreed``); then, once the log has said who the
+members are: term u64, Raft index u64, and that control entry. Equal states are equal bytes. While nothing is agreed,
+version 3 is written, which does not say so; while nothing is void either, version 2. Version 1, without the lifecycle,
+is read.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
+from raftlog.entries.agreed import AGREE, Agreed, agreed_in, decode_agreed, encode_agreed
 from raftlog.entries.configuration import MEMBERS, Configuration
 from raftlog.entries.entry import Route, pack_control, unpack_control
 from raftlog.entries.lifecycle import Change, Lifecycle
 from raftlog.entries.voids import Void, Voids
 
-VERSION: Final = 3
+VERSION: Final = 4
+BEFORE_AGREED: Final = 3
 BEFORE_VOIDS: Final = 2
 BEFORE_LIFECYCLES: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
@@ -60,6 +63,8 @@ class ParentState:
     members: Configuration | None = None
     """As the log has said last; None while it has said nothing."""
     voids: Voids = field(default_factory=Voids)
+    agreed: Agreed = frozenset()
+    """Features that every node knows, and may be used."""
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
@@ -80,10 +85,12 @@ class ParentState:
         return first
 
     def control(self, raft_index: int, term: int = 0, fields: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Take one committed Raft entry that routes nothing. Raises CorruptData for members that cannot be."""
+        """Take one committed Raft entry that routes nothing. Raises CorruptData, IncompatibleVersion."""
         invariant(raft_index > self.raft_index, "Raft entry {} applied after {}", raft_index, self.raft_index)
         if fields.get("do") == MEMBERS:
             self.members = Configuration.parse(fields, term=term, index=raft_index)
+        elif fields.get("do") == AGREE:
+            self.agreed |= agreed_in(fields)
         self.raft_index = raft_index
 
     def change(self, change: Change) -> str:
@@ -107,17 +114,19 @@ class ParentState:
 
     def copy(self) -> ParentState:
         """As it is now; it shares nothing that changes."""
-        tails = dict(self.tails)
-        return ParentState(self.global_index, self.raft_index, tails, self.lifecycle, self.members, self.voids)
+        return replace(self, tails=dict(self.tails))
 
     def encode(self) -> bytes:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
-        version = VERSION if self.voids.count else BEFORE_VOIDS  # a release that knows of none reads it
+        # A release that knows of none of these reads it.
+        version = VERSION if self.agreed else BEFORE_AGREED if self.voids.count else BEFORE_VOIDS
         head = HEADER.pack(version, self.global_index, self.raft_index, len(rows))
         rows.append(self.lifecycle.encode())
-        if self.voids.count:
+        if version >= BEFORE_AGREED:
             rows.append(self.voids.encode())
+        if version == VERSION:
+            rows.append(encode_agreed(self.agreed))
         if self.members is not None:
             said = pack_control(self.members.fields())
             rows += [MEMBERS_AT.pack(self.members.term, self.members.index), said]
@@ -128,7 +137,7 @@ class ParentState:
         """What ``encode`` made; no bytes at all are a state nothing was applied to. Raises CorruptData."""
         if not raw:
             return cls()
-        if raw[0] not in (VERSION, BEFORE_VOIDS, BEFORE_LIFECYCLES):
+        if not BEFORE_LIFECYCLES <= raw[0] <= VERSION:
             raise IncompatibleVersion(f"parent state format {raw[0]}", found=raw[0], supported=VERSION)
         if len(raw) < HEADER.size:
             raise CorruptData(f"a parent state of {len(raw)} bytes")
@@ -148,11 +157,15 @@ class ParentState:
         if raw[0] != BEFORE_LIFECYCLES:
             state.lifecycle, size = Lifecycle.decode(bytes(raw[end:]))
             end += size
-        if raw[0] == VERSION:
+        if raw[0] >= BEFORE_AGREED:
             state.voids, size = Voids.decode(bytes(raw[end:]))
             end += size
-            if not state.voids.count or any(not 0 < void.raft_index <= raft_index for void in state.voids.kept):
+            none = not state.voids.count and raw[0] == BEFORE_AGREED
+            if none or any(not 0 < void.raft_index <= raft_index for void in state.voids.kept):
                 raise CorruptData(f"a parent state at Raft {raft_index} with voids that cannot be")
+        if raw[0] == VERSION:
+            state.agreed, size = decode_agreed(bytes(raw[end:]))
+            end += size
         if any(state.lifecycle.is_gone(partition) for partition in state.tails):
             raise CorruptData("a parent state with the log of a partition that is destroyed")
         if len(raw) > end:

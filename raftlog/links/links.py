@@ -18,7 +18,7 @@ import structlog
 from logboom.certs import Tls
 from logboom.errors import IncompatibleVersion, LineageMismatch, LogboomError, ProtocolError, WrongNode
 from logboom.settings import Member
-from logboom.types import NodeId
+from logboom.types import KV_TXN, NodeId
 from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
@@ -65,8 +65,8 @@ class LinkEvents(Protocol):
         ...
 
 
-FEATURES: Final = ("frontiers",)
-"""Frames that nodes of an earlier release would cut the link for."""
+FEATURES: Final = ("frontiers", KV_TXN)
+"""Frames that nodes of an earlier release would cut the link for; and what of the log they would not understand."""
 
 
 class Links:
@@ -183,7 +183,7 @@ class Links:
         return 0 if link is None else link.connection.queued
 
     def speaks(self, peer: NodeId, feature: str) -> bool:
-        """It is there, and of a release that knows these frames."""
+        """It is there, and of a release that knows this."""
         link = self.links.get(peer)
         return link is not None and feature in link.features
 

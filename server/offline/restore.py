@@ -6,6 +6,7 @@ node that has nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -259,7 +260,7 @@ class _Restore:
 def _parent(meta: SetMeta) -> bytes:
     """Where the logs end, and which partitions there are; not who the old cluster's nodes were."""
     found = ParentState.decode(meta.parent)
-    return ParentState(found.global_index, found.raft_index, found.tails, found.lifecycle, None, found.voids).encode()
+    return dataclasses.replace(found, members=None).encode()
 
 
 def _of_one(settings: LogSettings) -> LogSettings:

@@ -54,4 +54,11 @@ MUTANTS: Final = (
         (Edit(DEDUPE + "_evict", "if p not in self._evicted and p not in self._staged", "if p not in self._evicted"),),
         needs="forgets_producers",
     ),
+    Mutant(
+        "txn-in-part",
+        "Of commands over several keys those in front of one that cannot be done stay done.",
+        ("TransfersWhole", "I8"),
+        (Edit("partitions.machines.kv_apply:_txn", "branch = view.branch()", "branch = view"),),
+        needs="transfers",
+    ),
 )

@@ -22,6 +22,10 @@ True True
 MISMATCH
 0 b'config/rate' b'20'
 1 b'config/rate' b'20'
+['OK', 'OTHERWISE']
+[(40,), (60,), b'refused']
+OTHERWISE b'ann'
+OK
 """
 
 
@@ -36,4 +40,4 @@ def test_the_snippets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         (line,) = (text for kind, text in blocks if not kind)
         subprocess.run(line, shell=True, check=True, timeout=60)
         with cluster.client() as boom:
-            assert boom.get(0, b"lock") == b"ann"
+            assert boom.get_many(0, [b"lock", b"by"]) == [b"ann", b"ann"]

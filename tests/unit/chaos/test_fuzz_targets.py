@@ -106,6 +106,10 @@ def _numbers_unchecked(raw: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(raw) // 8}q", raw[1:])
 
 
+def _txn_unchecked(payload: bytes) -> tuple[int, ...]:
+    return struct.unpack_from("<4BBHI8s8s", payload)
+
+
 def _reply_unchecked(header: Any) -> SubmitReply:
     return SubmitReply(tuple(header["parts"]), header["commit_index"])
 
@@ -149,6 +153,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "batch": ("partitions.log.batch._digest", lambda *_: ANY),
     "kv": ("partitions.machines.kv_apply._apply_vector", lambda *_: b"\0"),
     "numbers": ("chaos.fuzz.batches.unpack_numbers", _numbers_unchecked),
+    "txn": ("chaos.fuzz.batches.parse_txn", _txn_unchecked),
     "segment": ("partitions.log.segment.parse_batch", _batch_by_its_header),
     "index": ("partitions.log.segment.blake3", lambda _: SimpleNamespace(digest=lambda _: ANY)),
     "places": ("partitions.log.places._is_sound", lambda _: True),

@@ -13,9 +13,9 @@ import logboom
 from logboom import errors
 
 PUBLIC = {
-    "Add", "BarrierProgress", "BarrierResult", "Cas", "Client", "Delete", "Descriptor", "LogBatch", "LogMetadata",
-    "LogboomError", "Put", "Receipt", "Receipts", "Record", "RecordBlock", "Status", "SyncClient", "Token", "Watermark",
-    "WatermarkUpdate",
+    "Add", "BarrierProgress", "BarrierResult", "Cas", "Client", "Compare", "Delete", "DeletePrefix", "DeleteRange",
+    "Descriptor", "LogBatch", "LogMetadata", "LogboomError", "Put", "Receipt", "Receipts", "Record", "RecordBlock",
+    "Status", "SyncClient", "Token", "Txn", "Watermark", "WatermarkUpdate",
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ async def test_a_state_machine_may_have_statuses_of_its_own() -> None:
 def test_statuses_of_others_are_statuses() -> None:
     assert Status(77) is Status(77)
     assert pickle.loads(pickle.dumps(Status(77))) is Status(77)
-    assert [each.value for each in Status] == list(range(7))
+    assert [each.value for each in Status] == list(range(9))
     for none in (256, -1, "77"):
         with pytest.raises(ValueError, match="not a valid Status"):
             Status(none)

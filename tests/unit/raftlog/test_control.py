@@ -20,7 +20,7 @@ from raftlog.entries.entry import (
     unpack_control,
     unpack_routes,
 )
-from raftlog.entries.parent_state import HEADER, ROW, ParentState, Tail
+from raftlog.entries.parent_state import HEADER, ROW, VERSION, ParentState, Tail
 from raftlog.proposals import Proposals
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
@@ -129,7 +129,7 @@ class TestParentState:
             with pytest.raises(CorruptData):
                 ParentState.decode(each)
         with pytest.raises(IncompatibleVersion):
-            ParentState.decode(b"\x04" + raw[1:])
+            ParentState.decode(bytes((VERSION + 1,)) + raw[1:])
 
     def test_what_was_written_before_partitions_came_and_went_is_read(self) -> None:
         state = ParentState()

@@ -1,0 +1,62 @@
+"""What may be used since all nodes know it, and the parent log says so (docs/decisions/0036-txn.md).
+
+Nobody asks before somebody wants to use it: until then nodes of an earlier release may come and go. From then on one
+of those that is handed the log ends, before it applies anything that it does not understand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from logboom.errors import IncompatibleVersion, Unavailable
+from raftlog.entries.agreed import agreeing
+
+if TYPE_CHECKING:
+    from dispatcher.pipeline.surroundings import Surroundings
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S = 0.02
+
+
+class Agreement:
+    """One node's part: what it does about it as a leader."""
+
+    def __init__(self, pipeline: Surroundings) -> None:
+        self._pipeline = pipeline
+        self._proposed: dict[str, int] = {}
+        """In which term."""
+
+    def check(self, feature: str) -> None:
+        """Leader only: it may be used. Raises IncompatibleVersion while a member does not know it, else Unavailable.
+
+        The latter while one is away that nobody can ask, and for the moment until what all know is in the log.
+        """
+        pipeline = self._pipeline
+        if feature in pipeline.parent.agreed:
+            return
+        links, seats = pipeline.raft.links, pipeline.members.seats
+        others = [seat.node for seat in seats if seat.node != pipeline.node_id]
+        earlier = [node for node in others if links.connected(node) and not links.speaks(node, feature)]
+        if earlier:
+            names = ", ".join(earlier)
+            raise IncompatibleVersion(
+                f"{names}: of an earlier release, which does not know {feature}: it can be used when all are upgraded",
+                found=None,
+                supported=feature,
+            )
+        away = [node for node in others if not links.connected(node)]
+        if away:
+            raise Unavailable(
+                f"{feature} is used for the first time, and nobody knows whether {', '.join(away)} can: all members "
+                "have to be there once",
+                retry_after=1.0,
+            )
+        term = pipeline.raft.engine.term
+        if self._proposed.get(feature) != term:  # what is lost is lost with the term
+            pipeline.raft.propose_control(agreeing([feature]))
+            self._proposed[feature] = term
+            log.info("agreeing", feature=feature)
+        raise Unavailable(f"{feature} is being agreed on; try again", retry_after=AGAIN_S)

@@ -1,0 +1,124 @@
+"""When something may be used that a node of an earlier release would not understand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.pipeline.agreement import Agreement
+from dispatcher.pipeline.submitting import Submitting
+from dispatcher.requests.requests import SubmitPart, SubmitRequest, encode_submit, parse_submit
+from logboom.commands import DeletePrefix, Put
+from logboom.errors import IncompatibleVersion, InvalidRequest, NotLeader, Unavailable
+from logboom.records import RecordBlock
+from logboom.types import KV_TXN, Level, NodeId, PartitionId, ProducerId
+from logboom.wire import Frame, Kind
+from raftlog.entries.agreed import agreeing
+from raftlog.entries.parent_state import ParentState
+
+OTHERS = ("n2", "n3")
+
+
+class Leader:
+    """Of three; which of the others are there, and which of those know it."""
+
+    def __init__(self, *, there: tuple[str, ...] = OTHERS, know: tuple[str, ...] = OTHERS) -> None:
+        self.there, self.know = there, know
+        self.proposed: list[dict[str, Any]] = []
+        self.term = 5
+        self.node_id = NodeId("n1")
+        self.parent = ParentState()
+        self.members = SimpleNamespace(seats=[SimpleNamespace(node=node) for node in ("n1", *OTHERS)])
+        links = SimpleNamespace(
+            connected=lambda node: node in self.there,
+            speaks=lambda node, feature: feature == KV_TXN and node in self.there and node in self.know,
+        )
+        self.raft = SimpleNamespace(links=links, engine=self, propose_control=self.proposed.append)
+        self.agreement = Agreement(self)  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        self.agreement.check(KV_TXN)
+
+    def hand_up(self) -> None:
+        self.parent.control(self.parent.raft_index + 1, self.term, self.proposed[-1])
+
+
+def test_it_is_agreed_on_when_somebody_asks_and_all_know_it() -> None:
+    leader = Leader()
+    assert not leader.proposed
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="being agreed on") as refused:
+            leader.check()
+        assert refused.value.outcome == "not_applied"
+    assert leader.proposed == [agreeing([KV_TXN])]  # once
+    leader.hand_up()
+    leader.check()
+
+
+def test_what_was_lost_with_a_term_is_proposed_again() -> None:
+    leader = Leader()
+    for leader.term in (5, 5, 7):
+        with pytest.raises(Unavailable):
+            leader.check()
+    assert len(leader.proposed) == 2
+
+
+def test_a_node_of_an_earlier_release_is_named() -> None:
+    leader = Leader(know=("n3",))
+    with pytest.raises(IncompatibleVersion, match="n2: of an earlier release") as refused:
+        leader.check()
+    assert not refused.value.retryable
+    assert refused.value.outcome == "not_applied"
+    assert not leader.proposed
+
+
+def test_of_who_is_away_nobody_knows_it_but_once_it_is_agreed_on_it_may_be_away() -> None:
+    leader = Leader(there=("n2",))
+    with pytest.raises(Unavailable, match="n3 can"):
+        leader.check()
+    assert not leader.proposed
+    leader.there = OTHERS
+    with pytest.raises(Unavailable):
+        leader.check()
+    leader.hand_up()
+    leader.there = ()
+    leader.check()
+
+
+def request(**how: Any) -> SubmitRequest:
+    records = RecordBlock.from_records([Put(b"k", b"v").record(), DeletePrefix(b"k").record()])
+    part = SubmitPart(PartitionId(0), 0, 0, records)
+    return SubmitRequest(ProducerId(bytes(16)), 0, False, Level.APPLIED, 9.0, (part,), records.nbytes, **how)
+
+
+def test_a_request_says_so_from_node_to_node() -> None:
+    for wide in (False, True):
+        header, body = encode_submit(request(wide=wide), now=0.0)
+        assert header.get("wide", False) is wide
+        found = parse_submit(Frame(Kind.FORWARD, 1, header, memoryview(b"".join(map(bytes, body)))), now=0.0)
+        assert (found.wide, found.parts[0].records.wide) == (wide, wide)
+    header["wide"] = 1
+    with pytest.raises(InvalidRequest, match="wide"):
+        parse_submit(Frame(Kind.FORWARD, 1, header, memoryview(b"".join(map(bytes, body)))), now=0.0)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_it_is_not_passed_on_to_a_leader_that_would_read_it_as_nothing(known: bool) -> None:
+    passed: list[str] = []
+    pipeline: Any = SimpleNamespace(
+        node_id="n1",
+        address_of=lambda node: f"{node}:7",
+        forwarding=SimpleNamespace(forward=lambda leader, *_: passed.append(leader) or True),
+        raft=SimpleNamespace(engine=SimpleNamespace(leader="n2"), links=SimpleNamespace(speaks=lambda *_: known)),
+    )
+    submitting: Any = SimpleNamespace(_pipeline=pipeline)
+    if known:
+        Submitting._redirect(submitting, request(forward=True, wide=True), pytest.fail)
+    else:
+        with pytest.raises(NotLeader) as sent_on:
+            Submitting._redirect(submitting, request(forward=True, wide=True), pytest.fail)
+        assert sent_on.value.fields["leader"] == "n2:7"
+    Submitting._redirect(submitting, request(forward=True), pytest.fail)
+    assert passed == ["n2"] * (1 + known)
