@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 PING_S = 1.0
 SILENT_S = 4.0
+ARRIVING_EVERY_S: Final = 0.005
+"""A sixth of a heartbeat, by default."""
 
 
 class LinkEvents(Protocol):
@@ -53,7 +55,7 @@ class LinkEvents(Protocol):
         ...
 
     def link_arriving(self, peer: NodeId, frame: Frame) -> None:
-        """One that has begun to come, without its body; again with each read until it is whole."""
+        """One that has begun to come, without its body; again every ``ARRIVING_EVERY_S`` until it is whole."""
         ...
 
     def link_read(self, peer: NodeId) -> None:
@@ -328,6 +330,7 @@ class _Link:
         self.expected = expected
         self.peer: NodeId | None = None
         self.heard = links.clock.monotonic()
+        self._looked = self.heard
         self.settled = asyncio.Event()
         """Introduced, or closed before that."""
         self.gone = asyncio.Event()
@@ -405,10 +408,16 @@ class _Link:
     def read_done(self) -> None:
         self.heard = self.links.clock.monotonic()  # a large frame may take its time on a slow line
         if self.peer is not None and self.links.links.get(self.peer) is self:
-            begun = self.connection.arriving
-            if begun is not None:
-                self.links.events.link_arriving(self.peer, begun)
+            self._look_at_what_arrives(self.peer)
             self.links.events.link_read(self.peer)
+
+    def _look_at_what_arrives(self, peer: NodeId) -> None:
+        """Now and then: on quick lines a frame comes in a few reads, and this is not to cost more than they do."""
+        if self.heard - self._looked < ARRIVING_EVERY_S:
+            return
+        self._looked, begun = self.heard, self.connection.arriving
+        if begun is not None:
+            self.links.events.link_arriving(peer, begun)
 
     def drained(self) -> None:
         if self.peer is not None and self.links.links.get(self.peer) is self:
