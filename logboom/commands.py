@@ -143,8 +143,8 @@ class Txn(msgspec.Struct, frozen=True, gc=False):
     """
 
     compares: Sequence[Compare] = ()
-    then: Sequence[Put | Delete | Cas | Add] = ()
-    otherwise: Sequence[Put | Delete | Cas | Add] = ()
+    then: Sequence[SimpleCommand] = ()
+    otherwise: Sequence[SimpleCommand] = ()
 
     def record(self) -> WideRecord:
         """As a record of a ``kv`` partition; its key is the first that is named."""
@@ -204,9 +204,12 @@ DELETE_BYTES_MAX: Final = 4 << 20
 DELETE_LEAST: Final = 16
 """What a DeleteRange counts for if it removes fewer keys: looking for them is work, too."""
 
-Command = Put | Delete | Cas | Add | Txn | DeleteRange | DeletePrefix
+SimpleCommand = Put | Delete | Cas | Add
+"""Over one key."""
+Command = SimpleCommand | Txn | DeleteRange | DeletePrefix
 SIMPLE: Final = (Put, Delete, Cas, Add)
 COMMANDS: Final = (*SIMPLE, Txn, DeleteRange, DeletePrefix)
+NAMES: Final = ", ".join(kind.__name__ for kind in COMMANDS)
 
 
 def pack_numbers(numbers: Sequence[float]) -> bytes:
@@ -240,9 +243,7 @@ def to_record(command: Command | Record) -> Record:
         return command.record()
     if isinstance(command, Record):
         return command
-    raise InvalidRequest(
-        f"expected {', '.join(kind.__name__ for kind in COMMANDS)} or Record, not {type(command).__name__}"
-    )
+    raise InvalidRequest(f"expected {NAMES} or Record, not {type(command).__name__}")
 
 
 def from_record(record: Record) -> Command:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from logboom.commands import Add, Cas, Command, Delete, Put
+from logboom.commands import Add, Cas, Delete, Put, SimpleCommand
 from logboom.records import RecordBlock
 from logboom.types import PartitionId, ProducerId, Record, Term
 from partitions.log.batch import Batch, build_batch
@@ -17,7 +17,7 @@ def records(count: int, *, headers: bool = False) -> list[Record]:
     return [Record(b"payload %d" % n, b"key%d" % n, rows if n % 2 == 0 else ()) for n in range(count)]
 
 
-def commands() -> list[Command]:
+def commands() -> list[SimpleCommand]:
     return [
         Put(b"a", b"value"),
         Cas(b"a", b"value", b"other"),
