@@ -15,6 +15,7 @@ from logboom.errors import ConfigError, LogboomError
 from logboom.settings import AdmissionSettings
 from logboom.signals import GROUP, NodeView, Reading, Signal
 from logboom.types import PartitionId
+from logboom.wire import Kind, encode
 from ports.offload import Offload
 from ports.seldom import Seldom
 
@@ -143,7 +144,7 @@ def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
                 if signal.scope == "node"
                 else {p: _verdict(name, each) for p, each in read.items() if p in partitions}
             )
-        except Exception as error:  # noqa: BLE001 - a user's code: it is told of, and counted
+        except BaseException as error:  # noqa: BLE001 - a user's code: it is told of, and counted; others are asked
             failed[name] = repr(error)
             closed = Verdict(name, 1.0) if getattr(signal, "fails_closed", False) else None
             verdicts = {None: closed} if signal.scope == "node" else dict.fromkeys(partitions, closed)
@@ -157,7 +158,9 @@ def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
 
 def _verdict(name: str, read: Any) -> Verdict | None:
     if isinstance(read, LogboomError):
-        return Verdict(name, 1.0, read.to_wire())
+        header = read.to_wire()
+        encode(Kind.ERROR, header)  # what it holds may be anything: clients have to be told
+        return Verdict(name, 1.0, header)
     pressure = float(read)
     if not 0 <= pressure <= 1:  # nor NaN
         raise ValueError(f"a reading is a number from 0 to 1, not {pressure}")

@@ -267,8 +267,15 @@ class Session:
         """An ERROR frame."""
         self._service.counts.failed(error)
         log.debug("request_refused", remote=self.remote, request_id=request_id, code=error.code, error=error.message)
-        if self._open:
-            self.connection.send(encode(Kind.ERROR, error.to_wire(), request_id=request_id))
+        if not self._open:
+            return
+        try:
+            frame = encode(Kind.ERROR, error.to_wire(), request_id=request_id, frame_bytes_max=self._reply_bytes_max)
+        except Exception:  # noqa: BLE001 - one of a user's machine may hold anything
+            message = f"{error.message!s:.500}".encode(errors="replace").decode()
+            short = {"code": error.code, "message": message, "outcome": error.outcome, "fields": {}}
+            frame = encode(Kind.ERROR, short, request_id=request_id)
+        self.connection.send(frame)
 
     def has_room(self) -> bool:
         """The client reads what it is sent."""

@@ -122,6 +122,25 @@ class TestAsking:
         assert list(said.failed) == ["bad"]
         assert (said.node, said.partitions) == (None, {0: None, 1: Verdict("good", 0.5)})
 
+    def test_an_error_that_no_client_can_be_told_is_none(self) -> None:
+        """It was met where it was to be sent: each client that was refused lost its connection."""
+        said = self.said(bad=Says("node", Unavailable("maintenance", until=object())))
+        assert list(said.failed) == ["bad"]
+        assert said.node is None
+
+    def test_one_that_leaves_keeps_nobody_from_asking_the_others(self) -> None:
+        """All were unasked for as long as it did: a disk filled up unseen."""
+
+        class Leaves:
+            scope = "node"
+
+            def read(self, _: NodeView) -> float:
+                raise SystemExit(1)
+
+        said = self.said(leaves=Leaves(), disk=Says("node", 0.5))
+        assert list(said.failed) == ["leaves"]
+        assert said.node == Verdict("disk", 0.5)
+
     def test_unless_it_fails_closed(self) -> None:
         assert self.said(bad=Says("node", None, fails_closed=True)).node == Verdict("bad", 1.0)
         closed = self.said(bad=Says("partition", None, fails_closed=True)).partitions
