@@ -234,9 +234,10 @@ class Answering:
 
     async def _in_turn(self, pace: Pace, patience: float | None, waited: float) -> float:
         """Wait for its rate; what holds a state does so no longer than for a slow client."""
-        began = asyncio.get_running_loop().time()
+        clock = self._backend.clock
+        began = clock.monotonic()
         await pace.turn(None if patience is None else self._settings.reads.hold_ms / 1000 - waited)
-        return waited + asyncio.get_running_loop().time() - began
+        return waited + clock.monotonic() - began
 
     async def _index_at(self, frame: Frame) -> None:
         deadline = self._deadline(frame.header)
