@@ -7,7 +7,7 @@ should be forgotten sends again. So they are looked at when they are made.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -52,15 +52,16 @@ def look_at_acknowledging(host: Host, raft: Any, fail: Fail) -> None:
 
 
 def look_at_freshness(host: Host, freshness: Any, committed_at: Sequence[float], fail: Fail) -> None:
-    """An index of bounded staleness covers what was committed so long before. ``committed_at``: by global index."""
+    """An index covers what was committed when it is said to be of. ``committed_at``: when, by global index."""
     recent = freshness.recent
 
     async def found(max_age: float, deadline: float) -> GlobalLogIndex:
         since = asyncio.get_running_loop().time() - max_age
         index: GlobalLogIndex = await recent(max_age, deadline)
-        due = bisect_right(committed_at, since)
+        as_of = max(since, freshness._known[0])  # noqa: SLF001 - an observer
+        due = bisect_left(committed_at, as_of)  # at the same instant it may come a little later
         if index < due:
-            fail("FreshEnough", f"{host.name} goes by {index}; {due} was committed {max_age} s before the question")
+            fail("FreshEnough", f"{host.name} goes by {index} as of {as_of}, for what was asked as of {since}: {due}")
         return index
 
     freshness.recent = found

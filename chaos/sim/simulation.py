@@ -143,6 +143,7 @@ class Simulation(SecondHistory):
             replace_client=self._replace_client,
         )
         self.oracle.witness.damaged = self.nemesis.damaged
+        self.oracle.retention.damaged = self.nemesis.damaged
         self.oracle.witness.forgetful = self.nemesis.forgetful
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(

@@ -51,19 +51,25 @@ def test_a_reply_tells_of_nothing_that_was_missing_when_it_was_queued(
     assert (sent[0], found) == (body, ["AckHeld"] * wrong)
 
 
-@pytest.mark.parametrize(("max_age", "index", "wrong"), [(0.0, 3, 0), (0.0, 2, 1), (1.0, 2, 0), (1.0, 1, 1)])
-def test_an_index_covers_what_was_committed_so_long_before_the_question(max_age: float, index: int, wrong: int) -> None:
+@pytest.mark.parametrize(
+    ("max_age", "began", "index", "wrong"),
+    [(0.0, 0.0, 2, 0), (0.0, 0.0, 1, 1), (1.0, -1.0, 1, 0), (1.0, -1.0, 0, 1), (1.0, 0.0, 1, 1), (1.0, 0.2, 3, 1)],
+)
+def test_an_index_covers_what_was_committed_when_it_is_said_to_be_of(
+    max_age: float, began: float, index: int, wrong: int
+) -> None:
     found, world = list[str](), World()
 
-    async def recent(max_age: float, deadline: float) -> int:
-        await asyncio.sleep(5.0)  # what is committed meanwhile need not be in it
-        return index
-
     async def story() -> None:
-        now, freshness = world.loop.now, SimpleNamespace(recent=recent)
-        look_at_freshness(
-            HOST, freshness, [0.0, now - 1.0, now, now + 0.1], lambda invariant, _: found.append(invariant)
-        )
+        now = world.loop.now
+
+        async def recent(max_age: float, deadline: float) -> int:
+            await asyncio.sleep(5.0)  # what is committed meanwhile need not be in it
+            return index
+
+        freshness = SimpleNamespace(recent=recent, _known=(now + began, index))
+        committed_at = [0.0, now - 0.5, now, now + 0.1]
+        look_at_freshness(HOST, freshness, committed_at, lambda invariant, _: found.append(invariant))
         assert await freshness.recent(max_age, now + 9.0) == index
 
     world.play(story())
