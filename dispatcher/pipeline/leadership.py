@@ -17,6 +17,8 @@ class Leadership:
         self.changes = 0
         """Times that there was a leader, and another one than before, or of another term."""
         self._known: tuple[NodeId | None, int] = (None, 0)
+        self._last = self._known
+        """That was one: he may have been silent for a while, and lead on."""
 
     def notice(self, engine: Engine) -> None:
         """Has it changed?"""
@@ -24,5 +26,7 @@ class Leadership:
         if leader == self._known[0] and (leader is None or term == self._known[1]):
             return
         self._known = leader, term
-        self.changes += leader is not None
+        if leader is not None and self._known != self._last:
+            self.changes += 1
+            self._last = self._known
         log.info("leader", leader=leader, term=term)

@@ -50,6 +50,7 @@ ACTIONS: Final = {
     "create_partition": Right.ADMIN,
     "snapshot": Right.ADMIN,
     "member_add": Right.ADMIN,
+    "member_update": Right.ADMIN,
     "member_remove": Right.ADMIN,
     "member_promote": Right.ADMIN,
     "transfer": Right.ADMIN,

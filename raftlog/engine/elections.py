@@ -22,6 +22,8 @@ class Elections(Quorums):
         self._handed_over = False
         """The next campaign is the leader's own wish."""
         self._heard_leader = -1e9
+        self._missed = False
+        """Whoever led has been silent for longer than a leader is borne."""
         self._ticked = -1e9
         self._next_look = -1e9
         self.pre_votes_asked = 0
@@ -29,6 +31,11 @@ class Elections(Quorums):
         """Times that this node stood for election, since the start."""
         self.won = 0
         super().__init__(given)
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this node knows; nobody once he is missed, whether this node may replace him or not."""
+        return None if self._missed else super().leader
 
     # -- standing for election
 
@@ -39,6 +46,9 @@ class Elections(Quorums):
         if now - before > self.settings.election_min_ms / 2000 and not self._handed_over:
             # It was this node that stood still. What the leader sent meanwhile is yet to be read.
             self._set("raftElectionDeadline", now + self.settings.heartbeat_ms / 1000)
+            return
+        self._missed = not self._handed_over
+        if not self.may_lead:
             return
         if not self.membership.may_campaign(self.commit_index):
             self._pre_vote_passed = self._handed_over = False  # not to be made up for when nobody expects it
@@ -90,6 +100,7 @@ class Elections(Quorums):
             self._handed_over = self._pre_vote_passed = True
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
+        self._missed = False
         self.forgetful.clear()  # with all that is known of what they hold; whoever it is says so with every reply
         super()._SyncObj__onBecomeLeader()
 

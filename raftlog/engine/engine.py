@@ -64,7 +64,7 @@ class Engine(Replication):
     def tick(self) -> bool:
         """Everything that is due now. True: committed entries are left to apply, tick again soon."""
         now = self.clock.monotonic()
-        if not self.is_leader and self.may_lead:
+        if not self.is_leader:
             self._campaign_if_due(now)
         if self.is_leader:
             self._advance_commit()

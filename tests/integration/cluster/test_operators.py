@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from logboom import Put
 from logboom.certs import client_context
+from logboom.cli.operate import problems
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from tests.unit.server.test_compose_health import program
@@ -163,6 +164,27 @@ def test_a_node_that_is_away_shows_on_the_leader_and_is_not_ready_when_it_return
     cluster.wait_serving()
     assert metrics(cluster, away)["ready",] == 1
     assert metrics(cluster, cluster.leader())["link_connects_total", away] >= 1
+
+
+def test_a_node_that_is_left_alone_is_not_ready_and_knows_no_leader(cluster: LocalCluster) -> None:
+    """It named the one that had led, and was killed, for ever: it was ready, and sent clients there."""
+    leader = cluster.leader()
+    alone = next(node for node in cluster.nodes if node != leader)
+    gone = [node for node in cluster.nodes if node != alone]
+    for node in gone:
+        cluster.kill(node)
+    until(lambda: get(cluster, alone, "/readyz") == (503, b"not ready: no leader is known\n"), "nobody leads")
+    assert metrics(cluster, alone)["raft_leader_known",] == 0
+    with cluster.client() as boom:
+        answers = boom.status_all()
+        assert "no node leads" in problems(answers)
+        with pytest.raises(LogboomError) as refused:
+            boom.get(5, b"k", timeout=1.0)
+    assert refused.value.fields.get("leader") is None
+    for node in gone:
+        cluster.start_node(node)
+    cluster.wait_serving()
+    assert get(cluster, alone, "/readyz") == (200, b"ready\n")
 
 
 def test_a_node_that_is_told_to_stop_is_not_ready_first(cluster: LocalCluster) -> None:

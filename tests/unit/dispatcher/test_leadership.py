@@ -20,3 +20,10 @@ def test_changes_are_told_once() -> None:
     told: list[Any] = [(row["leader"], row["term"]) for row in logs]
     assert told == [("n1", 1), (None, 1), ("n2", 2), ("n2", 3)]
     assert leadership.changes == 3
+
+
+def test_one_who_was_silent_for_a_while_and_leads_on_is_no_other() -> None:
+    leadership = Leadership()
+    for leader in ("n1", None, "n1", None, "n1"):
+        leadership.notice(cast(Engine, SimpleNamespace(leader=leader, term=1)))
+    assert leadership.changes == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from logboom.types import NodeId
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
@@ -58,3 +60,19 @@ def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -
     node.sent.clear()
     assert not node.engine.start_lone_round()
     assert node.sent == []
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_a_leader_that_is_silent_for_too_long_is_nobodys_any_more_until_it_is_heard(tmp_path: Path, able: bool) -> None:
+    """With two of three gone, the last one took a dead one for its leader, for good."""
+    node = Node(tmp_path)
+    node.engine.may_lead = able
+    node.engine.receive(PEER, append_entries(17, 17))
+    assert node.engine.leader == PEER
+    for _ in range(100):
+        node.now += 0.01
+        node.engine.tick()
+    assert node.engine.leader is None
+    node.engine.receive(PEER, append_entries(17, 17))
+    assert node.engine.leader == PEER
+    assert not node.engine.is_candidate
