@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -49,6 +50,8 @@ more keys than its header has room for."""
 EFFECTIVE: Final = (Kind.SUBMITTED, Kind.ADMIN_REPLY)
 """Answers to what has been done already."""
 EXPIRE_S: Final = 0.02
+LOOK_S: Final = 0.5
+"""Between two looks at the rules."""
 CUT_S: Final = 1.0
 """Whoever has other rights now has so long to take what it was answered by those before."""
 
@@ -63,12 +66,14 @@ class ClientService:
         tracer: Tracer | None = None,
         rules: Callable[[], Rules] | None = None,
     ) -> None:
-        """``rules`` gives those of the moment; None: everybody may do everything."""
+        """``rules`` gives those of the moment, and may block; None: everybody may do everything."""
         self.backend = backend
         self.settings = settings
         self.tracer = tracer
         self._rules_now = rules
         self.rules = None if rules is None else rules()
+        self._look_at = 0.0
+        """When at the rules; while somebody looks, never."""
         self.counts = SessionCounts()
         self.seldom = Seldom(backend.clock.monotonic)
         self.sessions: dict[Session, None] = {}
@@ -104,8 +109,17 @@ class ClientService:
             self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self.start)
 
     def _renew(self) -> None:
+        """Look at the rules, now and then, off the loop: there may be many."""
+        now = self.backend.clock.monotonic()
+        if self._rules_now is not None and now >= self._look_at:
+            self._look_at = math.inf
+            self.backend.offload.submit(self._rules_now, self._renewed)
+
+    def _renewed(self, rules: Rules | None, error: BaseException | None) -> None:
         """Whose rights are others now is cut: all that is under way was judged by those before."""
-        rules = None if self._rules_now is None else self._rules_now()
+        self._look_at = self.backend.clock.monotonic() + LOOK_S
+        if error is not None:
+            self.seldom.say(log.error, "access_not_renewed", error=repr(error), exc_info=error)
         if rules is None or rules is self.rules:
             return
         self.rules = rules

@@ -198,6 +198,16 @@ def test_the_status_is_for_whoever_may_do_anything(guarded: Guarded, name: str) 
     assert ("`write` for partition 2" in done.stderr) == (name != "ops")
 
 
+def test_a_backup_is_for_whoever_may_administer_everything(guarded: Guarded, tmp_path: Path) -> None:
+    with guarded.client("ops") as ops:
+        ops.submit_many({0: [Put(b"b", b"0")], 3: [Record(b"line")]})
+    done = guarded.shell("ops", "backup", str(tmp_path / "ops"), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    for name in ("reader", "writer", "watcher"):
+        done = guarded.shell(name, "backup", str(tmp_path / name))
+        assert (done.returncode, "`admin` for the cluster as a whole" in done.stderr) == (1, True)
+
+
 def test_the_port_for_operators_goes_by_them(guarded: Guarded) -> None:
     assert [guarded.page("watcher", path) for path in ("/", "/metrics", "/status", "/healthz")] == [200] * 4
     pages = ("/", "/metrics", "/status", "/healthz", "/readyz", "/nothing")
