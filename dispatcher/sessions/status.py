@@ -40,6 +40,7 @@ def _node(backend: Backend) -> dict[str, Any]:
         "node": backend.node_id,
         "cluster": backend.cluster.id,
         "lineage": backend.lineage,
+        "agreed": sorted(backend.parent.agreed),
         "role": backend.role(),
         "term": engine.term,
         "leader": leader,

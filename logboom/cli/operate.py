@@ -113,6 +113,7 @@ def _values(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
         "members": len(answer["members"]),
         "scrub": answer.get("scrub"),
         "lineage": answer.get("lineage", ""),
+        "agreed": answer.get("agreed", []),
         "admission": answer.get("admission"),
         "lag": answer.get("lag"),
         "rules": answer.get("rules"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import ClassVar, Final, Self
 
 from blake3 import blake3
@@ -81,6 +80,7 @@ class KvMachine:
         """See Machine."""
         with self._lock:  # a checkpoint that fails puts back what it was saving
             layers = (self._changes.state, self._saving.state)
+        unsaved: Layer | None = None
         with self._file.view() as file:
 
             def load(key: bytes) -> bytes | None:
@@ -89,13 +89,12 @@ class KvMachine:
                         return layer[key]
                 return file.get(key)
 
-            @cache
-            def unsaved() -> Layer:
-                with self._lock:
-                    return {**layers[1], **layers[0]}
-
             def within(start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-                return merged(file.entries(start), unsaved(), start=start, end=end)
+                nonlocal unsaved
+                if unsaved is None:
+                    with self._lock:
+                        unsaved = {**layers[1], **layers[0]}
+                return merged(file.entries(start), unsaved, start=start, end=end)
 
             results, changed = apply_blocks(batches, load, within)
         position, meta = seal(results)

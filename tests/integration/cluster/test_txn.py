@@ -10,16 +10,22 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from logboom import Add, Client, Compare, DeletePrefix, Put, RecordBlock, Status, Txn
+from logboom import Add, Client, Compare, DeletePrefix, Put, RecordBlock, Status, SyncClient, Txn
 from logboom.cli import cli
 from logboom.errors import Unavailable
 from logboom.testing import LocalCluster
+from logboom.types import KV_TXN
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
 
 
 def move(giver: bytes, taker: bytes, amount: int) -> Txn:
     return Txn([Compare(giver, ">=", amount)], [Add(giver, -amount), Add(taker, amount)], [Add(b"refused", 1)])
+
+
+def connected(client: SyncClient, at: str, node: str) -> bool:
+    return bool({row[0]: row[2] for row in client.status(node=at)["members"]}[node])
 
 
 async def test_transfers_add_up_on_every_node_over_a_leader_that_dies() -> None:
@@ -58,8 +64,12 @@ async def test_what_was_agreed_on_stays_so_over_restarts_and_snapshots_and_the_f
     with LocalCluster(partitions=1, settings={"snapshot.retain_bytes": 0}) as own:
         async with Client(own.endpoints) as boom:
             await boom.submit(0, Add(b"a", 10))
-            followers = [node for node in own.nodes if node != await asyncio.to_thread(own.leader)]
+            leader = await asyncio.to_thread(own.leader)
+            followers = [node for node in own.nodes if node != leader]
+            assert (await boom.status())["agreed"] == []
             own.kill(followers[0])
+            with own.client() as watcher:
+                await asyncio.to_thread(wait_for, lambda: not connected(watcher, own.addresses[leader], followers[0]))
             with pytest.raises(Unavailable, match=f"whether {followers[0]} can"):
                 await boom.submit(0, move(b"a", b"b", 1), timeout=3)
             assert await boom.get(0, b"b") is None
@@ -75,6 +85,7 @@ async def test_what_was_agreed_on_stays_so_over_restarts_and_snapshots_and_the_f
                     own.start_node(node)
             assert (await boom.submit(0, move(b"a", b"b", 1), timeout=60)).results == (Status.OK,)
             assert await boom.get_many(0, [b"a", b"b"]) == [(8,), (2,)]
+            assert (await boom.status())["agreed"] == [KV_TXN]
 
 
 async def test_a_request_that_comes_again_takes_effect_once_and_is_answered_alike(cluster: LocalCluster) -> None:
