@@ -30,6 +30,7 @@ from logboom.errors import LogboomError
 from logboom.settings import Settings
 from logboom.types import NodeId
 from ports.net import ConnectionLimits, Listener
+from ports.offload import Offload
 from ports.timers import wait
 from raftlog.core import RaftLog
 from raftlog.entries.voids import Voids
@@ -44,7 +45,7 @@ from server.directory.remembered import remembered
 from server.directory.shares import within
 from server.opening import Opened
 from server.watching.watching import Watching, not_renewed, rules_not_renewed
-from server.world.world import World, real_world
+from server.world.world import SCRUBBING, SETS, STATES, World, real_world
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +154,8 @@ class Node:
         self.pipeline.raft.group.close()
         await self.watching.close()
         offloads = (self.sync_offload, self.apply_offload, self.save_offload, self.slow_offload)
-        await asyncio.gather(*(offload.close() for offload in (*offloads, *self.rooms.offloads())))
+        lasting = self.world.lasting.values()
+        await asyncio.gather(*(offload.close() for offload in (*offloads, *lasting, *self.rooms.offloads())))
         self.rooms.close()
         self.journal.close()
         self.data_dir.close()
@@ -170,6 +172,10 @@ class Node:
         self.slow_offload.submit(partial(self.data_dir.note_voids, voids.kept), written)
 
     # -- parts
+
+    def _lasting(self, name: str) -> Offload:
+        """For what calls machines of users: one that does not return keeps its own kind of work from going on."""
+        return self.world.lasting.get(name, self.slow_offload)
 
     def _snapshots(self, pipeline: Pipeline) -> Snapshots:
         settings, raft, cluster = self.settings.snapshot, pipeline.raft, self.settings.cluster
@@ -206,7 +212,7 @@ class Node:
             workers=pipeline.workers,
             raft=raft,
             clock=self.clock,
-            offload=self.slow_offload,
+            offload=self._lasting(SETS),
             sleep=self.world.sleep,
             counts=self.rooms.counts,
             global_index=lambda: pipeline.parent.global_index,
@@ -245,7 +251,8 @@ class Node:
             store=self.sets,
             journal=self.journal,
             clock=self.clock,
-            offload=self.slow_offload,
+            offload=self._lasting(SCRUBBING),
+            store_offload=self.slow_offload,
             damaged_batch=backend.damaged,
             damaged_state=backend.rebuilding.damaged,
             fatal=self.fatal,
@@ -277,7 +284,7 @@ class Node:
             unused=pipeline.partitioning.unused,
             retire=self.rooms.retire,
             clock=self.clock,
-            offload=self.slow_offload,
+            offload=self._lasting(STATES),
             want=pipeline.snapshots.installing.want,
             changed=pipeline.look_again,
             fatal=self.fatal,

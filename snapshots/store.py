@@ -8,7 +8,8 @@ none; what belongs to no set is removed at the next start.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,7 +32,7 @@ class Damaged(NamedTuple):
 
 
 class SnapshotStore:
-    """See the module. One thread at a time changes it; any thread may call ``sets`` and ``open_states`` meanwhile.
+    """See the module. Any thread may call anything: changes take turns, and a set is made by one at a time.
 
     An OSError is final, as ports.disk says.
     """
@@ -40,6 +41,9 @@ class SnapshotStore:
         """Look what is there, remove what a crash left. Raises IncompatibleVersion, and then has changed nothing."""
         self._disk = disk
         self._directory = directory
+        self._changing = threading.RLock()
+        self._claimed: set[GlobalLogIndex] = set()
+        """Sets that are being written, or taken over from elsewhere: nobody else writes their files meanwhile."""
         self.damaged: tuple[Damaged, ...] = ()
         disk.make_directory(directory)
         found: dict[GlobalLogIndex, set[str]] = {}
@@ -66,8 +70,17 @@ class SnapshotStore:
         raise IndexCompacted(f"there is no snapshot set {global_index} here", first=first)
 
     def begin(self, global_index: GlobalLogIndex, pace: Callable[[int], None] | None = None) -> StatesWriter:
-        """A new set of that index, which no other has; ``complete`` or ``abandon`` follows. ``pace``: StatesWriter."""
-        return StatesWriter(self.receive(global_index), global_index, pace)
+        """A new set of that index, which no other has; ``complete`` or ``abandon`` follows. ``pace``: StatesWriter.
+
+        Raises Unavailable if somebody else has just made it, or is making it.
+        """
+        self._claim(global_index)
+        try:
+            self._check_free(global_index)
+            return StatesWriter(self.receive(global_index), global_index, pace)
+        except BaseException:
+            self._claimed.discard(global_index)
+            raise
 
     def complete(self, writer: StatesWriter, meta: SetMeta) -> None:
         """Finish the states; on return the set is there, durably. ``meta`` says of them what ``finish`` returns."""
@@ -77,11 +90,13 @@ class SnapshotStore:
         raw = encode(meta)
         writer.close()
         self._publish(raw, meta)
+        self._claimed.discard(meta.global_index)
 
     def abandon(self, writer: StatesWriter) -> None:
-        """Close it, and ``discard`` what it wrote."""
+        """Close it, and remove what it wrote: another node's of that index may be coming piece by piece."""
         writer.close()
-        self.discard(writer.global_index)
+        self._remove(writer.global_index, ("states", "states.partial"))
+        self._claimed.discard(writer.global_index)
 
     def receive(self, global_index: GlobalLogIndex) -> File:
         """An empty file for the states of a set from elsewhere; close it, then ``adopt`` or ``discard``.
@@ -91,9 +106,10 @@ class SnapshotStore:
         invariant(
             all(meta.global_index != global_index for meta in self._sets), "there is a set {} already", global_index
         )
-        if any(each.global_index == global_index for each in self.damaged):
-            self._remove(global_index)
-            self.damaged = tuple(each for each in self.damaged if each.global_index != global_index)
+        with self._changing:
+            if any(each.global_index == global_index for each in self.damaged):
+                self._remove(global_index)
+                self.damaged = tuple(each for each in self.damaged if each.global_index != global_index)
         file = self._disk.open(self.partial_path(global_index), create=True)
         if file.size():
             file.truncate(0)
@@ -136,14 +152,31 @@ class SnapshotStore:
         return file, end
 
     def adopt_fetched(self, meta_raw: bytes, global_index: GlobalLogIndex) -> SetMeta:
-        """``adopt`` what was fetched. Raises CorruptData; then nothing is left of it."""
-        self.receive(global_index).close()  # makes room
-        self._disk.rename(self._path(global_index, "states.fetch"), self.partial_path(global_index))
+        """``adopt`` what was fetched. Raises CorruptData, then nothing is left of it; Unavailable: it is being made."""
+        self._claim(global_index)
         try:
+            known = next((meta for meta in self._sets if meta.global_index == global_index), None)
+            if known is not None:  # taken here meanwhile: the same
+                self._disk.remove(self._path(global_index, "states.fetch"))
+                return known
+            self.receive(global_index).close()  # makes room
+            self._disk.rename(self._path(global_index, "states.fetch"), self.partial_path(global_index))
             return self.adopt(meta_raw, self.partial_path(global_index))
         except CorruptData:
             self.discard(global_index)
             raise
+        finally:
+            self._claimed.discard(global_index)
+
+    def _check_free(self, global_index: GlobalLogIndex) -> None:
+        if any(meta.global_index == global_index for meta in self._sets):
+            raise Unavailable(f"there is a snapshot set {global_index} already", retry_after=1.0)
+
+    def _claim(self, global_index: GlobalLogIndex) -> None:
+        with self._changing:
+            if global_index in self._claimed:
+                raise Unavailable(f"snapshot set {global_index} is being made here already", retry_after=1.0)
+            self._claimed.add(global_index)
 
     def raw_meta(self, global_index: GlobalLogIndex) -> bytes:
         """As it is in its file. Raises IndexCompacted if there is no such set."""
@@ -209,21 +242,29 @@ class SnapshotStore:
 
     def remove(self, global_index: GlobalLogIndex) -> None:
         """On return it is gone, durably."""
-        invariant(any(meta.global_index == global_index for meta in self._sets), "there is no set {}", global_index)
-        self._sets = tuple(meta for meta in self._sets if meta.global_index != global_index)
-        self._remove(global_index)
+        with self._changing:
+            invariant(any(meta.global_index == global_index for meta in self._sets), "there is no set {}", global_index)
+            self._sets = tuple(meta for meta in self._sets if meta.global_index != global_index)
+            self._remove(global_index)
+
+    def drop(self, global_index: GlobalLogIndex) -> None:
+        """The same of one that may be gone already."""
+        with self._changing:
+            if any(meta.global_index == global_index for meta in self._sets):
+                self.remove(global_index)
 
     def prune(self, keep: int) -> list[GlobalLogIndex]:
         """Remove the oldest until ``keep`` are left; returns which. Damaged ones go, too, when there is a newer one."""
         invariant(keep >= 1, "no snapshot set would be left")
-        old = [meta.global_index for meta in self._sets[:-keep]]
-        for global_index in old:
-            self.remove(global_index)
-        newest = self._sets[-1].global_index if self._sets else GlobalLogIndex(0)
-        for each in self.damaged:
-            if each.global_index < newest:
-                self._remove(each.global_index)
-        self.damaged = tuple(each for each in self.damaged if each.global_index >= newest)
+        with self._changing:
+            old = [meta.global_index for meta in self._sets[:-keep]]
+            for global_index in old:
+                self.remove(global_index)
+            newest = self._sets[-1].global_index if self._sets else GlobalLogIndex(0)
+            for each in self.damaged:
+                if each.global_index < newest and each.global_index not in self._claimed:
+                    self._remove(each.global_index)
+            self.damaged = tuple(each for each in self.damaged if each.global_index >= newest)
         return old
 
     def _remove_fetches(self, but: GlobalLogIndex) -> None:
@@ -283,11 +324,14 @@ class SnapshotStore:
         self._disk.rename(self.partial_path(meta.global_index), self._path(meta.global_index, "states"))
         self._disk.sync_directory(self._directory)
         self._disk.replace_file(self._path(meta.global_index, "set"), raw)
-        self._sets = tuple(sorted((*self._sets, meta), key=lambda each: each.global_index))
+        with self._changing:
+            self._sets = tuple(sorted((*self._sets, meta), key=lambda each: each.global_index))
 
-    def _remove(self, global_index: GlobalLogIndex) -> None:
-        """All files of it that there are: first what makes it a set."""
-        for kinds in (("set",), ("set.new", "states", "states.partial", "states.fetch")):
+    def _remove(
+        self, global_index: GlobalLogIndex, states: Sequence[str] = ("states", "states.partial", "states.fetch")
+    ) -> None:
+        """All files of it that there are, or of ``states`` these: first what makes it a set."""
+        for kinds in (("set",), ("set.new", *states)):
             paths = [path for kind in kinds if self._disk.exists(path := self._path(global_index, kind))]
             for path in paths:
                 self._disk.remove(path)

@@ -109,11 +109,14 @@ class Scrubbing:
         journal: Journal,
         clock: Clock,
         offload: Offload,
+        store_offload: Offload | None = None,
         damaged_batch: Callable[[PartitionId, DamagedBatch], None],
         damaged_state: Callable[[PartitionId, CorruptData], Repaired],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """``offload`` takes jobs that may wait; it alone changes ``store``. The callbacks see to what is found.
+        """``offload`` takes jobs that may wait, also for users' machines; the callbacks see to what is found.
+
+        ``store_offload`` (None: the same one) removes damaged sets.
 
         ``using`` a partition's machine keeps it from being closed.
         """
@@ -125,6 +128,7 @@ class Scrubbing:
         self._journal = journal
         self._clock = clock
         self._offload = offload
+        self._store_offload = store_offload or offload
         self._damaged_batch = damaged_batch
         self._damaged_state = damaged_state
         self._fatal = fatal
@@ -275,16 +279,12 @@ class Scrubbing:
         return found
 
     def _set(self, global_index: GlobalLogIndex) -> Target:
-        def remove() -> None:
-            if any(meta.global_index == global_index for meta in self._store.sets()):
-                self._store.remove(global_index)
-
         def removed(_: None, error: BaseException | None) -> None:
             if error is not None:
                 self._fatal(error)
 
         def found(_: CorruptData) -> Repaired:
-            self._offload.submit(remove, removed)
+            self._store_offload.submit(partial(self._store.drop, global_index), removed)
             return lambda: any(meta.global_index > global_index for meta in self._store.sets())
 
         return Target(f"snapshot {global_index}", lambda: self._store.scrub(global_index), found)

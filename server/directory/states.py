@@ -133,8 +133,7 @@ class States:
             except (CorruptData, IncompatibleVersion) as error:
                 log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
                 machine = self._begun_anew(partition_id, machine)
-                with suppress(IndexCompacted):
-                    self._sets.remove(self._sets.get(meta.global_index).global_index)
+                self._sets.drop(meta.global_index)
             except (OSError, InvariantViolated):
                 raise
             except Exception as error:  # a machine of a user: other nodes may never have to load it

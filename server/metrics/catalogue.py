@@ -78,7 +78,7 @@ OTHERS: Final = (
             Metric(
                 "upkeep_still_seconds",
                 "gauge",
-                "How long the thread of snapshots has been at one place; 0: it goes on, or has nothing to do",
+                "How long a thread of snapshots, scrubbing or states made anew has been at one place; 0: none is",
             ),
         ),
     ),

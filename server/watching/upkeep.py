@@ -1,39 +1,54 @@
-"""The thread of snapshots, scrubbing and states that are made anew: when it stands still, somebody is told.
+"""The threads of snapshots, scrubbing and states that are made anew: when one stands still, somebody is told.
 
-It calls machines of users (``dump``, ``load``, ``scrub``). One of them that does not return stops all of that on this
-node, for good, while everything else goes on: no snapshot is taken any more, and nothing is removed from the logs.
+They call machines of users (``dump``, ``load``, ``scrub``). A call that does not return stops its own kind of work on
+this node, for good, while everything else goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from ports.clock import Clock
 from ports.offload import Place
+from server.world.world import OTHERWISE, SCRUBBING, SETS, STATES
 
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 10.0
 STILL_S: Final = 60.0
+MEANWHILE: Final = {
+    SETS: "no snapshot is taken, and nothing removed from the logs",
+    SCRUBBING: "nothing is scrubbed",
+    STATES: "no other damaged state is made anew",
+    OTHERWISE: "no snapshot is fetched from other nodes, and none removed",
+}
+
+
+@dataclass(slots=True)
+class _Thread:
+    """As it was found the last time."""
+
+    place: Place
+    since: float
+    told: bool = False
 
 
 class Upkeep:
     """Of one node."""
 
-    def __init__(self, place: Callable[[], Place | None], clock: Clock) -> None:
-        self._place = place
+    def __init__(self, places: Callable[[], Mapping[str, Place]], clock: Clock) -> None:
+        """``places``: where the threads are, by name; not of those that have nothing to do."""
+        self._places = places
         self._clock = clock
-        self._mark: Hashable = None
-        """Of where it was; None: it had nothing to do."""
-        self._since = 0.0
-        self._told = False
+        self._threads: dict[str, _Thread] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.still_s = 0.0
-        """How long it has been in one place, as far as was looked; 0: it moves, or has nothing to do."""
+        """How long one has been in one place, as far as was looked; 0: all move, or have nothing to do."""
 
     def start(self) -> None:
         """Look, and again and again."""
@@ -46,16 +61,19 @@ class Upkeep:
             self._timer.cancel()
 
     def look(self) -> None:
-        """Where is it?"""
-        found, now = self._place(), self._clock.monotonic()
-        mark = None if found is None else found.mark
-        if found is None or mark != self._mark:
-            if self._told:
-                log.info("upkeep_goes_on", after_s=round(now - self._since))
-            self._mark, self._since, self._told, self.still_s = mark, now, False, 0.0
-            return
-        self.still_s = now - self._since
-        if self.still_s >= STILL_S and not self._told:
-            self._told = True
-            why = "no snapshot is taken, nothing scrubbed, and nothing removed from the logs, until this returns"
-            log.warning("upkeep_stands_still", seconds=round(self.still_s), at=found.shown, reason=why)
+        """Where are they?"""
+        places, now = self._places(), self._clock.monotonic()
+        for name, known in list(self._threads.items()):
+            found = places.get(name)
+            if found is None or found.mark != known.place.mark:
+                if known.told:
+                    log.info("upkeep_goes_on", thread=name, after_s=round(now - known.since))
+                del self._threads[name]
+        for name, found in places.items():
+            known = self._threads.setdefault(name, _Thread(found, now))
+            if now - known.since >= STILL_S and not known.told:
+                known.told = True
+                why = f"{MEANWHILE[name]}, until this returns"
+                still = round(now - known.since)
+                log.warning("upkeep_stands_still", thread=name, seconds=still, at=found.shown, reason=why)
+        self.still_s = max((now - each.since for each in self._threads.values()), default=0.0)

@@ -41,7 +41,7 @@ class Watching:
         self._certificates = Certificates(
             settings.tls.directory, node_id, warn_days=settings.tls.warn_days, clock=world.clock
         )
-        self._upkeep = Upkeep(world.slow_place, world.clock)
+        self._upkeep = Upkeep(world.places, world.clock)
         self._spans = self._span_queue()
 
     def _span_queue(self) -> SpanQueue | None:

@@ -6,10 +6,11 @@ import os
 import random
 import resource
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from logboom.settings import ApplySettings
 from partitions.machines.kv_file import KvFile
@@ -32,6 +33,11 @@ from server.world.offload_os import SlowOffload, ThreadOffload
 OFFLOAD_THREADS = 4
 SAVE_THREADS = 2
 """Their syncs would stand in the way of those that commits wait for."""
+OTHERWISE: Final = "slow"
+SETS: Final = "snapshot"
+SCRUBBING: Final = "scrub"
+STATES: Final = "rebuild"
+"""Threads, one of each, of work that lasts; see ``World.lasting``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,10 @@ class World:
     """Why the process cannot have so many more files open; None: it can."""
     files_left: Callable[[], int | None] = lambda: None
     """So many more files the process can have open; None: any number."""
-    slow_place: Callable[[], Place | None] = lambda: None
-    """Where the slow offload's thread is; None: it has nothing to do, or nobody can say."""
+    lasting: Mapping[str, Offload] = field(default_factory=dict)
+    """Threads for what calls machines of users and may not return, by name; what is not in here does the slow one."""
+    places: Callable[[], Mapping[str, Place]] = dict
+    """Where the thread of ``slow_offload`` is, and those of ``lasting``, by name; not of one that has nothing to do."""
 
 
 def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None]) -> World:
@@ -87,7 +95,12 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
     ``page_cache_bytes``: see ``log.page_cache_bytes``.
     """
     clock, disk = OsClock(), OsDisk(page_cache_bytes=page_cache_bytes)
-    slow = SlowOffload(name="slow")
+    slow = {name: SlowOffload(name=name) for name in (OTHERWISE, SETS, SCRUBBING, STATES)}
+
+    def places() -> dict[str, Place]:
+        found = {name: offload.place() for name, offload in slow.items()}
+        return {name: place for name, place in found.items() if place is not None}
+
     return World(
         clock=clock,
         rng=random.Random(secrets.randbits(128)),
@@ -96,9 +109,10 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
-        slow_offload=slow,
-        slow_place=slow.place,
-        sleep=slow.sleep,
+        slow_offload=slow[OTHERWISE],
+        lasting={name: slow[name] for name in (SETS, SCRUBBING, STATES)},
+        places=places,
+        sleep=slow[SETS].sleep,
         open_state_file=partial(_state_file, Lists()),
         http=OsHttp(on_fatal=fatal),
         users_offload=lambda name: ThreadOffload(workers=OFFLOAD_THREADS, name=f"machine-{name}"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from logboom import Put, Record
-from logboom.errors import InvalidRequest, LogboomError, PartitionFrozen
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, PartitionFrozen
 from logboom.testing import LocalCluster
 from tests.integration.cluster.snapshots_world import KV, SMALL, base, equal_states
 from tests.integration.waiting import wait_for
@@ -114,6 +114,8 @@ class Dump:
         self.position, self._entries = position, entries
 
     def entries(self):
+        while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-dump"):
+            time.sleep(0.01)
         return iter(self._entries)
 
     def close(self):
@@ -265,6 +267,32 @@ def test_calls_that_do_not_return_keep_no_thread_that_others_need(tmp_path: Path
         hangs.unlink()
         for partition in created:
             client.submit(partition, Record(b"x"), wait="applied")
+
+
+def test_a_dump_that_does_not_return_keeps_nothing_but_snapshots_from_going_on(tmp_path: Path, refuse: Path) -> None:
+    """Found by review: one thread did all that lasts. Nothing was scrubbed or made anew on that node any more."""
+    hangs = refuse.with_name("refuse-to-dump")
+    settings = {"scrub.pause_ms": 200, "scrub.bytes_per_s": 1 << 30, "node.stop_ms": 1_000}
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        client.submit(created, Record(b"x"), wait="applied")
+        client.submit(KV, Put(b"k", b"v"), wait="applied")
+        first = client.create_snapshot()
+        client.submit(KV, Put(b"k", b"w"), wait="applied")
+        hangs.touch()
+        with pytest.raises(DeadlineExceeded):
+            client.create_snapshot(timeout=2)
+        passes = client.status()["scrub"]["pass"]
+        wait_for(lambda: client.status()["scrub"]["pass"] > passes + 2)
+        states = next((cluster.data_dirs["n1"] / "snapshots").glob("*.states"))
+        states.write_bytes(bytes(states.stat().st_size))
+        wait_for(lambda: client.status()["scrub"]["damaged"] == 1)
+        wait_for(lambda: not client.snapshots()["sets"])  # what is damaged is removed
+        hangs.unlink()
+        wait_for(lambda: holds(lambda: client.create_snapshot()["global_index"] > first["global_index"]))
 
 
 def holds(question: Callable[[], bool]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from ports.offload import Place
-from server.watching.upkeep import STILL_S, Upkeep
+from server.watching.upkeep import MEANWHILE, STILL_S, Upkeep
 from server.world.offload_os import SlowOffload
 
 
@@ -47,7 +47,7 @@ def looked(upkeep: Upkeep, clock: Clock, seconds: float) -> list[Any]:
 
 async def test_a_call_of_a_user_s_machine_that_does_not_return_is_told_once_and_named() -> None:
     offload, clock, machine, ended = SlowOffload(name="slow"), Clock(), Hanging(), asyncio.Event()
-    upkeep = Upkeep(offload.place, clock)
+    upkeep = Upkeep(lambda: {"snapshot": place} if (place := offload.place()) is not None else {}, clock)
     assert looked(upkeep, clock, STILL_S) == looked(upkeep, clock, STILL_S) == [], "it has nothing to do"
     offload.submit(partial(list, machine.entries()), lambda _, __: ended.set())
     try:
@@ -59,7 +59,8 @@ async def test_a_call_of_a_user_s_machine_that_does_not_return_is_told_once_and_
                 await asyncio.sleep(0.01)
         assert looked(upkeep, clock, 1) == looked(upkeep, clock, STILL_S - 1) == []
         (line,) = looked(upkeep, clock, 1)
-        assert (line["event"], line["seconds"]) == ("upkeep_stands_still", STILL_S)
+        assert (line["event"], line["thread"], line["seconds"]) == ("upkeep_stands_still", "snapshot", STILL_S)
+        assert "no snapshot is taken" in line["reason"]
         assert "Hanging.entries" in line["at"]
         assert "test_upkeep.py" in line["at"]
         assert looked(upkeep, clock, STILL_S) == []
@@ -77,9 +78,23 @@ async def test_a_call_of_a_user_s_machine_that_does_not_return_is_told_once_and_
 
 def test_what_moves_is_not_told_however_long_it_takes() -> None:
     clock, moved = Clock(), 0
-    upkeep = Upkeep(lambda: Place(moved, "somewhere"), clock)
+    upkeep = Upkeep(lambda: {"scrub": Place(moved, "somewhere")}, clock)
     for moved in range(10):  # noqa: B007 - the place has it
         assert looked(upkeep, clock, STILL_S) == []
+
+
+def test_each_thread_is_told_by_itself() -> None:
+    clock, places = Clock(), {name: Place(0, f"in {name}") for name in MEANWHILE}
+    upkeep = Upkeep(lambda: places, clock)
+    assert looked(upkeep, clock, 1) == []
+    places["scrub"] = Place(1, "further on")
+    assert {line["thread"] for line in looked(upkeep, clock, STILL_S)} == MEANWHILE.keys() - {"scrub"}
+    places = {name: place for name, place in places.items() if name in ("slow", "scrub")}
+    lines = looked(upkeep, clock, STILL_S)
+    assert [(line["event"], line["thread"]) for line in lines] == [
+        ("upkeep_goes_on", "snapshot"), ("upkeep_goes_on", "rebuild"), ("upkeep_stands_still", "scrub"),
+    ]  # fmt: skip
+    assert upkeep.still_s == 2 * STILL_S
 
 
 async def test_who_waits_so_as_not_to_be_faster_moves() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk, SimFile
-from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
+from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, Unavailable
 from logboom.types import GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import InvariantViolated
@@ -48,6 +48,17 @@ def make(store: SnapshotStore, number: int) -> SetMeta:
     meta = fill(writer)
     store.complete(writer, meta)
     return meta
+
+
+def fetched(store: SnapshotStore, number: int) -> bytes:
+    """What another node has of a set is here; its description."""
+    other = SnapshotStore(SimDisk(random.Random(2)), HERE)
+    make(other, number)
+    source, (file, _) = other.open_states(index(number)), store.fetch(index(number))
+    file.write([source.read(offset=0, length=source.size())], offset=0)
+    for each in (source, file):
+        each.close()
+    return other.raw_meta(index(number))
 
 
 def indices(store: SnapshotStore) -> list[int]:
@@ -115,11 +126,29 @@ class TestSets:
 
     def test_an_index_has_one_set(self, store: SnapshotStore) -> None:
         make(store, 10)
-        for act in (store.begin, store.receive, store.discard):
+        for act in (store.receive, store.discard):
             with pytest.raises(InvariantViolated):
                 act(index(10))
+        with pytest.raises(Unavailable, match="already"):
+            store.begin(index(10))
         with pytest.raises(InvariantViolated):
             store.remove(index(11))
+
+    def test_it_is_made_by_one_at_a_time(self, disk: SimDisk, store: SnapshotStore) -> None:
+        """One that is taken here may wait for a user's machine for ever; another node's may come meanwhile."""
+        raw = fetched(store, 10)
+        taken = store.begin(index(10))
+        for other in (lambda: store.begin(index(10)), lambda: store.adopt_fetched(raw, index(10))):
+            with pytest.raises(Unavailable, match="being made here already"):
+                other()
+        store.abandon(taken)
+        assert store.adopt_fetched(raw, index(10)).global_index == 10
+        store.drop(index(10))
+        store.drop(index(10))
+        make(store, 10)
+        fetched(store, 10)
+        assert store.adopt_fetched(raw, index(10)).global_index == 10, "the same was taken here meanwhile"
+        assert not [name for name in disk.list(HERE) if name.endswith("fetch")]
 
     def test_a_meta_that_does_not_fit_is_not_published(self, disk: SimDisk, store: SnapshotStore) -> None:
         writer = store.begin(index(10))
