@@ -148,8 +148,8 @@ class TestWhoHasIt:
         assert digests(again)[:number] == left[:number]
         assert number == COUNT - 1 or digests(again, after=void.last_index) == left[number:]
 
-    @pytest.mark.parametrize("more", [-1, 1])
-    async def test_a_void_that_is_of_another_batch_is_not_taken(self, more: int) -> None:
+    @pytest.mark.parametrize(("field", "more"), [(0, -1), (0, 1), (1, -10_000)])
+    async def test_a_void_that_is_of_another_batch_or_of_none_is_not_taken(self, field: int, more: int) -> None:
         """Whoever says so would be asked again and again."""
         wire = Wire()
         source, target = Source("a", wire), Target(wire, has=5)
@@ -161,7 +161,7 @@ class TestWhoHasIt:
             if "void" not in frame.header:
                 return frame
             said = list(frame.header["void"])
-            said[0] += more
+            said[field] += more
             return frame._replace(header={**frame.header, "void": said, "first": 1})
 
         wire.spoil = lie
