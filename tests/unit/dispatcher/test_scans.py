@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -116,16 +116,17 @@ class Unread:
         self.frames += FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(buffers))
 
 
-async def heard(connection: Unread, backend: Any, **reads: int) -> list[Frame]:
-    """What a scan is answered with over it."""
+async def heard(connection: Unread, backend: Any, *, per_s: int = 0, **reads: int) -> list[Frame]:
+    """What a scan is answered with over it; ``per_s``: how fast its client may read."""
     settings = Settings(net=NetSettings(frame_ms=PATIENCE_MS), reads=ReadSettings(**reads))
+    clock: Any = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
     service: Any = SimpleNamespace(
         backend=backend,
         sessions={},
         counts=SimpleNamespace(failed=lambda _: None),
         tracer=None,
         settings=settings,
-        read_rates=ReadRates(per_s=0, burst_ms=0, clock=cast("Any", None)),
+        read_rates=ReadRates(per_s=per_s, burst_ms=0, clock=clock),
     )
     session = Session(service)
     session.opened(connection)  # type: ignore[arg-type]
@@ -162,6 +163,20 @@ async def test_what_is_taken_a_byte_at_a_time_does_in_the_end() -> None:
     assert "in all" in frame.header["message"]
     assert connection.congested
     backend.check_nothing_is_left()
+
+
+async def test_what_its_rate_would_keep_for_longer_than_a_slow_client_may_ends() -> None:
+    """A scan holds on to the state as it was: not for hours, however low the rate is."""
+    backend, connection = Backend(scans_max=1), Unread()
+    connection.congested = False
+    connection._queued = 0
+    first, last = await heard(connection, backend, per_s=1, hold_ms=5 * PATIENCE_MS)
+    assert first.kind is Kind.ENTRIES
+    assert (last.kind, last.header["code"]) == (Kind.ERROR, "deadline_exceeded")
+    assert "reads.principal_bytes_per_s" in last.header["message"]
+    backend.check_nothing_is_left()
+    frames = await heard(connection, backend, per_s=1_000_000)
+    assert [frame.kind for frame in frames[2:]] == [Kind.ENTRIES] * 2
 
 
 def test_the_file_has_room_for_all_of_them_and_for_everybody_else(tmp_path: Path) -> None:
