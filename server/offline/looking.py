@@ -9,9 +9,13 @@ import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from logboom.errors import CorruptData
 from ports.disk import Buffer, Disk, File, Lock
+
+NO_FILE: Final = (errno.EISDIR, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
+"""Something else is there, by the name of a file or a directory."""
 
 
 class Unreadable(CorruptData):
@@ -23,9 +27,10 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno not in (errno.EIO, *NO_FILE):
             raise
-        raise Unreadable(f"{path}: it cannot be read: {error.strerror}", path=str(path)) from error
+        kind = Unreadable if error.errno == errno.EIO else CorruptData
+        raise kind(f"{path}: it cannot be read: {error.strerror}", path=str(path)) from error
 
 
 class _Looked:
@@ -81,13 +86,15 @@ class LookingDisk:
     def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> File:
         if create and not self._disk.exists(path):
             return _Looked(path, None)
-        return _Looked(path, self._disk.open(path, readonly=True))
+        with _reading(path):
+            return _Looked(path, self._disk.open(path, readonly=True))
 
     def exists(self, path: Path) -> bool:
         return self._disk.exists(path)
 
     def list(self, directory: Path) -> list[str]:
-        return self._disk.list(directory) if self._disk.exists(directory) else []
+        with _reading(directory):
+            return self._disk.list(directory) if self._disk.exists(directory) else []
 
     def make_directory(self, path: Path) -> None:
         pass

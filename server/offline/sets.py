@@ -21,7 +21,7 @@ def check_sets(disk: Disk, directory: Path, *, owner: Owner | None, advice: str,
     """Read all of every set; returns those that are sound. ``disk`` must take no changes; ``owner`` None: any."""
     try:
         store = SnapshotStore(disk, directory)
-    except IncompatibleVersion as error:
+    except (CorruptData, IncompatibleVersion) as error:
         report.error(directory, error, advice)
         return []
     for damaged in store.damaged:

@@ -6,6 +6,7 @@ What a start would refuse, and what it would not look at: every batch of every s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,7 +35,7 @@ from server.offline.locking import locked
 from server.offline.logs import check_log
 from server.offline.looking import LookingDisk
 from server.offline.sets import check_sets
-from server.offline.states import DATA, KNOWN, check_states, is_there
+from server.offline.states import CHECKPOINT, DATA, KNOWN, check_states, is_there
 from server.offline.verify_backup import verify_backup
 from server.world.disk_os import OsDisk
 from snapshots.meta import SetMeta
@@ -172,8 +173,9 @@ class _Node:
             if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:
                 report.damage(directory, "missing", REJOINS if begun else REBUILD)
             return None
-        names = [name for name in self._disk.list(directory) if NAME.fullmatch(name) or name in (BASE, NEWEST)]
+        names: list[str] = []
         try:
+            names = [name for name in self._disk.list(directory) if NAME.fullmatch(name) or name in (BASE, NEWEST)]
             journal = Journal.open(
                 disk=self._disk,
                 directory=directory,
@@ -187,9 +189,7 @@ class _Node:
             return None
         finally:
             for name in names:
-                file = self._disk.open(directory / name)
-                report.read("journal", file.size())
-                file.close()
+                self._report_size("journal", directory / name)
         journal.close()
         report.count("journal_files", len(names))
         report.count("journal_entries", len(journal.entries) - 1)
@@ -229,18 +229,21 @@ class _Node:
         firsts = {}
         for partition in sorted(there):
             self._report.count("partitions")
-            firsts[partition] = check_log(
-                self._disk,
-                root / str(partition),
-                partition,
-                tail=parent.tails.get(partition, EMPTY),
-                routes=routes.get(partition, []),
-                carried=journal.carried if journal is not None else (),
-                void=void,
-                report=self._report,
-                installing=installing is not None,
-                journal=journal is not None or installing is not None,
-            )
+            try:
+                firsts[partition] = check_log(
+                    self._disk,
+                    root / str(partition),
+                    partition,
+                    tail=parent.tails.get(partition, EMPTY),
+                    routes=routes.get(partition, []),
+                    carried=journal.carried if journal is not None else (),
+                    void=void,
+                    report=self._report,
+                    installing=installing is not None,
+                    journal=journal is not None or installing is not None,
+                )
+            except CorruptData as error:
+                self._report.error(root / str(partition), error, REBUILD)
         if installing is not None:
             return firsts
         for partition in sorted({*parent.tails, *routes} - there):
@@ -276,17 +279,21 @@ class _Node:
             elif saved.position is not None and saved.position.applied_index + 1 < firsts[partition] and not sets:
                 problem = f"ends at {saved.position.applied_index}, and the log begins at {firsts[partition]}"
                 self._report.damage(directory, problem, REBUILD)
-            for name in (DATA, "checkpoint"):
-                if self._disk.exists(directory / name):
-                    file = self._disk.open(directory / name)
-                    self._report.read("states", file.size())
-                    file.close()
+            for name in (DATA, CHECKPOINT):
+                self._report_size("states", directory / name)
+
+    def _report_size(self, what: str, path: Path) -> None:
+        """Of a file that somebody else has read."""
+        with suppress(CorruptData):
+            file = self._disk.open(path)
+            self._report.read(what, file.size())
+            file.close()
 
 
 def _machine(disk: Disk, manifest: Manifest | None, partition: PartitionId, directory: Path) -> str | None:
     """Name of a partition's state machine; without a manifest, by its files."""
     if manifest is None:
-        return "kv" if disk.exists(directory / DATA) else "log" if disk.exists(directory / "checkpoint") else None
+        return "kv" if disk.exists(directory / DATA) else "log" if disk.exists(directory / CHECKPOINT) else None
     end = 0
     for kind in manifest.partitions:
         end += kind.count

@@ -61,9 +61,13 @@ def _check(disk: LookingDisk, path: Path, report: Report) -> None:
         for partition, end in log_tails(meta).items():
             needed.setdefault(partition, {})[end] = kept.global_index
             voids.setdefault(partition, []).extend(voids_of(meta, partition))
-    for partition in sorted({*needed, *_partitions(disk, path)}):
+    for partition in sorted({*needed, *_partitions(disk, path, report)}):
         archive = LogArchive(disk, path / LOGS / str(partition), partition)
-        missing = _log(archive, needed.get(partition, {}), voids.get(partition, ()), cluster, report)
+        try:
+            missing = _log(archive, needed.get(partition, {}), voids.get(partition, ()), cluster, report)
+        except CorruptData as error:
+            report.error(archive.directory, error, AGAIN)
+            continue
         for (last_index, _), global_index in missing.items():
             problem = f"the batch at {last_index}, with which the set {global_index} ends, is not here"
             report.damage(archive.directory, problem, AGAIN)
@@ -81,8 +85,12 @@ def _contents(disk: Disk, path: Path, report: Report) -> Contents | None:
         return None
 
 
-def _partitions(disk: Disk, path: Path) -> list[PartitionId]:
-    names = disk.list(path / LOGS) if disk.exists(path / LOGS) else []
+def _partitions(disk: Disk, path: Path, report: Report) -> list[PartitionId]:
+    try:
+        names = disk.list(path / LOGS)
+    except CorruptData as error:
+        report.error(path / LOGS, error, AGAIN)
+        return []
     return [PartitionId(number) for number in map(number_in, sorted(names)) if number is not None]
 
 

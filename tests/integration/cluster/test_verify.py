@@ -359,3 +359,22 @@ def test_of_a_snapshot_only_what_says_what_it_is_is_read(stopped: Path, monkeypa
     monkeypatch.setattr(OsDisk, "read_file", lambda _, path: (read.append(path.suffix), path.read_bytes())[1])
     assert json.loads(run("inspect", "snapshot", states, "-o", "json").stdout)["states_bytes"] == states.stat().st_size
     assert read == [".set"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "manifest.json", "journal/base", "journal/*.journal", "journal", f"partitions/{LOG}/*.log", f"partitions/{LOG}",
+        f"partitions/{LOG}/*.idx", f"partitions/{KV}/places", "snapshots/*.set", "snapshots/*.states", "snapshots",
+    ],
+)  # fmt: skip
+def test_something_else_by_the_name_of_what_has_to_be_there_does_not_end_the_check(copy: Path, pattern: str) -> None:
+    path = max(copy.glob(pattern))
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.touch()
+    else:
+        path.unlink()
+        path.mkdir()
+    findings = [each for each in verified(copy)["findings"] if each["level"] == "damage"]
+    assert {str(path), str(path.parent)} & {each["path"] for each in findings}, findings

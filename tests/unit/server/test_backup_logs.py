@@ -16,6 +16,7 @@ from partitions.log.log import PartitionLog
 from server.offline import backup as backup_module
 from server.offline.backup import Done, backup
 from server.offline.backup_dir import LogArchive
+from server.offline.verify import verify
 from server.world.disk_os import OsDisk
 from tests.unit.dispatcher.test_installing import LOG, G, Source, Wire
 
@@ -219,3 +220,14 @@ def test_what_is_somebody_elses_is_left_as_it_is(whole: Source, tmp_path: Path) 
         with pytest.raises(WrongNode):
             taken(nodes, directory)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_whatever_lies_in_a_backup_all_of_it_is_looked_at(whole: Source, tmp_path: Path) -> None:
+    nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
+    taken(nodes, kept)
+    before = {each.path for each in verify(kept).findings}  # its states are made up
+    link, directory, file = kept / "logs" / str(LOG) / f"{99:020d}.batches", kept / f"{7:020d}.set", kept / "logs" / "5"
+    link.symlink_to(tmp_path / "nowhere")
+    directory.mkdir()
+    file.touch()
+    assert {each.path for each in verify(kept).findings} - before == {str(link), str(directory), str(file)}
