@@ -330,6 +330,12 @@ def _check_members(members: tuple[Member, ...]) -> None:
 
 def check_node(settings: Settings) -> None:
     """What a node needs beyond ``check``."""
+    if not settings.cluster.members:
+        _wrong(
+            "cluster.members",
+            "is empty: who is in this node's cluster? Give --config FILE (one is in docs/configuration.md); "
+            "to try logboom, run `logboom local`",
+        )
     if not settings.node.data_dir:
         _wrong("node.data_dir", "is not set: where should this node keep its data?")
     if settings.node.id not in [m.id for m in settings.cluster.members]:

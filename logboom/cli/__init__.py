@@ -93,9 +93,14 @@ def exit_status(error: LogboomError) -> int:
 
 
 def _hint(error: LogboomError) -> str:
-    """Whoever was asked leads no more, or not yet, and nobody could say who does: until time ran out."""
-    lost = error.code == "not_leader" and not error.fields.get("leader")
-    return "; in all this time no node has led: `logboom status` says which can be reached" if lost else ""
+    """What to look at, where the error itself cannot say it."""
+    if error.code == "not_leader" and not error.fields.get("leader"):  # whoever was asked leads no more, or not yet
+        return "; in all this time no node has led: `logboom status` says which can be reached"
+    if error.code == "deadline_exceeded" or (error.code == "unavailable" and "no leader" in error.message):
+        return "; `logboom status` says which nodes can be reached, and who leads"
+    if error.code == "no_such_partition":
+        return "; `logboom partitions list` says which there are"
+    return ""
 
 
 def _extra_with(package: str) -> str | None:

@@ -85,9 +85,13 @@ def get(
             found.update(zip(group, values, strict=True))
     rows = [{"key": to_text(key, encoding), "value": shown(found[key], encoding)} for key in wanted]
     print_rows(rows, output)
-    missing = [row["key"] for row in rows if row["value"] is None]
+    missing = [key for key in wanted if found[key] is None]
     if missing:
-        talk(f"logboom: no such key: {', '.join(map(str, missing))}")
+        talk(f"logboom: no such key: {', '.join(to_text(key, encoding) for key in missing)}")
+        if partition is None:
+            looked = sorted({partition_of(key, count) for key in missing})
+            where = f"partition{'s' if len(looked) > 1 else ''} {', '.join(map(str, looked))}"
+            talk(f"logboom: looked for in {where}, by key, as `submit --by-key` writes; with -p it is another one's")
         sys.exit(1)
 
 

@@ -111,6 +111,10 @@ def _one(totals: _Totals, words: tuple[str, ...]) -> None:
     except KeyboardInterrupt:
         talk("logboom: the command may have been submitted, or may be yet: nobody has waited for the answer")
         raise
+    except LogboomError as error:
+        if error.outcome == "unknown":
+            totals.tell_doubt()
+        raise
 
 
 def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, output: str) -> None:
@@ -225,6 +229,15 @@ class _Totals:
         if chunk is None or none:
             return f"{done}, none from there on" if before else ""
         return f"{done}; {unit}s {start} to {chunk.last} may be, too"
+
+    def tell_doubt(self) -> None:
+        """That a command may have been submitted, and what can be done then, on stderr."""
+        again = (
+            "look before you send it again"
+            if self._producer is None
+            else "sent again, under that name, it is done once"
+        )
+        talk(f"logboom: the command may have been submitted, or may be yet: {again}")
 
     def tell_before(self, once: str) -> None:
         """That some had been, on stderr: nodes go by the name, and by a command's place in the input."""

@@ -132,7 +132,7 @@ def test_examples_of_help_are_not_broken_over_lines() -> None:
         (["certs", "--dir", "/proc/nowhere", "--nodes", "client"], "'client'"),
         (["certs", "--dir", "/proc/nowhere", "--nodes", "n1", "--hosts", "ä"], "'ä'"),
         (["certs", "--dir", "/proc/nowhere", "--nodes", "n1", "--days", "9999999"], "9999999"),
-        (["node", "--id", "n1"], "node.data_dir"),
+        (["node", "--id", "n1"], "logboom local"),
         (["node", "--config", "/nowhere/n.toml"], "No such file"),
     ],
 )

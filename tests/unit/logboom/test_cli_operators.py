@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 
 from logboom.cli.operate import problems
-from logboom.errors import NotLeader, PermissionDenied, Unavailable
+from logboom.errors import (
+    DeadlineExceeded,
+    LogboomError,
+    NoSuchPartition,
+    NotLeader,
+    PermissionDenied,
+    Unavailable,
+)
 from logboom.records import RecordBlock
+from logboom.routing import partition_of
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, fails
+from tests.unit.logboom.fake_server import FakeNode, Session, fails, silent
 from tests.unit.logboom.test_cli import run
 from tests.unit.logboom.test_connection import entries
 from tests.unit.logboom.test_cursors import Kv
@@ -124,6 +132,55 @@ def test_where_nobody_leads_it_is_said_what_to_look_at(node: FakeNode, capsys: A
     assert status == 3
     assert "no node has led" in err
     assert "logboom status" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (Unavailable("there is no leader right now; try again"), "`logboom status` says which nodes can be reached"),
+        (DeadlineExceeded("the deadline passed"), "`logboom status` says which nodes can be reached"),
+        (
+            NoSuchPartition("partition 9 does not exist", partition_id=9),
+            "`logboom partitions list` says which there are",
+        ),
+        (Unavailable("n4 is not there"), None),
+    ],
+)
+def test_what_to_look_at_is_said_where_the_error_cannot(
+    node: FakeNode, capsys: Any, error: LogboomError, hint: str | None
+) -> None:
+    node.answers[Kind.GET] = fails(error)
+    err = run(capsys, "get", "-p", "9", "k", "--timeout", "200ms")[2]
+    assert hint in err if hint else "logboom status" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [((), "look before you send it again"), (("--once", "a"), "it is done once")]
+)
+def test_a_command_that_nobody_has_answered_may_have_been_submitted(
+    node: FakeNode, capsys: Any, name: tuple[str, ...], advice: str
+) -> None:
+    """It ended with `the deadline passed before an answer came`, which says nothing of that."""
+    node.answers[Kind.SUBMIT] = silent
+    status, out, err = run(capsys, "submit", "-p", "0", *name, "add", "n", "1", "--timeout", "200ms")
+    assert (status, out) == (3, "")
+    assert "may have been submitted" in err
+    assert advice in err
+    node.answers[Kind.SUBMIT] = fails(Unavailable("there is no leader right now"))
+    assert "may have been" not in run(capsys, "submit", "-p", "0", "add", "n", "1", "--timeout", "200ms")[2]
+
+
+def test_a_key_that_is_not_there_is_told_with_where_it_was_looked_for(node: FakeNode, capsys: Any) -> None:
+    """`submit -p 0 put k v`, as README has it, and then `get k`: it said that there is no such key."""
+    node.partitions = 8
+    block = RecordBlock.from_columns(payloads=[b""])
+    header = {"found": [False], "metadata": len(block.metadata), "data": len(block.data), "global_index": 4}
+    body = [bytes(block.metadata), bytes(block.data)]
+    node.answers[Kind.GET] = lambda session, frame: session.send(frame, Kind.VALUES, header, body)
+    _, _, err = run(capsys, "get", "k")
+    where = partition_of(b"k", 8)
+    assert f"looked for in partition {where}, by key" in err
+    assert "looked for" not in run(capsys, "get", "-p", "0", "k")[2]
 
 
 def test_a_node_that_is_up_and_linked_with_nobody_is_a_problem() -> None:

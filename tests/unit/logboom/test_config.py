@@ -169,7 +169,8 @@ def test_a_variable_without_a_section_is_explained() -> None:
     [
         ({"cluster.members": MEMBERS, "node.id": "n1"}, "node.data_dir"),
         ({"cluster.members": MEMBERS, "node.id": "n4", "node.data_dir": "d"}, "node.id"),
-        ({"node.id": "n1", "node.data_dir": "d"}, "node.id"),
+        ({"node.id": "n1", "node.data_dir": "d"}, "cluster.members"),
+        ({}, "cluster.members"),
     ],
 )
 def test_a_node_must_know_who_it_is(flags, path: str) -> None:
