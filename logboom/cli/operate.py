@@ -49,6 +49,9 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
         )
         cursors = [] if node else _cursors(client)
     if all(isinstance(answer, LogboomError) for answer in answers.values()):
+        for answer in answers.values():
+            if isinstance(answer, PermissionDenied):
+                raise answer
         raise Unavailable(f"no node answers: {'; '.join(map(str, answers.values()))}")
     nodes = [_node_row(name, answer) for name, answer in answers.items()]
     marks = partition_rows(answers)
@@ -75,10 +78,12 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
         sys.exit(EXIT_UNHEALTHY)
 
 
-def _cursors(client: SyncClient) -> list[dict[str, Any]]:
-    """Named consumers and their lag; nothing where nobody can say."""
+def _cursors(client: SyncClient) -> list[dict[str, Any]] | None:
+    """Named consumers and their lag; nothing where nobody can say. None: we may not see them."""
     try:
         return [cursor_row(row) for row in client.cursors(known=True, timeout=CURSORS_S)]
+    except PermissionDenied:
+        return None
     except LogboomError as error:
         talk(f"logboom: cursors are not known: {error}")
         return []

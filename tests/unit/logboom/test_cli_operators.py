@@ -225,6 +225,23 @@ def test_nodes_that_go_by_different_rules_are_a_problem(node: FakeNode, capsys: 
     assert problems({**same, "n3": refused}) == ["n3 refuses us: 'me' may not"]
 
 
+def test_the_status_is_told_without_what_one_may_not_see(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = PermissionDenied("'me' may not", principal="me", right="read", partition_id=None)
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise error
+
+    node.answers[Kind.STATUS] = says_all
+    healthy = run(capsys, "status")
+    monkeypatch.setattr(SyncClient, "cursors", denied)
+    assert json.loads(run(capsys, "status", "-o", "json")[1])["cursors"] is None
+    assert run(capsys, "status") == healthy
+    node.answers[Kind.STATUS] = fails(error)
+    assert run(capsys, "status", "--digests") == (1, "", "logboom: 'me' may not [permission_denied]\n")
+
+
 def test_who_is_refused_is_told_so_and_nobody_is_asked_again(node: FakeNode, capsys: Any) -> None:
     error = PermissionDenied("'me' may not", principal="me", right="write", partition_id=3)
     node.answers[Kind.SUBMIT] = fails(error)
