@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from logboom.background import Background, closed_error
 from logboom.client import Client
+from logboom.client.home import Unportable
 from logboom.types import GlobalLogIndex
 
 P = ParamSpec("P")
@@ -58,7 +59,7 @@ def _as_made(_: Callable[P, Client]) -> Callable[[Callable[..., None]], Callable
     return wraps(Client.__init__, assigned=())
 
 
-class SyncClient:
+class SyncClient(Unportable):
     """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork.
 
     A forked child is another producer, whatever ``producer_id`` says: its numbering begins at 0, too.

@@ -90,8 +90,8 @@ def get(
         talk(f"logboom: no such key: {', '.join(to_text(key, encoding) for key in missing)}")
         if partition is None:
             looked = sorted({partition_of(key, count) for key in missing})
-            where = f"partition{'s' if len(looked) > 1 else ''} {', '.join(map(str, looked))}"
-            talk(f"logboom: looked for in {where}, by key, as `submit --by-key` writes; with -p it is another one's")
+            named = f"partition{'s' if len(looked) > 1 else ''} {', '.join(map(str, looked))}"
+            talk(f"logboom: looked for in {named}, where `submit --by-key` puts it; -p looks elsewhere")
         sys.exit(1)
 
 

@@ -14,6 +14,7 @@ from logboom.client import tracing
 from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
 from logboom.client.cursors import Cursors
+from logboom.client.home import Unportable
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
 from logboom.client.parts import Part, check_partition, checked, checked_producer
@@ -44,7 +45,7 @@ WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, 
 PATIENCE_S_MAX: Final = 3600
 
 
-class Client(Operations, StateReading, LogReading, Cursors, Waits):
+class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
     """A connection to a logboom cluster: finds the leader, retries, applies nothing twice.
 
     ::

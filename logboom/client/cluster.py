@@ -8,7 +8,7 @@ import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
@@ -43,15 +43,17 @@ DOWN_KEPT: Final = 64
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
     """Addresses of a comma-separated list. Raises InvalidRequest, naming the bad one."""
-    rows = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+    rows: list[Any] = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints or ())
+    if not any(rows):  # as of a variable that is not set
+        raise InvalidRequest(
+            "no endpoints given: addresses of nodes, host:port,host:port,... (`logboom local` prints its)"
+        )
     found = []
     for row in rows:
-        address = row.strip()
+        address = row.strip() if isinstance(row, str) else ""
         if not is_address(address) or "/" in address:  # or the name of a scheme would be looked up
             raise InvalidRequest(f"endpoint {row!r} is not host:port")
         found.append(address)
-    if not found:
-        raise InvalidRequest("no endpoints given")
     return found
 
 

@@ -1,12 +1,24 @@
-"""The event loop that a client lives on: the one that it is first used on."""
+"""Where a client lives: in its process, and on the event loop that it is first used on."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from functools import cached_property
+from typing import NoReturn
 
 from logboom.errors import InvalidRequest
+
+
+class Unportable:
+    """A client: its connections are of this process."""
+
+    def __reduce__(self) -> NoReturn:
+        """For pickle and copy, and what takes a client along that a function of the user's refers to."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied, it holds connections: make one where it is used, in "
+            "each process (with Spark, in what foreachPartition calls)"
+        )
 
 
 class Home:

@@ -285,7 +285,9 @@ def _vector(target: Any) -> dict[int, int]:
     found: dict[int, int] = {}
     for receipt in receipts:
         if not isinstance(receipt, Receipt):
-            raise InvalidRequest(f"{receipt!r} is no receipt")
+            raise InvalidRequest(
+                f"{receipt!r} is no receipt, nor what else a barrier waits for: an index, a token, a time"
+            )
         found[receipt.partition_id] = max(receipt.global_index, found.get(receipt.partition_id, 0))
     if not found:
         raise InvalidRequest("no receipts given")

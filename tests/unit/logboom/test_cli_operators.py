@@ -179,7 +179,7 @@ def test_a_key_that_is_not_there_is_told_with_where_it_was_looked_for(node: Fake
     node.answers[Kind.GET] = lambda session, frame: session.send(frame, Kind.VALUES, header, body)
     _, _, err = run(capsys, "get", "k")
     where = partition_of(b"k", 8)
-    assert f"looked for in partition {where}, by key" in err
+    assert f"looked for in partition {where}, where `submit --by-key` puts it" in err
     assert "looked for" not in run(capsys, "get", "-p", "0", "k")[2]
 
 

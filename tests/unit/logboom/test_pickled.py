@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import pickle  # noqa: TID251 - as Spark and multiprocessing do it
 from typing import Any
 
 import pytest
 
+from logboom import Client, SyncClient
 from logboom.types import BarrierResult, Receipt, Receipts, Status, Token
 
 ANSWERS: list[Any] = [
@@ -43,3 +45,12 @@ def test_an_answer_that_an_earlier_release_has_kept_is_whole(raw: str, meant: An
     found = pickle.loads(bytes.fromhex(raw))
     assert found == meant
     assert pickle.loads(pickle.dumps(found)) == meant
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("made", [Client, SyncClient])
+def test_a_client_says_why_it_does_not_and_what_to_do(made: Any, copied: Any) -> None:
+    """As Spark told it of a function that refers to one: cannot pickle '_thread.lock' object."""
+    client = made("127.0.0.1:1")
+    with pytest.raises(TypeError, match=f"a {made.__name__} cannot be pickled or copied, .* make one where it is used"):
+        copied(client)

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from logboom import SyncClient
 from logboom.certs import client_context, make_test_authority
 from logboom.client.cluster import parse_endpoints
 from logboom.client.connection import NodeConnection
@@ -20,6 +21,19 @@ from logboom.errors import ConfigError, InvalidRequest, Unauthenticated, Unavail
 def test_the_address_of_a_page_is_none_of_a_node(endpoint: str) -> None:
     with pytest.raises(InvalidRequest, match="is not host:port"):
         parse_endpoints(f"n2:7701,{endpoint}")
+
+
+@pytest.mark.parametrize("endpoints", [None, "", [], [""], ()])
+def test_no_endpoints_are_told_as_that(endpoints: Any) -> None:
+    """`os.environ.get("LOGBOOM_ENDPOINTS")`, not set: 'NoneType' object is not iterable."""
+    with pytest.raises(InvalidRequest, match=r"no endpoints given: .* host:port"):
+        SyncClient(endpoints)
+
+
+@pytest.mark.parametrize("endpoints", [[None, "n1:7701"], b"n1:7701", ["n1:7701", 7702]])
+def test_endpoints_that_are_no_text_are_named(endpoints: Any) -> None:
+    with pytest.raises(InvalidRequest, match="is not host:port"):
+        parse_endpoints(endpoints)
 
 
 class Other(asyncio.Protocol):
