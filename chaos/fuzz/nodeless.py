@@ -153,7 +153,7 @@ class NoNode:
         engine=SimpleNamespace(leader=None, term=1, commit_index=5),
         links=SimpleNamespace(connected=lambda _: False),
     )
-    parent = SimpleNamespace(global_index=5, voids=SimpleNamespace(count=0, kept=()))
+    parent = SimpleNamespace(agreed=frozenset(), global_index=5, voids=SimpleNamespace(count=0, kept=()))
     recovery = SimpleNamespace(over=True)
     scrubbing = lagging = SimpleNamespace(status=dict)
     admission = SimpleNamespace(used=lambda *_: (0, 0), admitted=0, refused_by={}, judged=lambda: iter(()))
