@@ -179,7 +179,7 @@ def of_node(settings: Settings, told: Callable[[str], None]) -> Renewed[Rules] |
 
 def renewed(file: str | Path, told: Callable[[str], None]) -> Renewed[Rules]:
     """The rules of the file as it is now. Raises ConfigError; later ``told`` hears it, and those before are kept."""
-    return Renewed(lambda: read(file), [Path(file)], told=told)
+    return Renewed(lambda: read(file), [Path(file)], told=told, still=True)
 
 
 def _grants_of(rule: Rule) -> Grants:

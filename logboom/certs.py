@@ -64,23 +64,33 @@ class Renewed(Generic[T]):
     """What is made of files that others replace while the process runs: certificates end. What is open stays."""
 
     def __init__(
-        self, make: Callable[[], T], files: Iterable[Path], *, told: Callable[[str], None] = lambda _: None
+        self,
+        make: Callable[[], T],
+        files: Iterable[Path],
+        *,
+        told: Callable[[str], None] = lambda _: None,
+        still: bool = False,
     ) -> None:
-        """Raises ConfigError. ``told`` hears, once, of files that do not fit together: those before are kept."""
+        """Raises ConfigError. ``told`` hears, once, of files that do not fit together: those before are kept.
+
+        ``still``: they are used once two looks find them the same, as a half of them could be taken for all.
+        """
         self._make = make
+        self._still = still
         self._files = list(files)
         self._told = told
         self._trouble = ""
         self._looked = time.monotonic()
-        self._seen = self._stamp()
+        self._seen = self._last = self._stamp()
         self._made = make()
 
     def __call__(self) -> T:
         """Looks at the files once a second at most."""
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
-            self._looked, seen = now, self._stamp()
-            if seen != self._seen:
+            self._looked, before, self._last = now, self._last, self._stamp()
+            seen = self._last
+            if seen != self._seen and (seen == before or not self._still):
                 try:
                     self._made, self._seen, self._trouble = self._make(), seen, ""
                 except ConfigError as error:  # they are being replaced, one after the other
