@@ -116,7 +116,7 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
     """Of a Txn: whether what ``key`` holds is ``==``, ``!=``, ``<``, ``<=``, ``>`` or ``>=`` to ``value``.
 
     None stands for "no such key", with ``==`` and ``!=``. Bytes are ordered byte by byte; numbers, one or a tuple, one
-    after the other. What is of another kind, or of another count, is ``!=``, and nothing else.
+    after the other. What is not there, of another kind, or of another count is ``!=``, and nothing else.
     """
 
     key: bytes
@@ -353,15 +353,15 @@ def keys_of(record: Record) -> list[bytes]:
 def touches(key: bytes, payload: bytes, prefix: bytes) -> bool:
     """Whether a command, perhaps one over several keys, names one that begins with ``prefix``."""
     operation = payload[0] if payload else 0
+    if key.startswith(prefix) or operation not in (OP_TXN, OP_DELETE_RANGE):
+        return key.startswith(prefix)
     if operation == OP_DELETE_RANGE:
         last = end_of(prefix)
         return (not last or key < last) and (len(payload) == 1 or payload[1:] > prefix)
-    if operation != OP_TXN:
-        return key.startswith(prefix)
     try:
         return any(each.startswith(prefix) for each in keys_of(WideRecord(payload, key)))
     except InvalidRequest:
-        return key.startswith(prefix)
+        return False
 
 
 def end_of(prefix: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -141,10 +141,10 @@ def parse_submit(
     rows = field_of(header, "parts", list)
     if not 1 <= len(rows) <= PARTS_MAX:
         raise InvalidRequest(f"a request has 1 to {PARTS_MAX} parts, not {len(rows)}")
-    wide = field_of(header, "wide", bool, False)  # noqa: FBT003 - what it is without
+    wide = frozenset(map(_partition, field_of(header, "wide", list, [])))
     parts, offset = [], 0
     for row in rows:
-        part, offset = _part(row, frame.body, offset, wide=wide)
+        part, offset = _part(row, frame.body, offset, wide)
         parts.append(part)
     if offset != len(frame.body):
         raise InvalidRequest(f"parts cover {offset} bytes of a body of {len(frame.body)}")
@@ -166,11 +166,17 @@ def parse_submit(
         forwarded=forwarded,
         admit_by=now + wait_ms / 1000 if wait_ms else 0.0,
         principal=principal,
-        wide=wide,
+        wide=bool(wide),
     )
 
 
-def _part(row: Any, body: memoryview, offset: int, *, wide: bool) -> tuple[SubmitPart, int]:
+def _partition(given: Any) -> int:
+    if type(given) is not int:
+        raise InvalidRequest(f"field wide has partitions, not {shown(given)}")
+    return given
+
+
+def _part(row: Any, body: memoryview, offset: int, wide: Collection[int]) -> tuple[SubmitPart, int]:
     if not isinstance(row, list) or len(row) != 6 or any(type(v) is not int or not 0 <= v <= SEQUENCE_MAX for v in row):
         raise InvalidRequest("a part is six numbers: partition, first sequence, floor, count and two section lengths")
     partition, first, floor, count, metadata_length, data_length = row
@@ -181,7 +187,7 @@ def _part(row: Any, body: memoryview, offset: int, *, wide: bool) -> tuple[Submi
     if partition > 0xFFFFFFFF:
         raise InvalidRequest(f"partition {partition} does not fit 32 bits")
     records = RecordBlock.parse(count, body[offset:middle], body[middle:end])
-    return SubmitPart(PartitionId(partition), first, floor, records.as_wide(wide=wide)), end
+    return SubmitPart(PartitionId(partition), first, floor, records.as_wide(wide=partition in wide)), end
 
 
 def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any], list[Buffer]]:
@@ -200,7 +206,7 @@ def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any]
         ],
     }
     if request.wide:
-        header["wide"] = True
+        header["wide"] = [p.partition_id for p in request.parts if p.records.wide]
     if request.trace is not None:
         header["traceparent"] = request.trace.traceparent
     return header, [section for p in request.parts for section in (p.records.metadata, p.records.data)]

@@ -268,7 +268,7 @@ class Submitter:
         """Of a SUBMIT frame to the leader, with this client's ``own`` numbers, or with somebody else's."""
         if wait is None and "ack" not in at.welcome.get("features", ()):
             wait = Level.APPLIED  # a node of an earlier release, whose partitions have no say
-        wide = any(part.records.wide for part in parts)
+        wide = [part.partition_id for part in parts if part.records.wide]
         if wide and KV_TXN not in at.welcome.get("features", ()):
             raise IncompatibleVersion(
                 "a node of an earlier release knows no commands over several keys (Txn, DeleteRange): upgrade it",
@@ -276,7 +276,7 @@ class Submitter:
                 supported=KV_TXN,
             )
         return {
-            **({"wide": True} if wide else {}),
+            **({"wide": wide} if wide else {}),
             "producer": self._producer_id,
             "epoch": 0,
             "dense": False,

@@ -94,12 +94,16 @@ def request(**how: Any) -> SubmitRequest:
 
 
 def test_a_request_says_so_from_node_to_node() -> None:
+    plain = RecordBlock.from_records([Put(b"k", b"v").record()])
     for wide in (False, True):
-        header, body = encode_submit(request(wide=wide), now=0.0)
-        assert header.get("wide", False) is wide
+        several = request(wide=wide)
+        records = several.parts[0].records.as_wide(wide=wide)
+        parts = SubmitPart(PartitionId(0), 0, 0, records), SubmitPart(PartitionId(1), 0, 0, plain)
+        header, body = encode_submit(several._replace(parts=parts), now=0.0)
+        assert header.get("wide") == ([0] if wide else None)
         found = parse_submit(Frame(Kind.FORWARD, 1, header, memoryview(b"".join(map(bytes, body)))), now=0.0)
-        assert (found.wide, found.parts[0].records.wide) == (wide, wide)
-    header["wide"] = 1
+        assert (found.wide, [part.records.wide for part in found.parts]) == (wide, [wide, False])
+    header["wide"] = [b"0"]
     with pytest.raises(InvalidRequest, match="wide"):
         parse_submit(Frame(Kind.FORWARD, 1, header, memoryview(b"".join(map(bytes, body)))), now=0.0)
 

@@ -76,9 +76,10 @@ def test_who_follows_a_prefix_is_given_what_may_change_it() -> None:
         DeleteRange(b"a", b"b"),
         DeleteRange(b"c"),
         DeleteRange(b"b\xff", b"z"),
+        Record(b"\6\0", b"b"),
     ]
     block = RecordBlock.from_records(map(to_record, rows))
-    assert Filter(b"b").wanted(block).tolist() == [True, True, False, True, True, True, False, False, True]
+    assert Filter(b"b").wanted(block).tolist() == [True, True, False, True, True, True, False, False, True, True]
 
 
 def test_all_keys_of_a_txn_are_in_one_partition() -> None:
@@ -103,7 +104,7 @@ async def test_it_is_said_that_nodes_have_to_know_them() -> None:
         await boom.submit(0, [Put(b"k", b"v"), DeletePrefix(b"k")])
         await boom.submit_many({0: [Cas(b"k", None, b"v")], 1: [TXN]})
         await boom.submit(0, TXN, producer_id=b"p" * 16, sequence=0)
-        assert [frame.header.get("wide", False) for frame in node.of(Kind.SUBMIT)] == [False, True, True, True, True]
+        assert [frame.header.get("wide") for frame in node.of(Kind.SUBMIT)] == [None, [0], [0], [1], [0]]
 
 
 async def test_a_node_of_an_earlier_release_is_not_sent_what_it_would_read_as_nothing() -> None:
