@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logboom.errors import InvalidRequest, RecordTooLarge
-from logboom.types import Record, WideRecord
+from logboom.types import WIDE_OPERATIONS, Record, WideRecord
 
 FLAG_KEYS: Final = 1
 FLAG_HEADERS: Final = 2
@@ -242,8 +242,11 @@ class RecordBlock:
     def records(self) -> list[Record]:
         """Row form."""
         rows = zip(self.keys(), self.payloads(), self.headers(), strict=True)
-        kind = WideRecord if self.wide else Record
-        return [kind(payload, key or None, header) for key, payload, header in rows]
+        wide = WIDE_OPERATIONS if self.wide else ()
+        return [
+            (WideRecord if payload[:1] in wide else Record)(payload, key or None, header)
+            for key, payload, header in rows
+        ]
 
     def as_wide(self, *, wide: bool = True) -> RecordBlock:
         """The same records, and that some of them are over several keys."""

@@ -250,6 +250,10 @@ class WideRecord(Record, frozen=True, gc=False):
     """A command over several keys of a ``kv`` partition. As a plain Record it is none: `Status.INVALID`."""
 
 
+WIDE_OPERATIONS: Final = (b"\5", b"\6")
+"""How their payloads begin (logboom.commands)."""
+
+
 LINEAGE_BYTES: Final = 16
 
 

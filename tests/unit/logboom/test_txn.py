@@ -62,7 +62,9 @@ def test_a_block_knows_that_it_has_some() -> None:
     assert block.wide
     assert block.take(1, 3).wide
     assert block.where(np.array([True, False, True])).wide
-    assert RecordBlock.from_records(block.records()[1:2]).wide  # copied out of a log, they are what they were
+    assert block.records() == [plain, wide, plain]  # copied out of a log, they are what they were
+    assert RecordBlock.from_records(block.records()[1:]).wide
+    assert not RecordBlock.from_records(block.records()[:1]).wide
 
 
 def test_who_follows_a_prefix_is_given_what_may_change_it() -> None:
