@@ -132,3 +132,27 @@ async def test_whom_nobody_holds_any_more_a_connection_does_not_keep() -> None:
         assert opened._beaten is not None
         assert not any(cell.cell_contents is boom._cluster for cell in opened._beaten.__closure__ or ())  # type: ignore[attr-defined]
         await boom.close()
+
+
+async def test_a_node_that_knows_of_nobody_makes_nobody_forgotten() -> None:
+    """It has only just begun; whoever believed it would have nobody left to go to."""
+    async with cluster(2) as [one, two], Client(one.address) as boom:
+        one.answers[Kind.ADMIN] = says(at=9)
+        await boom._cluster.connection(one.address)
+        known = dict(boom._cluster.members)
+        await until(lambda: len(one.of(Kind.ADMIN)) > 2)
+        assert boom._cluster.members == known == {"n1": one.address, "n2": two.address}
+
+
+async def test_what_is_under_way_at_a_node_that_was_removed_is_answered_there() -> None:
+    """It may be done already: nobody is told that it is unknown because of that."""
+    async with cluster(2) as [gone, member], Client(gone.address) as boom:
+        asked = list[Any]()
+        gone.answers[Kind.WATERMARKS] = lambda *request: asked.append(request)
+        gone.answers[Kind.ADMIN] = says(member, at=7, removed=("n1",))
+        under_way = asyncio.create_task(boom.watermarks(node=gone.address))
+        await until(lambda: asked and "n1" in boom._cluster._removed)
+        session, frame = asked[0]
+        session.send(frame, Kind.WATERMARKS_REPLY, {"watermarks": []})
+        assert await under_way == []
+        assert len(asked) == 1

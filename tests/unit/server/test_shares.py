@@ -66,6 +66,7 @@ def test_in_a_small_container_what_is_kept_in_memory_fits(limit: int) -> None:
     small = within(Settings(), limit)
     assert small.admission.memory_bytes_max == limit * 3 // 4
     kept = 2 * small.apply.unsaved_node_bytes + small.log.recent_node_bytes + small.admission.node_bytes
+    kept += small.admission.queue_bytes + small.reads.memory_bytes
     assert kept <= small.admission.memory_bytes_max
     assert small.admission.node_bytes >= small.net.client_frame_bytes  # or no request fits
 
@@ -74,3 +75,19 @@ def test_what_is_set_counts_before_the_limit() -> None:
     asked = Settings(admission=AdmissionSettings(memory_bytes_max=100 * MIB))
     assert within(asked, GIB).admission.memory_bytes_max == 100 * MIB
     assert within(asked, None).apply.unsaved_node_bytes == 100 * MIB // 8
+
+
+@pytest.mark.parametrize("limit", [8 * MIB, 16 * MIB, 64 * MIB])
+def test_however_small_it_is_what_one_reader_is_given_at_once_fits(limit: int) -> None:
+    small = within(Settings(), limit)
+    assert small.reads.memory_bytes >= small.reads.window_bytes
+
+
+def test_each_of_very_many_logs_may_open_a_file() -> None:
+    assert log_share(LogSettings(), 1_000_000).open_files_max == 1
+
+
+def test_what_a_crash_has_each_of_many_repeat_is_shared_out_too() -> None:
+    usual = ApplySettings()
+    shared = apply_share(usual, ["kv"] * 1000)
+    assert UNSAVED_BYTES_MIN <= shared.replay_bytes <= usual.unsaved_node_bytes // 1000 < usual.replay_bytes
