@@ -57,12 +57,19 @@ def test_the_guide(spark, tmp_path):
     """From top to bottom: each block uses what stands above it."""
     with LocalCluster(nodes=1, partitions=4) as running, running.client() as client:
         assert [client.create_partition(state_machine="log") for _ in range(4)] == [4, 5, 6, 7]
+        spark = spark.newSession()  # with temporary views of its own
         names = {"spark": spark, "E": running.endpoints}
-        for block in re.findall(r"^ *```python\n(.*?)^ *```", GUIDE, re.DOTALL | re.MULTILINE):
-            exec(textwrap.dedent(block).replace("/data/checkpoints", str(tmp_path)), names)
-        assert names["state"].count() == 2, "submit wrote what save() had, under another name"
-        assert {row.numbers[0] for row in names["state"].collect()} == {2}
-        assert names["log"].count() == 4
+        spark.createDataFrame([("ann", 3), ("bob", 4)], ["customer", "pieces"]).createOrReplaceTempView("sales")
+        for kind, block in re.findall(r"^ *```(python|sql)\n(.*?)^ *```", GUIDE, re.DOTALL | re.MULTILINE):
+            if kind == "python":
+                exec(textwrap.dedent(block).replace("/data/checkpoints", str(tmp_path)), names)
+                continue
+            for statement in filter(str.strip, block.replace("127.0.0.1:7701", running.endpoints).split(";")):
+                spark.sql(statement)
+        found = {bytes(row.key): row.numbers[0] for row in names["state"].collect()}
+        twice = dict.fromkeys((b"N14228", b"N24211"), 2)  # submit wrote what save() had, under another name
+        assert found == {**twice, b"ann": 3, b"bob": 4}
+        assert names["log"].count() == 6
         client.submit(4, [Record(b"12345", b"k"), Record(b"67", b"k")])
         names["query"].processAllAvailable()
         names["query"].stop()
