@@ -22,6 +22,10 @@ TIMEOUT_S: Final = 6.0
 REGISTERS: Final = 6
 ASK_S: Final = 0.3
 """How long a node that does not lead is asked for a read that only a leader may answer."""
+GIVEN_UP: Final = 0.3
+"""Of the writes, where clients lose patience,"""
+PATIENCE_S: Final = (0.002, 0.03, 0.3)
+"""after so long."""
 ERROR_PAUSE_S: Final = 0.2
 PASSES_S: Final = 0.5
 COMES_BACK: Final = 0.1
@@ -295,16 +299,27 @@ class SimClient:
     async def _call(self, ops: list[Operation], submit: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         end = self._seen.history.end
         try:
-            receipt = await submit()
+            async with asyncio.timeout(self._patience()):
+                receipt = await submit()
         except LogboomError as error:
             for op in ops:
                 end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
             await asyncio.sleep(ERROR_PAUSE_S)
             return
+        except TimeoutError:
+            for op in ops:
+                end(op, "info", error="given_up")
+            return
         parts = {p.partition_id: p for p in getattr(receipt, "parts", [receipt])}
         for op in ops:
             part = parts[op.partition]
             end(op, "ok", index=part.first_index, global_index=part.global_index)
+
+    def _patience(self) -> float | None:
+        """Whoever gives up a write, waiting to be admitted or not, does not know what becomes of it."""
+        if not self._parameters.gives_up or self._rng.random() >= GIVEN_UP:
+            return None
+        return self._rng.choice(PATIENCE_S)
 
     # -- registers
 

@@ -74,6 +74,8 @@ RATED: Final = 0.15
 """Share of the seeds in which it is bounded how fast somebody may write,"""
 PACED: Final = 0.15
 """and of those in which it is how fast somebody may read."""
+GIVE_UP: Final = 0.5
+"""Share of the seeds in which clients wait for admission, and do not always wait to the end."""
 WAITS: Final = 0.6
 """Share of the seeds in which clients wait in every way."""
 LAG_KINDS: Final = ("slow_apply", "stall_apply")
@@ -139,6 +141,8 @@ class Parameters:
     stories: Stories = field(default_factory=Stories)
     admission_wait_s: float = 0.0
     """Half of what clients write waits up to so long for admission."""
+    gives_up: bool = False
+    """Clients lose patience with writes now and then, and cancel them."""
     acks: bool = False
     """Clients leave it to the settings what their answers wait for, now and then."""
     narrow: bool = False
@@ -282,7 +286,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
     drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
     calm = _rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng)
-    return _thinned(_paced(calm, rng), rng)
+    return _impatient(_thinned(_paced(calm, rng), rng), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -406,6 +410,11 @@ def _thinned(drawn: Parameters, rng: random.Random) -> Parameters:
         for f in drawn.faults
     ]
     return replace(drawn, faults=tuple(faults), kinds=tuple(sorted({*drawn.kinds, "thin_lines"})))
+
+
+def _impatient(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some of those where clients wait to be admitted; drawn last."""
+    return replace(drawn, gives_up=drawn.admission_wait_s > 0 and rng.random() < GIVE_UP)
 
 
 def _contested(drawn: Parameters) -> Parameters:
