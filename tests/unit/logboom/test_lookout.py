@@ -156,3 +156,20 @@ async def test_what_is_under_way_at_a_node_that_was_removed_is_answered_there() 
         session.send(frame, Kind.WATERMARKS_REPLY, {"watermarks": []})
         assert await under_way == []
         assert len(asked) == 1
+
+
+async def test_who_adds_a_member_knows_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``add_member("n4", ...)``, then ``status(node="n4")``: no node 'n4', for half a minute."""
+    monkeypatch.setattr(lookout, "LOOK_S", 3600)
+    async with cluster(1) as [first], cluster(1) as [added], Client(first.address) as boom:
+        added.name, added.members = "n4", first.members
+        added.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {"node": "n4"})
+        with pytest.raises(InvalidRequest, match="no node 'n4'"):
+            await boom.status(node="n4")
+        first.answers[Kind.ADMIN] = says(first, added, at=7)
+        await boom.add_member("n4", peer_address="h:1", client_address=added.address)
+        assert (await boom.status(node="n4"))["node"] == "n4"
+        assert set(await boom.members()) == {"n1", "n4"}
+        first.answers[Kind.ADMIN] = says(first, at=8, removed=("n4",))
+        await boom.remove_member("n4")
+        assert set(await boom.members()) == {"n1"}
