@@ -211,6 +211,7 @@ HEADERS = st.fixed_dictionaries(
         "parts": ROWS | VALUES,
         "dense": VALUES,
         "forward": VALUES,
+        "wide": st.lists(NUMBER | VALUES, max_size=2) | VALUES,
     },
 )
 
