@@ -24,6 +24,8 @@ from server.watching.page import PAGE, PAGE_HEADERS
 from server.watching.stacks import stacks
 
 BEHIND_SHOWN_MAX: Final = 8
+WAITING: Final = "waiting"
+"""Its role until the log has it."""
 NO_VOTE_YET: Final = ("rejoining", str(Role.JOINING))
 """Whoever replaces nodes one after the other has to wait for it: without the next one a majority may be away."""
 FORMATS_MAX: Final = 8
@@ -115,6 +117,8 @@ class Operators:
         role = backend.role()
         if role == "removed":
             return "it is no member of the cluster any more"
+        if role == WAITING:
+            return "waiting: no cluster has taken it in yet (`logboom members add`)"
         if role in NO_VOTE_YET:
             return f"{role}: it has no vote yet"
         if not backend.recovery.over:
