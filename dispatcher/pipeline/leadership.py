@@ -17,7 +17,7 @@ class Leadership:
         self.changes = 0
         """Times that there was a leader, and another one than before, or of another term."""
         self._known: tuple[NodeId | None, int] = (None, 0)
-        self._last = self._known
+        self._last: tuple[NodeId | None, int] = (None, 0)
         """That was one: he may have been silent for a while, and lead on."""
 
     def notice(self, engine: Engine) -> None:

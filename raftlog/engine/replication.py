@@ -167,7 +167,7 @@ class Replication(Elections):
 
     def _go_on_at(self, message: Message) -> int:
         """Where a peer that complains may agree: behind the last entry of a term that it can have there."""
-        end = min(message["next_node_idx"] - 1, self.journal.last_index)
+        end: int = min(message["next_node_idx"] - 1, self.journal.last_index)
         if "term_before" in message and end >= self.journal.base_index:
             end = self.journal.last_of(message["term_before"], end)
         return end + 1
