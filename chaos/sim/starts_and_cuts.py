@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chaos.sim.host import Host
@@ -32,12 +33,17 @@ def look_at_cuts(host: Host, journal: Any, on_disk: Callable[[int], bool], fail:
     journal.deleteEntriesFrom, journal.written = deleted, was_written
 
 
-def look_at_covering(host: Host, engine: Any, top: int, fail: Fail) -> None:
-    """What is to cover all that was shown before a start covers ``top``, which was committed then."""
-    covering = engine.covering_commit
+def look_at_covering(host: Host, engine: Any, committed: Sequence[int], fail: Fail) -> None:
+    """What is to cover all that was shown before a start covers what was committed then.
+
+    ``committed``: the term of each entry, by its index. What is of a later term than its own a node has not shown; whom
+    it follows may lead no more, and not know of it.
+    """
+    covering, terms = engine.covering_commit, tuple(committed)
 
     def covering_commit() -> int | None:
         found: int | None = covering()
+        top = bisect_right(terms, engine.term) - 1
         if found is not None and found < top:
             fail("CoversAll", f"{host.name} goes by commit index {found}; {top} was committed when it started")
         return found

@@ -192,7 +192,7 @@ class Witness:
 
         engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
         look_at_cuts(host, journal, lambda at: self._in_journal(host, _entry(journal, at)), self._fail)
-        look_at_covering(host, engine, len(self._terms) - 1, self._fail)
+        look_at_covering(host, engine, self._terms, self._fail)
         look_at_acknowledging(host, backend.raft, self._fail)
         look_at_freshness(host, backend.freshness, self._committed_at, self._fail)
         look_at_producers(host, backend, self._fail)

@@ -156,10 +156,11 @@ class Engine(Replication):
         return self.is_leader and self.term_at(self.applied_index) == self.term
 
     def covering_commit(self) -> int | None:
-        """A Raft index that is committed and at or above everything that was ever committed before; None: unknown.
+        """A Raft index that is committed and at or above all that this node showed before it started; None: unknown.
 
-        Only a commit index whose entry is of the current term proves that (Raft, 5.4.2), and only
-        one that was heard, or counted, since this process started.
+        Only a commit index whose entry is of the current term proves that (Raft, 5.4.2), and only one that was heard,
+        or counted, since this process started. It covers what was committed in terms up to this one; whoever is heard
+        may have been replaced in a later one, of which this node then has shown nothing.
         """
         if self.membership.rejoining is not None:
             return None  # whom it follows may be a leader that it had left behind

@@ -37,9 +37,20 @@ def test_what_took_its_place_is_on_the_disk_when_it_counts(on_disk: bool, cut: b
     assert found == ["DurableTrue"] * wrong
 
 
-@pytest.mark.parametrize(("said", "wrong"), [(None, 0), (7, 0), (8, 0), (6, 1)])
-def test_what_a_node_goes_by_covers_what_was_committed_when_it_started(said: int | None, wrong: int) -> None:
-    found, engine = list[str](), SimpleNamespace(covering_commit=lambda: said)
-    look_at_covering(HOST, engine, 7, lambda invariant, _: found.append(invariant))
+@pytest.mark.parametrize(
+    ("said", "term", "wrong"),
+    [
+        (None, 3, 0),
+        (7, 3, 0),
+        (8, 3, 0),
+        (6, 3, 1),
+        pytest.param(6, 2, 0, id="whom it follows has been replaced since"),
+        pytest.param(5, 2, 1, id="in its own term, too"),
+    ],
+)
+def test_what_a_node_goes_by_covers_what_was_committed_when_it_started(said: int | None, term: int, wrong: int) -> None:
+    """Simulator, seed 22: a learner that begins anew follows a leader of term 9, while another leads 10."""
+    found, engine = list[str](), SimpleNamespace(covering_commit=lambda: said, term=term)
+    look_at_covering(HOST, engine, [0, 0, 1, 1, 1, 2, 2, 3], lambda invariant, _: found.append(invariant))
     assert engine.covering_commit() == said
     assert found == ["CoversAll"] * wrong
