@@ -13,7 +13,8 @@ import google_crc32c
 from chaos.fuzz.files import CLUSTER
 from chaos.fuzz.target import Target, holds
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import PartitionId, PartitionLogIndex, Term
+from logboom.types import KV_TXN, PartitionId, PartitionLogIndex, Term
+from raftlog.entries.agreed import agreeing
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import BEFORE_LIFECYCLES, ParentState
 from raftlog.journal import journal_base, journal_newest
@@ -82,7 +83,9 @@ def _newest_seeds() -> list[bytes]:
 
 
 def _state_seeds() -> list[bytes]:
-    return [_state(), ParentState().encode()]
+    agreed = ParentState()
+    agreed.control(2, 1, agreeing([KV_TXN]))
+    return [_state(), ParentState().encode(), agreed.encode()]
 
 
 TARGETS = [

@@ -32,6 +32,9 @@ def test_it_is_a_part_of_the_parents_state(agreed: bool, void: bool) -> None:
     assert raw[0] == (VERSION if agreed else BEFORE_AGREED if void else BEFORE_VOIDS)
     assert ParentState.decode(raw) == found == found.copy()
     assert found.agreed == ({KV_TXN} if agreed else frozenset())
+    for length in range(1, len(raw)):
+        with pytest.raises(CorruptData):
+            ParentState.decode(raw[:length])
 
 
 def test_saying_it_again_says_nothing() -> None:

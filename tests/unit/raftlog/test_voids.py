@@ -9,7 +9,7 @@ import pytest
 from logboom.errors import CorruptData
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.entry import Route, pack_control
-from raftlog.entries.parent_state import BEFORE_VOIDS, VERSION, ParentState
+from raftlog.entries.parent_state import BEFORE_AGREED, BEFORE_VOIDS, ParentState
 from raftlog.entries.voids import KEPT_MAX, Void, Voids, voided_in
 
 P = PartitionId(3)
@@ -49,7 +49,7 @@ def test_the_parent_state_keeps_it_and_says_so_in_its_bytes() -> None:
     assert before[0] == BEFORE_VOIDS
     assert not parent.void(void())
     raw = parent.encode()
-    assert raw[0] == VERSION
+    assert raw[0] == BEFORE_AGREED
     assert ParentState.decode(raw) == parent
     assert ParentState.decode(raw).voids.of(P) == [void()]
     assert parent.copy() == parent
