@@ -70,6 +70,8 @@ PUT_BACK: Final = 0.15
 """Share of the seeds in which a victim's disk is put back to what it was, and of the faults there that are that."""
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
+HELD_BRIEFLY: Final = 0.3
+"""Share of the seeds in which a snapshot set is hardly kept for those who fetch it."""
 RATED: Final = 0.15
 """Share of the seeds in which it is bounded how fast somebody may write,"""
 PACED: Final = 0.15
@@ -285,8 +287,9 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
     drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
-    calm = _rated(_narrow(_acknowledged(_forgetting(drawn, rng), rng), rng), rng)
-    return _impatient(_thinned(_paced(calm, rng), rng), rng)
+    for later in (_forgetting, _acknowledged, _narrow, _rated, _paced, _thinned, _impatient, _held_briefly):
+        drawn = later(drawn, rng)
+    return drawn
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -415,6 +418,14 @@ def _thinned(drawn: Parameters, rng: random.Random) -> Parameters:
 def _impatient(drawn: Parameters, rng: random.Random) -> Parameters:
     """In some of those where clients wait to be admitted; drawn last."""
     return replace(drawn, gives_up=drawn.admission_wait_s > 0 and rng.random() < GIVE_UP)
+
+
+def _held_briefly(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, a set that is fetched goes soon all the same. Drawn last."""
+    if rng.random() >= HELD_BRIEFLY:
+        return drawn
+    snapshot = msgspec.structs.replace(drawn.settings.snapshot, hold_ms=rng.choice([200, 1_000, 5_000]))
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
 
 
 def _contested(drawn: Parameters) -> Parameters:
