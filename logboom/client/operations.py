@@ -288,7 +288,10 @@ class Operations:
         """
         said = {"peer_address": peer_address, "client_address": client_address}
         addresses = {name: address for name, address in said.items() if address is not None}
-        return await self._at_leader({"action": "member_update", "id": node, **addresses}, self._deadline(timeout))
+        deadline = self._deadline(timeout)
+        # Who leads? A node of a release before refuses what it does not know for good, though it may not lead.
+        await self._at_leader({"action": "members", "leader": True}, deadline)
+        return await self._at_leader({"action": "member_update", "id": node, **addresses}, deadline)
 
     async def promote_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Have a learner made a voter as soon as it has caught up; returns when that is ordered."""

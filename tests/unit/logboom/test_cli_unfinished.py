@@ -64,7 +64,8 @@ def test_a_member_that_moves_nowhere_is_refused_here(node: FakeNode, capsys: Any
     assert status == 2
     assert "--peer-address, --client-address" in err
     assert run(capsys, "members", "update", "n1", "--peer-address", "h:9")[0] == 0
-    (header,) = asked
+    first, header = asked
+    assert (first["action"], first["leader"]) == ("members", True), "one that does not lead may not know the other"
     assert (header["action"], header["id"], header["peer_address"]) == ("member_update", "n1", "h:9")
     assert "client_address" not in header, "what is not said stays"
 
