@@ -392,8 +392,12 @@ class Partitioning:
             if partition_id in self._rooms.ending or partition_id in self._opening:
                 continue  # somebody still reads; the next compaction, or the next start, removes it
             store = self._rooms.logs.pop(partition_id)
-            await self._written(store)
-            await self._pipeline.offload.run(store.close)
+            try:
+                await self._written(store)
+                await self._pipeline.offload.run(store.close)
+            except asyncio.CancelledError:
+                self._rooms.logs[partition_id] = store  # who stops it closes what is in there, who goes on comes to it
+                raise
             await self._pipeline.offload.run(partial(self._rooms.remove, partition_id))
             log.info("partition_removed", partition=partition_id)
 

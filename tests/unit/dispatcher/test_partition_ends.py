@@ -375,3 +375,38 @@ class TestAsking:
         stage.partitioning.destroy(A, stage.told.append)
         assert stage.told == [A]
         assert not stage.proposed
+
+
+@pytest.mark.parametrize("at", ["written", "closed"])
+async def test_who_is_stopped_while_a_log_is_let_go_of_leaves_it_to_whoever_closes_the_files(at: str) -> None:
+    """Found by the simulator: its file stayed open in a node that began anew in the same process."""
+    stage, held, closed, removed = Stage(), list[Callable[[], None]](), list[bool](), list[PartitionId]()
+    never = asyncio.get_running_loop().create_future()
+
+    async def run(job: Callable[[], object]) -> None:
+        if at == "closed" and not closed:
+            await never
+        job()
+
+    stage.raft.group = SimpleNamespace(forget=lambda _: None, hold=held.append)
+    stage.raft.poke = lambda: None
+    stage.offload.run = run
+    stage.rooms.remove = removed.append
+    store = SimpleNamespace(close=lambda: closed.append(True))
+    stage.rooms.logs[B] = store
+    base = cast(Any, SimpleNamespace(is_gone=lambda partition: partition == B))
+    stopped = asyncio.ensure_future(stage.partitioning.forget(base))
+    await asyncio.sleep(0)
+    if at == "closed":
+        held.pop()()
+        await asyncio.sleep(0)
+    assert stage.rooms.logs == {}
+    stopped.cancel()
+    await asyncio.gather(stopped, return_exceptions=True)
+    assert (stage.rooms.logs, removed) == ({B: store}, [])
+    closed.append(True)
+    goes_on = asyncio.ensure_future(stage.partitioning.forget(base))
+    await asyncio.sleep(0)
+    held.pop()()
+    await goes_on
+    assert (stage.rooms.logs, removed) == ({}, [B])
