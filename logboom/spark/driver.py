@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException
+
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
 from logboom.spark.batch import plan_write
 from logboom.spark.options import WriteOptions, write_options
@@ -28,9 +30,26 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def register(spark: SparkSession) -> None:
     """Make ``format("logboom")`` known to a session that was started after the import."""
-    if spark not in _registered:
+    if spark in _registered:
+        return
+    try:
         spark.dataSource.register(LogboomSource)
-        _registered.add(spark)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        _register_active(spark)
+    _registered.add(spark)
+
+
+def _register_active(spark: SparkSession) -> None:
+    """Spark looks for the name in the session that is active, not in the one that is to have it."""
+    before = type(spark).getActiveSession()
+    spark.createDataFrame([], "nothing int")  # makes it the active one
+    try:
+        spark.dataSource.register(LogboomSource)
+    finally:
+        if before is not None:
+            before.createDataFrame([], "nothing int")
 
 
 def submit(

@@ -42,7 +42,7 @@ def test_the_spark_example(spark, small, capsys):
 def test_the_notebook(spark, small, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     cells = re.findall(r"```python\n(.*?)```", NOTEBOOK, re.DOTALL)
-    names = {"spark": spark}
+    names = {"spark": spark.newSession()}  # its settings are its own
     for cell in cells:
         exec(cell, names)
     names["boom"].close()

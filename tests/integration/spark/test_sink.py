@@ -244,6 +244,18 @@ def test_a_second_key_column_is_refused_by_name(spark, cluster):
         logboom.spark.submit(rows, endpoints=cluster.endpoints, partitions=KV, key="id")
 
 
+def test_a_new_session_gets_the_source_while_another_is_active(spark, cluster):
+    """Spark says of it that it is not there, and that it is there already."""
+    fresh = spark.newSession()
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        state(fresh, cluster, "fresh-")
+    logboom.spark.register(fresh)
+    assert state(fresh, cluster, "fresh-") == {}
+    active = spark.getActiveSession()
+    assert active is not None
+    assert active._jsparkSession.equals(spark._jsparkSession)
+
+
 def test_overwrite_is_refused_clearly(spark, cluster):
     with pytest.raises(AnalysisException, match="use mode"):
         adds(spark, "mode-").write.format("logboom").options(**options(cluster)).mode("overwrite").save()
