@@ -74,7 +74,13 @@ class LogboomError(Exception):
 
     def to_wire(self) -> dict[str, Any]:
         """As the header of an ERROR frame."""
-        return {"code": self.code, "message": self.message, "outcome": self.outcome, "fields": self.fields}
+        fields = {name: _text(said) if isinstance(said, str) else said for name, said in self.fields.items()}
+        return {"code": self.code, "message": _text(self.message), "outcome": self.outcome, "fields": fields}
+
+
+def _text(said: str) -> str:
+    """In UTF-8 there is no way to write down the name of a file that has none."""
+    return said if said.isascii() else said.encode("utf-8", "backslashreplace").decode()
 
 
 class InvalidRequest(LogboomError):

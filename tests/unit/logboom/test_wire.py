@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logboom.errors import ProtocolError
+from logboom.errors import ProtocolError, Unavailable, from_wire
 from logboom.types import KIB, MIB
 from logboom.wire import EARNED, PLACE_BYTES, PREFIX, READ_BYTES, Frame, FrameDecoder, Kind, encode
 
@@ -113,3 +113,11 @@ def test_nobody_writes_to_what_has_come(size: int) -> None:
         frames = [frame for piece in pieces for frame in decoder.feed(piece)]
         assert frames
         assert all(frame.body.readonly for frame in frames)
+
+
+def test_an_error_may_name_a_file_whose_name_is_no_text() -> None:
+    """Found by review: it ended the connection of whoever was to be told, who asked again until his deadline."""
+    error = Unavailable("/data \u00e4/d\udcff: no room", path="/data/d\udcff", free=7)
+    (frame,) = FrameDecoder(frame_bytes_max=KIB).feed(b"".join(encode(Kind.ERROR, error.to_wire(), request_id=1)))
+    told = from_wire(frame.header)
+    assert (type(told), str(told), told.free) == (Unavailable, "/data \u00e4/d\\udcff: no room", 7)
