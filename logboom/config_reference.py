@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import sys
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -16,7 +19,7 @@ from logboom.types import GIB, KIB, MIB
 HEAD = """\
 # Configuration
 
-Written by `python -m logboom.config_reference` from `logboom/settings.py`; a test keeps it current.
+Written by `python -m logboom.config_reference` from `logboom/settings/`; a test keeps it current.
 
 Values come from, later ones winning: the defaults below, the TOML file of `logboom node --config FILE`, environment
 variables `LOGBOOM_<SECTION>__<KEY>`, command line flags. Unknown keys, and values that contradict each other, stop
@@ -110,7 +113,10 @@ def render() -> str:
 def _docs() -> dict[tuple[str, str], str]:
     """(class, attribute) to the string below it."""
     found = {}
-    for node in ast.parse(inspect.getsource(settings)).body:
+    modules = [
+        importlib.import_module(each.name) for each in pkgutil.iter_modules(settings.__path__, "logboom.settings.")
+    ]
+    for node in chain.from_iterable(ast.parse(inspect.getsource(module)).body for module in modules):
         if not isinstance(node, ast.ClassDef):
             continue
         for above, below in zip(node.body, node.body[1:], strict=False):

@@ -1,0 +1,129 @@
+"""What clients may have: of writes, of reads, of waiting; and what is done about who lags."""
+
+from __future__ import annotations
+
+from logboom.settings.section import Section
+from logboom.types import MIB
+
+
+class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What clients read: streams of log records (`tail` and `scan_log`), scans, and how fast."""
+
+    memory_bytes: int = 64 * MIB
+    """What all of a node's streams have read and not yet handed to their connections."""
+    segments_max: int = 512
+    """Segments that are read at the same time, by all of them."""
+    streams_max: int = 32_768
+    """So many are open: each is looked at whenever something is committed that it may be waiting for."""
+    window_bytes: int = 4 * MIB
+    """What a scan over many partitions reads at a time (one batch may be larger),"""
+    window_segments_max: int = 256
+    """of so many segments."""
+    views_max: int = 16
+    """Scans over the state of several partitions at one index, at the same time,"""
+    scans_max: int = 128
+    """and over that of one. Each holds on to the state as it was when it began, until it ends or its client has taken
+    nothing of it for as long as the request may take (`net.frame_ms` at least);"""
+    hold_ms: int = 3_600_000
+    """and no longer than it has waited so long for its client, or its rate, in all: what takes more has to be asked for
+    in ranges."""
+    principal_bytes_per_s: int = 0
+    """Bytes a second that one principal (a certificate, or without any a connection) may read from this node, by
+    streams, scans, fetches and gets; `admission.rate_burst_ms` ahead of it. Who reads faster waits. 0: any number."""
+
+
+class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Budgets of requests that are admitted and not yet applied, rates of what is admitted, and who waits for them."""
+
+    partition_ops: int = 1_000_000
+    """Records per partition."""
+    partition_bytes: int = 64 * MIB
+    """Bytes per partition."""
+    partition_batches: int = 100_000
+    """Batches per partition (a request's share for it is one): each takes up to 1.6 KB until it is applied."""
+    node_ops: int = 4_000_000
+    """Records over all partitions."""
+    node_bytes: int = 192 * MIB
+    """Bytes over all partitions."""
+    node_batches: int = 250_000
+    """Batches over all partitions."""
+    partition_age_ms: int = 0
+    """A partition whose oldest admitted record is not applied after this time takes no more, 0: off."""
+    node_age_ms: int = 0
+    """The same for the node: one partition that stands still holds up all of it. 0: off."""
+    fair_share_percent: int = 80
+    """Most of a budget that one principal, or one partition of the node's, gets alone; with others less. 100: all."""
+    principal_ops_per_s: int = 0
+    """Records a second that one principal (a certificate, or without any a connection) may write, 0: any number."""
+    principal_bytes_per_s: int = 0
+    """Bytes, 0: any number."""
+    partition_ops_per_s: int = 0
+    """Records a second that a partition takes; principals share them as they share budgets. 0: any number."""
+    partition_bytes_per_s: int = 0
+    """Bytes, 0: any number."""
+    rate_burst_ms: int = 1_000
+    """So far ahead of those rates one may be, and by one request more, however large; the next one waits for it."""
+    retry_after_ms: int = 50
+    """Least that a refused client is told to wait; longer when what it lacks takes longer to drain,"""
+    retry_after_max_ms: int = 2_000
+    """up to this (but for jitter)."""
+    queue_requests: int = 4_096
+    """Requests that wait for admission (`admission_wait`)."""
+    queue_bytes: int = 32 * MIB
+    """Bytes of them."""
+    queue_bypass_ms: int = 1_000
+    """What has waited so long is passed by nothing that waits for the same."""
+    refusals_max: int = 64
+    """A connection that was refused so often within `retry_after_ms` is not read for as long, 0: always read."""
+    signals: tuple[str, ...] = ("disk_free", "apply_lag", "memory")
+    """`disk_free`, `apply_lag`, `memory`, or registered under the entry point group `logboom.admission_signals`."""
+    signal_ms: int = 250
+    """Between two looks at the signals."""
+    disk_free_bytes_min: int = 64 * MIB
+    """`disk_free`: with less free where the data is, nothing is admitted; from twice as much on, less. Snapshots leave
+    half of it. 0: off."""
+    apply_lag_records_max: int = 0
+    """`apply_lag`: a partition's committed records that are not applied here; less from half of it on, 0: off."""
+    apply_lag_global_max: int = 0
+    """`apply_lag`: the same in `global_log_index`, for a partition that has something to apply, 0: off."""
+    memory_bytes_max: int = 0
+    """`memory`: what the process takes, but for mapped files; with more nothing is admitted, from 3/4 on less. An
+    eighth of it is the most for each of `apply.unsaved_node_bytes`, `log.recent_node_bytes`, `queue_bytes` and
+    `reads.memory_bytes`, a quarter for `node_bytes`. 0: three quarters of the limit of its control group (a container,
+    a unit of systemd), off where there is none."""
+
+
+class LagSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done when a partition, or a node, applies more slowly than is committed. Each node looks after itself."""
+
+    look_ms: int = 500
+    """Between two looks."""
+    slow_ms: int = 5_000
+    """A partition whose oldest command waits so long to be applied is throttled until half of that, 0: never."""
+    throttle_percent: int = 25
+    """Of its admission budgets that a throttled partition may use."""
+    stalled_ms: int = 15_000
+    """A partition that applies nothing for so long while something waits is frozen until it has caught up, 0: never."""
+    chronic_ms: int = 60_000
+    """After so long a replica that is slow where others are not stops serving the partition, and leading, 0: never."""
+    node_percent: int = 50
+    """Of its partitions that are slow: then the node is."""
+    move_again_ms: int = 300_000
+    """Leadership is handed over for that at most so often."""
+
+
+class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Waiting."""
+
+    waiters_max: int = 65_536
+    """Barriers waiting at a node."""
+    waiters_per_client: int = 4_096
+    """Of them, per connection,"""
+    waiters_per_principal: int = 16_384
+    """and over all connections that came with the same certificate."""
+    waiters_reserved: int = 1_024
+    """Of them, kept for reads and other nodes that wait."""
+    wait_ms_max: int = 600_000
+    """Longest wait; a barrier with a longer timeout is refused."""
+    ahead_max: int = 1_000_000
+    """A target further than this above the commit index is refused."""
