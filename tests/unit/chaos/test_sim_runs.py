@@ -149,7 +149,9 @@ def test_schedules_can_be_played() -> None:
         times = [fault.at for fault in drawn.faults]
         assert times == sorted(times), seed
         assert all(0 < fault.at < 20.0 and fault.duration > 0 for fault in drawn.faults), seed
-        assert {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS, *DISKS}, seed
+        assert (
+            {fault.kind for fault in drawn.faults} <= set(drawn.kinds) <= {*KINDS, *LAG_KINDS, *DISKS, "thin_lines"}
+        ), seed
         assert {fault.node for fault in drawn.faults} <= {LEADER, FOLLOWER, *range(5)}, seed
         assert drawn.victims <= set(range(drawn.nodes)), seed
         assert 2 * len(drawn.victims) < drawn.nodes, seed
@@ -157,7 +159,12 @@ def test_schedules_can_be_played() -> None:
 
 def test_seeds_make_all_kinds_of_clusters_and_faults() -> None:
     drawn = [draw(seed) for seed in range(301)]
-    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {*KINDS, *LAG_KINDS, *DISKS}
+    assert {fault.kind for parameters in drawn for fault in parameters.faults} == {
+        *KINDS,
+        *LAG_KINDS,
+        *DISKS,
+        "thin_lines",
+    }
     assert {parameters.nodes for parameters in drawn} == {1, 3, 5}
     assert {parameters.write_behind for parameters in drawn} == {True, False}
     assert {bool(parameters.log_partitions) for parameters in drawn} == {True, False}
