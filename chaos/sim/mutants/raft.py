@@ -303,19 +303,6 @@ MUTANTS: Final = (
         (Edit(OUTBOUND + "send", "if self.repair.active:", "if False:"),),
     ),
     Mutant(
-        "any-frame-is-life",
-        "Whatever whom a node follows sends in pieces counts as a sign of its leader's life (decisions/0026).",
-        ("Liveness",),
-        (
-            Edit(CORE + "link_arriving", "if frame.kind is Kind.PAYLOAD:", "if True:"),
-            Edit(
-                CORE + "_sign_of_life",
-                'payload.header.get("term") == self.engine.term and self.engine.feeding(peer)',
-                "self.engine.feeding(peer)",
-            ),
-        ),
-    ),
-    Mutant(
         "counts-the-forgetful",
         "What a node acknowledges that has lost its journal counts for the quorum (decisions/0019).",
         ("CommitOnQuorum", "LinearizableRead"),
