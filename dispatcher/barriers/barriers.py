@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final
 
 from dispatcher.barriers.frontiers import Frontiers
@@ -191,7 +191,7 @@ class Barriers:
         """Where a waiter's partitions stand now, as far as is known; what others know is here the next time."""
         if waiter.goal.want.reach in CLUSTER:
             self.others.look(waiter.goal.want)
-        return self._where(waiter.goal.want)
+        return self._where(waiter.goal.want, gone=waiter.goal.gone)
 
     # -- moving
 
@@ -283,7 +283,7 @@ class Barriers:
                     p for p in waiter.behind if self.frontier(p, want.level, want.reach) < waiter.goal.targets[p]
                 )
                 self.timed_out += 1
-                self._finish(waiter, timed_out(want, behind, self._where(want)))
+                self._finish(waiter, timed_out(want, behind, self._where(want, gone=waiter.goal.gone)))
 
     def cancel(self, waiter: Waiter) -> None:
         """Nobody waits for it any more."""
@@ -322,7 +322,7 @@ class Barriers:
     # -- answering
 
     def _meet(self, goal: Goal) -> None:
-        where = self._where(goal.want)
+        where = self._where(goal.want, gone=goal.gone)
         for waiter in list(goal.waiters):
             if waiter.done is not None:  # one that was answered may have cancelled another
                 self.reached += 1
@@ -370,8 +370,8 @@ class Barriers:
             if not heaps:
                 del self._heaps[partition_id]
 
-    def _where(self, want: Want) -> Reached:
-        there = [p for p in want.partitions if self._watermarks.has(p)]
+    def _where(self, want: Want, *, gone: Collection[PartitionId] = ()) -> Reached:
+        there = [p for p in want.partitions if p not in gone and self._watermarks.has(p)]
         rows = [(p, self.frontier(p, want.level, want.reach)) for p in there]
         return Reached(self._watermarks.all(there), rows)
 
@@ -389,7 +389,7 @@ class Barriers:
         impatient = [waiter for waiter in goal.waiters if not waiter.wait_blocked]
         stuck = self._stuck(goal) if impatient else {}
         if stuck:
-            error = blocked(goal.want, stuck, self._where(goal.want))
+            error = blocked(goal.want, stuck, self._where(goal.want, gone=goal.gone))
             for waiter in impatient:
                 if waiter.done is not None:
                     self.blocked += 1

@@ -74,6 +74,17 @@ class TestModes:
         desk.apply(B, 5)
         assert two_of_three == [desk.watermarks.all([A, B])]
 
+    def test_who_is_told_because_one_is_destroyed_does_not_hear_of_it_as_if_it_were_there(self) -> None:
+        """Simulator: of two that "may get there" one was paused, and the other on its way out."""
+        desk = Desk()
+        _, either = desk.wait(5, [A, C], Level.APPLIED, need=1)
+        desk.state(A, "paused")
+        assert either == []
+        desk.barriers.ended(C, lambda: PartitionDestroyed("gone"))
+        assert isinstance(either[0], BarrierBlocked)
+        assert either[0].blocked == [[A, "paused"]]
+        assert [partition for partition, _ in either[0].frontiers] == [A]
+
     def test_one_that_is_destroyed_does_not_count_as_there(self) -> None:
         desk = Desk()
         desk.apply(C, 5)
