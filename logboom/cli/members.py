@@ -58,9 +58,7 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
             _wait_for(client, name, target.timeout, output)
 
 
-@members.command(
-    epilog="Example:  logboom members update n2 --peer-address 10.0.0.9:7801 --client-address 10.0.0.9:7701"
-)
+@members.command(epilog="Example:  logboom members update n2 --peer-address 10.0.0.9:7801")
 @click.argument("node", type=TEXT)
 @click.option("--peer-address", type=TEXT, metavar="HOST:PORT", help="Where other nodes reach it from now on.")
 @click.option("--client-address", type=TEXT, metavar="HOST:PORT", help="Where clients do.")

@@ -61,7 +61,7 @@ async def until(question: Callable[[], bool]) -> None:
 async def test_who_has_given_up_does_not_have_it_closed_under_the_thread_that_asks(offload: ThreadOffload) -> None:
     """Found by review: a partition was destroyed, its file closed, while a cancelled read still walked through it."""
     machine: Any = Slow()
-    rooms: Any = SimpleNamespace(machines={}, ending={P: machine})
+    rooms: Any = SimpleNamespace(machines={}, ending={P: machine}, room=lambda: None)
     taking = SimpleNamespace(holds=lambda _: False)
     pipeline = SimpleNamespace(
         cluster=ClusterSettings(), snapshots=SimpleNamespace(taking=taking), raft=SimpleNamespace(fatal=pytest.fail)
