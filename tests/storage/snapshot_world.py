@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,19 @@ class SnapshotWorld(World):
         self.there: frozenset[int] = frozenset()
         """Completed, and nobody has begun to remove them."""
         self.begun = 10
+        self._told: tuple[BaseException, ...] = ()
+        """That were told, and ended nothing."""
+
+    @property
+    def failures(self) -> Sequence[BaseException]:
+        """See World."""
+        return self._told
 
     def open(self) -> None:
         self.store = SnapshotStore(self.disk, self.directory)
         found = {int(meta.global_index) for meta in self.store.sets()}
         unread = {int(each.global_index) for each in self.store.damaged}  # for now: a disk that failed once
+        self._told += tuple(each.error for each in self.store.damaged)
         assert found | unread >= self.there, "a set that was complete is gone"
         self.there = frozenset(found)
         self.mark()
