@@ -203,6 +203,7 @@ class Answering:
             if not getattr(chunks, "ag_running", False):  # else it is not this task that ends, but its loop
                 await chunks.aclose()  # what they hold is let go now
         if previous is not None:
+            await self._uncongested(patience, waited)  # the one before it may fill the connection
             self._client.reply(frame.request_id, kind, *previous)
 
     async def _uncongested(self, patience: float | None = None, waited: float = 0.0) -> float:

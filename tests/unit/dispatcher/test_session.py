@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -92,6 +92,32 @@ async def test_scans_that_are_given_up_leave_nothing_behind() -> None:
         scan.cancel()
     await asyncio.gather(*scans, return_exceptions=True)
     assert not session.answering._waiting
+
+
+async def test_the_end_of_a_scan_waits_for_room_as_its_pieces_do() -> None:
+    """Simulator, seed 188: the last piece was sent behind one that filled the buffer, and its reader cut as too slow."""
+
+    class Filling(Congested):
+        def send(self, buffers: Sequence[Any]) -> None:
+            super().send(buffers)
+            self.congested = True
+
+    async def chunks() -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
+        for number in range(2):
+            yield {"count": number}, [b"x"]
+
+    connection = Filling()
+    connection.congested = False
+    session = opened(connection)
+    frame = Frame(Kind.SCAN, 1, {"partition": 0})
+    scan = asyncio.ensure_future(session.answering._stream(frame, Kind.ENTRIES, chunks(), patience=60.0))
+    await asyncio.sleep(0.01)
+    assert (connection.sent, scan.done()) == (1, False)
+    connection.congested = False
+    session.drained()
+    async with asyncio.timeout(1):
+        await scan
+    assert connection.sent == 2
 
 
 async def test_tails_that_end_once_there_is_room_do_not_trip_each_other() -> None:
