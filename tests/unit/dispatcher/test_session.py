@@ -95,7 +95,7 @@ async def test_scans_that_are_given_up_leave_nothing_behind() -> None:
 
 
 async def test_the_end_of_a_scan_waits_for_room_as_its_pieces_do() -> None:
-    """Simulator, seed 188: the last piece was sent behind one that filled the buffer, and its reader cut as too slow."""
+    """Simulator, seed 188: the last piece was sent behind one that filled the buffer, its reader cut as too slow."""
 
     class Filling(Congested):
         def send(self, buffers: Sequence[Any]) -> None:
