@@ -111,7 +111,8 @@ async def test_the_end_of_a_scan_waits_for_room_as_its_pieces_do() -> None:
     session = opened(connection)
     frame = Frame(Kind.SCAN, 1, {"partition": 0})
     scan = asyncio.ensure_future(session.answering._stream(frame, Kind.ENTRIES, chunks(), patience=60.0))
-    await asyncio.sleep(0.01)
+    while not session.answering._waiting and not scan.done():  # noqa: ASYNC110 - it is a task of this loop
+        await asyncio.sleep(0)
     assert (connection.sent, scan.done()) == (1, False)
     connection.congested = False
     session.drained()
