@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import deque
@@ -18,6 +17,7 @@ import pytest
 from logboom import Put, Record, SyncClient, certs
 from logboom.errors import LogboomError, PermissionDenied
 from logboom.testing import LocalCluster
+from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
 
@@ -111,14 +111,7 @@ def _the_rules_of_before(guarded: Guarded) -> Iterator[None]:
         guarded.change(RULES)
         for node in guarded.cluster.nodes:
             for name, status in (("watcher", 200), ("nobody", 403)):
-                _until(lambda name=name, node=node, status=status: guarded.page(name, "/status", node) == status)  # type: ignore[misc]
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+                wait_for(lambda name=name, node=node, status=status: guarded.page(name, "/status", node) == status)  # type: ignore[misc]
 
 
 def denied(call: Callable[[], object], right: str, partition: int | None) -> None:
@@ -225,7 +218,7 @@ def test_rules_change_while_nodes_run_and_streams_with_them(guarded: Guarded) ->
         tail = reader.tail(3, follow=True)
         next(tail)
         guarded.change("[[rules]]\nprincipal = 'ops'\nallow = ['amdin']\n")  # nobody is let in, or cut, for that
-        _until(lambda: len(guarded.said("access_not_renewed")) >= 3)
+        wait_for(lambda: len(guarded.said("access_not_renewed")) >= 3)
         assert "amdin" in str(guarded.said("access_not_renewed")[0]["error"])
         assert reader.get(1, b"-") is None
         guarded.change(RULES.replace('partitions = "1,3"', 'partitions = "1"'))
@@ -233,11 +226,11 @@ def test_rules_change_while_nodes_run_and_streams_with_them(guarded: Guarded) ->
             deque(tail, maxlen=0)
         assert (caught.value.right, caught.value.partition_id) == ("read", 3)
         assert reader.get(1, b"-") is None
-        _until(lambda: not _may(lambda: reader.get(3, b"-")))
+        wait_for(lambda: not _may(lambda: reader.get(3, b"-")))
         guarded.change(RULES.replace('principal = "watcher"', 'principal = "nobody"'))
-        _until(lambda: guarded.page("nobody", "/status") == 200)
+        wait_for(lambda: guarded.page("nobody", "/status") == 200)
         with guarded.client("nobody") as nobody:
-            _until(lambda: _may(nobody.status_all))
+            wait_for(lambda: _may(nobody.status_all))
 
 
 def _may(call: Callable[[], object]) -> bool:
