@@ -47,6 +47,16 @@ def test_whoever_is_in_the_middle_of_what_its_leader_sends_waits_for_the_rest_an
     assert "pre_vote" in kinds(voter), "and then it is silent"
 
 
+def test_a_leader_that_was_missed_is_named_again_once_its_payload_comes() -> None:
+    """It is there, and clients may be sent to it."""
+    voter = Voter(now=1000.0)
+    hears(voter)
+    voter.wait(3.0)
+    assert voter.engine.leader is None
+    voter.engine.feeding(THEIRS)
+    assert voter.engine.leader == THEIRS
+
+
 @pytest.mark.parametrize("peer", [OTHER, NodeId("n9")])
 def test_what_others_send_is_no_sign_of_a_leader(peer: NodeId) -> None:
     voter = Voter(now=1000.0)
