@@ -167,6 +167,15 @@ class TestLogCheckpoint:
         apply(again, CHECKPOINT_BATCHES + 1, 10)
         assert again.digest() == machine.digest()
 
+    def test_an_apply_that_would_save_is_not_for_the_loop(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        apply(machine, 1, CHECKPOINT_BATCHES - 1)
+        assert machine.applies_in_memory
+        apply(machine, CHECKPOINT_BATCHES)
+        assert not machine.applies_in_memory
+        machine.checkpoint()
+        assert machine.applies_in_memory
+
     def test_what_takes_indices_and_has_no_effect_is_saved_too(self, tmp_path: Path) -> None:
         machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
         apply(machine, 1)
