@@ -10,7 +10,7 @@ from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from raftlog.links.feed import LIVE
-from tests.unit.raftlog.cluster import Cluster
+from tests.unit.raftlog.cluster import Cluster, SimNode
 from tests.unit.raftlog.test_livelocks import THEIRS, Voter
 
 OTHER = NodeId("n3")
@@ -26,6 +26,16 @@ def is_fed(voter: Voter, peer: NodeId, seconds: float) -> None:
     for _ in range(round(seconds / STEP_S)):
         voter.wait(STEP_S)
         voter.engine.feeding(peer)
+
+
+async def led(cluster: Cluster) -> SimNode:
+    """All of it, with somebody who has led for a while."""
+    for each in cluster.ids:
+        await cluster.start(each)
+    await cluster.load(1.0)
+    leader = cluster.leader()
+    assert leader is not None
+    return leader
 
 
 def kinds(voter: Voter) -> set[str]:
@@ -103,11 +113,7 @@ def test_a_frame_that_has_begun_says_that_its_sender_leads_if_it_is_payload_of_t
     cluster = Cluster(3)
 
     async def story() -> None:
-        for each in cluster.ids:
-            await cluster.start(each)
-        await cluster.load(1.0)
-        leader = cluster.leader()
-        assert leader is not None
+        leader = await led(cluster)
         one = next(node for node in cluster.nodes.values() if node is not leader)
         others = [node for node in cluster.ids if node not in (leader.node_id, one.node_id)]
         for each in [leader.node_id, *others]:
@@ -128,11 +134,7 @@ def test_a_leader_whose_disk_hangs_sends_no_payload_either_until_it_does_no_more
     cluster = Cluster(3)
 
     async def story() -> None:
-        for each in cluster.ids:
-            await cluster.start(each)
-        await cluster.load(1.0)
-        leader = cluster.leader()
-        assert leader is not None
+        leader = await led(cluster)
         feeds, sent = leader.raft.feeds, list[object]()
         send_frame = leader.raft.links.send_frame
 
