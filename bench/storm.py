@@ -56,6 +56,8 @@ SETTINGS: Final = {
 OPS_PER_S: Final = 2_500
 """Records that a partition takes, with ``--throttled``."""
 BURST_MS: Final = 200
+LIGHT_COMMIT_MS: Final = 4
+"""With ``--paced``: about twice what a leader takes to commit a lone command here, but for one in a hundred."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,23 @@ class Shape:
     """For admission, in the storm."""
     ops_per_s: int = 0
     """Records a second that each partition takes: settings bound what can be done; 0: the machine does."""
+    light_commit_ms: int = 0
+    """What light clients may notice of the others bounds what can be done; 0: it does not."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Of the nodes."""
-        if not self.ops_per_s:
-            return SETTINGS
-        return {
-            **SETTINGS,
-            "admission.partition_ops_per_s": self.ops_per_s,
-            "admission.rate_burst_ms": BURST_MS,
-        }
+        settings = dict(SETTINGS)
+        if self.ops_per_s:
+            settings |= {"admission.partition_ops_per_s": self.ops_per_s, "admission.rate_burst_ms": BURST_MS}
+        if self.light_commit_ms:
+            settings |= {"admission.light_commit_ms": self.light_commit_ms}
+        return settings
+
+    @property
+    def is_bound(self) -> bool:
+        """By settings, so that nobody need wait for the machine."""
+        return self.ops_per_s > 0 or self.light_commit_ms > 0
 
 
 class Crowd:
@@ -223,7 +231,7 @@ class Storm:
 
     def fairness(self, seconds: float) -> list[Check]:
         """A quiet client alone and beside hot ones, in turn."""
-        waits = ("committed", "applied") if self._shape.ops_per_s else ("applied",)
+        waits = ("committed", "applied") if self._shape.is_bound else ("applied",)
         p99s: dict[str, list[float]] = {}
         for number in range(ROUNDS):
             for wait in waits:
@@ -338,6 +346,15 @@ def main() -> int:
         metavar="OPS_PER_S",
         help=f"settings bound what can be done, not the machine: records a second and partition, {OPS_PER_S:,}",
     )
+    parser.add_argument(
+        "--paced",
+        type=int,
+        nargs="?",
+        const=LIGHT_COMMIT_MS,
+        default=0,
+        metavar="MS",
+        help=f"what light clients may notice bounds what can be done: `admission.light_commit_ms`, {LIGHT_COMMIT_MS}",
+    )
     parser.add_argument("--directory", type=Path, default=SCRATCH, help="on the disk to be measured")
     parser.add_argument("--output", type=Path, default=RESULTS / "storm.json")
     parser.add_argument("--no-floors", action="store_true", help="exit 0 whatever the figures are")
@@ -349,7 +366,13 @@ def main() -> int:
         parser.error("everything is above 0")
     signal.signal(signal.SIGTERM, _on_term)
     shape = Shape(
-        asked.processes, asked.records, asked.value_bytes, asked.deadline, asked.admission_wait, asked.throttled
+        asked.processes,
+        asked.records,
+        asked.value_bytes,
+        asked.deadline,
+        asked.admission_wait,
+        asked.throttled,
+        asked.paced,
     )
     try:
         figures, checks = measured(shape, asked.seconds, asked.directory)

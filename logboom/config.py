@@ -99,6 +99,7 @@ MAY_BE_ZERO: Final = frozenset(
         "principal_bytes_per_s",
         "partition_ops_per_s",
         "partition_bytes_per_s",
+        "light_commit_ms",
         "refusals_max",
         "disk_free_bytes_min",
         "apply_lag_records_max",

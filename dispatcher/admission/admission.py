@@ -2,8 +2,8 @@
 
 A gate has budgets of operations, bytes and batches of requests that are admitted and not yet applied, a bound on the
 age of the oldest of them, and what signals say; there is one per partition and one for the node. Principals, and
-partitions of the node, share what is scarce. Rates bound what is admitted a second. Refused means: nothing taken,
-nothing written.
+partitions of the node, share what is scarce. Rates, and the pace, bound what is admitted a second. Refused means:
+nothing taken, nothing written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from dispatcher.admission.budgets import Gate, Limits, Parts, Refusal, Taken, Use, Verdict
+from dispatcher.admission.pace import Pace
 from dispatcher.admission.rates import Rates
 from logboom.errors import LogboomError, Overloaded, PartitionFrozen, RecordTooLarge, from_wire
 from logboom.settings import AdmissionSettings
@@ -29,11 +30,13 @@ JITTER: Final = 0.25
 class Ticket:
     """What one request took. Every part is given back exactly once: applied, lost or failed."""
 
-    __slots__ = ("_admission", "_parts")
+    __slots__ = ("_admission", "_parts", "timed_since")
 
-    def __init__(self, admission: Admission, parts: dict[PartitionId, Taken]) -> None:
+    def __init__(self, admission: Admission, parts: dict[PartitionId, Taken], timed_since: float | None) -> None:
         self._admission = admission
         self._parts = parts
+        self.timed_since = timed_since
+        """When it was admitted, if ``Admission.pace`` wants to know when it is committed."""
 
     def release(self, partition_id: PartitionId) -> None:
         """Give one partition's part back."""
@@ -59,6 +62,7 @@ class Admission:
         share = settings.fair_share_percent / 100
         self._factor = share / (1 - share) if share < 1 else 0.0
         self._rates = Rates(settings)
+        self.pace = Pace(settings)
         self._frozen: dict[PartitionId, dict[str, str]] = {}
         """By whom, and why."""
         self.room: Callable[[PartitionId], None] = lambda _: None
@@ -102,7 +106,8 @@ class Admission:
         if not self._rates.unbounded:
             self._rates.take(parts, now, principal)
         self.admitted += 1
-        return Ticket(self, taken)
+        timed = self.pace.on and self.pace.take(parts, now, principal)
+        return Ticket(self, taken, now if timed else None)
 
     def _refusal(self, parts: Parts, now: float, principal: str) -> Refusal | None:
         node = self._node
@@ -127,6 +132,8 @@ class Admission:
         refusal = node.refusal(whole, now) or self._own_share(node, principal, whole, now)
         if refusal is None and not self._rates.unbounded:
             refusal = self._rates.refusal(parts, now, principal)
+        if refusal is None and self.pace.on:
+            refusal = self.pace.refusal(parts, now, principal)
         return refusal
 
     def _own_share(self, gate: Gate, principal: str, wanted: tuple[int, int, int], now: float) -> Refusal | None:
@@ -235,6 +242,7 @@ class Admission:
         for name, use in self._shares.items():
             self._same(name, use, shares[name])
         self._rates.audit()
+        self.pace.audit()
 
     @staticmethod
     def _same(key: object, use: Use, held: Sequence[Taken]) -> None:

@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
     @property
     def is_own_rate(self) -> bool:
         """Of this principal, wherever it writes."""
-        return self.opens_at > 0 and self.partition_id is None
+        return self.opens_at > 0 and self.partition_id is None and self.share_of is not None
 
     @property
     def lane(self) -> PartitionId | str | None:

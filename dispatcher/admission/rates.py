@@ -46,7 +46,7 @@ class Bound(NamedTuple):
 class Owed:
     """By those who write to one partition, in seconds at its rate, as of ``at``. What is paid is paid in proportion."""
 
-    __slots__ = ("_look_at", "_parts", "_scale", "at", "whole")
+    __slots__ = ("_look_at", "_most", "_parts", "_scale", "at", "whole")
 
     def __init__(self, now: float) -> None:
         self.at = now
@@ -54,13 +54,15 @@ class Owed:
         self._parts: dict[str, float] = {}
         """By principal, times ``_scale``."""
         self._scale = 1.0
+        self._most = 0.0
+        """Of them."""
         self._look_at = KEPT_MIN
 
     def pay(self, now: float) -> None:
         """What time pays."""
         paid, self.at = now - self.at, now
         if paid >= self.whole:
-            self.whole, self._scale = 0.0, 1.0
+            self.whole, self._scale, self._most = 0.0, 1.0, 0.0
             self._parts.clear()
         else:
             self._scale *= 1 - paid / self.whole
@@ -72,17 +74,37 @@ class Owed:
         """This one's part."""
         return self._parts.get(principal, 0.0) * self._scale
 
+    @property
+    def most(self) -> float:
+        """Of one of them."""
+        return self._most * self._scale
+
+    def wait(self, principal: str, cost: float, least: float, *, burst_s: float, factor: float) -> tuple[float, float]:
+        """Seconds until so much more may be owed, and until this principal may, whose share is all that it lacks.
+
+        ``least`` is what the smallest request costs: whoever owes hardly anything goes by that, whatever it wants.
+        """
+        whole, own = self.whole, self.of(principal)
+        room = cost if own > LITTLE * burst_s else min(cost, least)
+        share = 0.0
+        if whole > 0 and principal and factor:
+            # As ``Gate.share``: nobody owes more than so many times what is left of the burst. Both pay meanwhile.
+            share = min(whole, (own + room - factor * (burst_s - whole - room)) / (own / whole + factor))
+        return beyond(whole, room, burst_s), share
+
     def add(self, principal: str, cost: float) -> None:
         """More is owed; '': by nobody."""
         self.whole += cost
         if principal:
-            self._parts[principal] = self._parts.get(principal, 0.0) + cost / self._scale
+            part = self._parts[principal] = self._parts.get(principal, 0.0) + cost / self._scale
+            self._most = max(self._most, part)
             if len(self._parts) > self._look_at:
                 self._tidy()
 
     def _tidy(self) -> None:
         scale, self._scale = self._scale, 1.0
         self._parts = {who: part * scale for who, part in self._parts.items() if part * scale > NOTHING_S}
+        self._most *= scale
         self._look_at = max(KEPT_MIN, 2 * len(self._parts))
 
     def audit(self) -> None:
@@ -111,7 +133,7 @@ class Rates:
         """Which rate stands in the way now, and for how long. Of a principal '' only partitions' do."""
         for bound in self._of_principals if principal else ():
             owed = max(0.0, self._paid_at.get((bound.gate, principal), now) - now)
-            if (wait := self._beyond(owed, bound.least)) > 0:
+            if (wait := beyond(owed, bound.least, self._burst_s)) > 0:
                 return self._refused(bound, None, owed + bound.cost(parts), now, wait, principal)
         for bound in self._of_partitions:
             for part in parts:
@@ -127,16 +149,11 @@ class Rates:
         if owed is None:
             return None
         owed.pay(now)
-        whole, factor, own = owed.whole, self._factor, owed.of(principal)
-        room = cost if own > LITTLE * self._burst_s else min(cost, bound.least)
-        wait, share = self._beyond(whole, room), 0.0
-        if whole > 0 and principal and factor:
-            # As ``Gate.share``: nobody owes more than so many times what is left of the burst. Both pay meanwhile.
-            share = min(whole, (own + room - factor * (self._burst_s - whole - room)) / (own / whole + factor))
+        wait, share = owed.wait(principal, cost, bound.least, burst_s=self._burst_s, factor=self._factor)
         if max(wait, share) <= 0:
             return None
-        share_of = principal if own and wait <= 0 else None
-        return self._refused(bound, partition_id, whole + cost, now, max(wait, share), share_of)
+        share_of = principal if wait <= 0 and owed.of(principal) else None
+        return self._refused(bound, partition_id, owed.whole + cost, now, max(wait, share), share_of)
 
     def take(self, parts: Parts, now: float, principal: str) -> None:
         """It was admitted."""
@@ -165,10 +182,6 @@ class Rates:
         for owed in self._owed.values():
             owed.audit()
 
-    def _beyond(self, owed: float, room: float) -> float:
-        """Seconds until so much more may be owed, or nothing is; above 0: not yet."""
-        return min(owed, owed + room - self._burst_s)
-
     def _refused(
         self,
         bound: Bound,
@@ -180,6 +193,11 @@ class Rates:
     ) -> Refusal:
         used = round(bound.per_s * owed / self._burst_s)  # a second, over the burst's time, if it were let in
         return Refusal(bound.gate, partition_id, used, bound.per_s, wait, share_of, now + wait)
+
+
+def beyond(owed: float, room: float, burst_s: float) -> float:
+    """Seconds until so much more may be owed, or nothing is; above 0: not yet."""
+    return min(owed, owed + room - burst_s)
 
 
 def _bounds(scope: str, ops_per_s: int, bytes_per_s: int) -> Sequence[Bound]:

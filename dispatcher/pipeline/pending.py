@@ -87,6 +87,7 @@ class Pending:
         self._unanswered = 0
         self._tie = itertools.count()
         self._awaiting_applied: Counter[PartitionId] = Counter()
+        self._timed: list[float] = []
 
     def holding(self) -> Counter[PartitionId]:
         """Parts under way, by partition: each will give its budget back, and nobody else will. Looks at each."""
@@ -151,11 +152,20 @@ class Pending:
             if request.trace is not None:
                 request.trace.committed(global_index=global_index)
             self._uncommitted.pop(id(request), None)
+            if request.ticket.timed_since is not None:
+                self._timed.append(request.ticket.timed_since)
         if request.wait in (Level.COMMITTED, Level.ORDERED):
             self._reached(request)
         elif request.wait is Level.DURABLE:
             self._awaiting_durable.setdefault(partition_id, deque()).append(part)
         return global_index
+
+    def timed(self) -> Sequence[float]:
+        """When those were admitted that somebody times, and that have been committed since this was asked last."""
+        if not self._timed:
+            return ()
+        timed, self._timed = self._timed, []
+        return timed
 
     def durable(self, partition_id: PartitionId, durable_index: PartitionLogIndex) -> None:
         """This node's durable watermark of a partition moved."""

@@ -179,6 +179,8 @@ class Submitting:
 
     def committed(self) -> None:
         """Requests are: there is room for other proposals."""
+        for since in self._pipeline.pending.timed():
+            self._admission.pace.committed(since, self._pipeline.clock.monotonic())
         if self.waiting and self._pipeline.pending.uncommitted < self._proposals_max:
             self.waiting.touch(None)
 
@@ -221,7 +223,8 @@ class Submitting:
         self._serve_soon()
 
     def tick(self, now: float) -> None:
-        """Time passes: some have waited in vain; or this node admits again."""
+        """Time passes: some have waited in vain; or this node admits again, or at another pace."""
+        self._admission.pace.tick(now)
         if self.waiting:
             self.waiting.expire(now)
             self._serve_for_a_turn()
@@ -232,6 +235,7 @@ class Submitting:
 
     def lost_leadership(self) -> None:
         """Nobody here admits anything; nothing of these was written."""
+        self._admission.pace.forget()
         self.waiting.leave_all(lambda: NotLeader("leadership was lost before the request was admitted", leader=None))
 
     def proposed_end(self, partition_id: PartitionId) -> None:

@@ -63,6 +63,12 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     """Bytes, 0: any number."""
     rate_burst_ms: int = 1_000
     """So far ahead of those rates one may be, and by one request more, however large; the next one waits for it."""
+    light_commit_ms: int = 0
+    """So long may a small request (16 KiB) of a light client, which writes a quarter or less of what the one does that
+    writes most, take from its admission to its commit; one in a hundred may take longer. Else those that write more are
+    slowed down, as far as it takes. 0: off."""
+    pace_bytes_per_s_min: int = MIB
+    """But no further: bytes a second that all of them together write at least."""
     retry_after_ms: int = 50
     """Least that a refused client is told to wait; longer when what it lacks takes longer to drain,"""
     retry_after_max_ms: int = 2_000

@@ -157,6 +157,11 @@ OTHERS: Final = (
             Metric("admission_limit_ops", "gauge", "admission.node_ops"),
             Metric("admission_limit_bytes", "gauge", "admission.node_bytes"),
             Metric(
+                "admission_pace_bytes_per_second",
+                "gauge",
+                "What those who ask for much may write, so that light ones do not notice; none while they do not",
+            ),
+            Metric(
                 "admission_withheld",
                 "gauge",
                 "Share of the node's budgets that a signal withholds, 1: all; none while nothing is",

@@ -243,6 +243,8 @@ def _admission(watched: Watched, sample: Sample) -> None:
         sample.put("lag_steps_total", watched.backend.lagging.ladder.steps[step], step)
     for gate in {"partition_ops", "partition_bytes", "node_ops", "node_bytes", *watched.service.counts.refused}:
         sample.put("admission_refused_total", watched.service.counts.refused[gate], gate)
+    if (pace := admission.pace.bytes_per_s) is not None:
+        sample.put("admission_pace_bytes_per_second", pace)
     withheld = admission.withheld
     if withheld is not None:
         sample.put("admission_withheld", min(1.0, withheld.pressure), withheld.signal)
