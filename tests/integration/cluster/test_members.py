@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from logboom import Add, SyncClient
 from logboom.cli import cli
+from logboom.client import lookout
 from logboom.config import load
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster, free_ports
@@ -57,6 +58,12 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients ask who the members are every two seconds, not every half a minute: else two tests wait for a minute."""
+    monkeypatch.setattr(lookout, "LOOK_S", 2.0)
 
 
 def roles(client: SyncClient) -> dict[str, str]:
@@ -150,6 +157,7 @@ def test_leadership_moves_and_nobody_notices(tmp_path: Path) -> None:
         load.more()
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_who_follows_while_all_members_are_replaced_goes_on(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1) as (cluster, client), cluster.client(timeout=20) as reader:
         got: list[int] = []
@@ -166,7 +174,7 @@ def test_who_follows_while_all_members_are_replaced_goes_on(tmp_path: Path) -> N
         client.submit(0, Add(b"n", 1))
         wait_for(lambda: len(got) == 1)
         for gone in ("n1", "n2"):
-            wait_for(lambda: set(reader.members()) == set(roles(client)), 60.0)  # it is told, half a minute later
+            wait_for(lambda: set(reader.members()) == set(roles(client)), 60.0)  # it is told when it looks again
             if len(cluster.nodes) < 2:
                 grow(cluster, client)
                 wait_for(lambda: set(reader.members()) == set(roles(client)), 60.0)
@@ -224,6 +232,7 @@ def connected(client: SyncClient, count: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_all_members_move_to_other_addresses_and_no_write_fails(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, client), cluster.client(timeout=20) as reader:
         with Load(cluster) as load:
