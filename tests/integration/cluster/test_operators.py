@@ -25,7 +25,7 @@ from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from tests.unit.server.test_compose_health import program
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("operators")]
 
 LOAD_S = 3.0
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

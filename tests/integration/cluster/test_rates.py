@@ -11,6 +11,8 @@ from logboom import Add, Client, Put, RecordBlock
 from logboom.errors import Overloaded
 from logboom.testing import LocalCluster
 
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("rates")]
+
 PER_S = 1_000
 BURST_MS = 100
 BLOCK = 50

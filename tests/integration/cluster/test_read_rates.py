@@ -11,6 +11,8 @@ from logboom import Client, Put, RecordBlock
 from logboom.errors import DeadlineExceeded
 from logboom.testing import LocalCluster
 
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("read_rates")]
+
 PER_S = 100_000
 BURST_MS = 200
 VALUE = bytes(10_000)
