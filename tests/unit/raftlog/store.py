@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from chaos.sim.disk import DroppedPages
 from logboom.types import NO_DIGEST, PartitionId, PartitionLogIndex, Term
 from ports.sync import Redo
 from raftlog.entries.entry import Route
@@ -121,3 +122,16 @@ class Store(NoHoles):
 
     def done(self) -> None:
         self.behind = self.journaled
+
+
+def failing_syncs(after: int) -> Callable[[str, Path, int], None]:
+    left = after
+
+    def hook(operation: str, path: Path, size: int) -> None:
+        nonlocal left
+        if operation == "sync":
+            left -= 1
+            if left < 0:
+                raise DroppedPages
+
+    return hook

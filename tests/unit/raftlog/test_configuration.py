@@ -18,7 +18,7 @@ from raftlog.entries.entry import CONTROL_BYTES_MAX, pack_control
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal_base import Base
 from raftlog.journal.membership import Membership, parse
-from tests.unit.raftlog.test_livelocks import journal_of
+from tests.unit.raftlog.voter_world import journal_of
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
 TOKEN, ANOTHER = b"t" * 16, b"u" * 16

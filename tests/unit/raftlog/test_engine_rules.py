@@ -9,8 +9,8 @@ import pytest
 from logboom.types import NodeId
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
-from tests.unit.raftlog.test_base import OTHER, OURS, PEER, Node
-from tests.unit.raftlog.test_livelocks import append_entries
+from tests.unit.raftlog.base_world import OTHER, OURS, PEER, Node
+from tests.unit.raftlog.voter_world import append_entries
 
 
 def test_members_that_come_with_a_conflict_count_at_once(tmp_path: Path) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from chaos.sim.disk import DroppedPages, SimDisk
+from chaos.sim.disk import SimDisk
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode
 from partitions.log.batch import Batch
 from partitions.log.log import BatchRef, PartitionLog
 from raftlog.journal.journal import Journal
 from tests.unit.partitions.batches import P, make
+from tests.unit.raftlog.store import failing_syncs
 
 DIRECTORY = Path("/n1/files")
 
@@ -24,19 +24,6 @@ def disk_of(seed: int) -> SimDisk:
     disk = SimDisk(random.Random(seed))
     disk.make_directory(DIRECTORY)
     return disk
-
-
-def failing_syncs(after: int) -> Callable[[str, Path, int], None]:
-    left = after
-
-    def hook(operation: str, path: Path, size: int) -> None:
-        nonlocal left
-        if operation == "sync":
-            left -= 1
-            if left < 0:
-                raise DroppedPages
-
-    return hook
 
 
 def journal_on(disk: SimDisk) -> Journal:

@@ -13,44 +13,8 @@ from ports.sync import Redo
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_codec import SEGMENT_HEADER
-from server.world.disk_os import OsDisk, OsFile
-
-SEGMENT_BYTES = 4096
-
-
-def opened(directory: Path) -> Journal:
-    return Journal.open(
-        disk=OsDisk(),
-        directory=directory,
-        cluster_id="c",
-        segment_bytes=SEGMENT_BYTES,
-        random_bytes=random.Random(0).randbytes,
-    )
-
-
-def files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.journal"))
-
-
-def digest(number: int) -> bytes:
-    return number.to_bytes(16, "little")
-
-
-def grown(directory: Path, groups: int, *, redo: bool = False) -> Journal:
-    """One entry, and sometimes a vote, per group."""
-    journal = opened(directory)
-    for group in range(groups):
-        if group % 5 == 0:
-            journal.setCurrentTerm(group + 1, f"n{group % 3}")
-        if redo:
-            journal.redo(Redo(digest(group), [b"batch", b"%d" % group * 9]))
-        journal.add(b"\x10" + b"r" * 32, journal.last_index + 1, group + 1)
-        journal.flush()
-    return journal
-
-
-def content(journal: Journal) -> tuple[object, ...]:
-    return list(journal.entries), journal.term, journal.vote
+from server.world.disk_os import OsFile
+from tests.unit.raftlog.journal_files import content, digest, files, grown, opened
 
 
 def test_what_was_synced_is_there_again_over_several_files(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
 from raftlog.journal.journal_base import Base
 from raftlog.journal.membership import Membership
+from tests.unit.raftlog.base_world import grown, opened
 from tests.unit.raftlog.sides import FOLLOWER, LEADER, THIRD, Side
-from tests.unit.raftlog.test_base import grown, opened
 from tests.unit.raftlog.world import voters
 
 HEARTBEAT = {"type": "append_entries", "commit_index": 1, "seq": 1}

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.journal.journal_codec import SEGMENT_HEADER
 from server.world.disk_os import OsFile
-from tests.unit.raftlog.test_base import compact, files, grown, opened
+from tests.unit.raftlog.base_world import compact, files, grown, opened
 
 
 def names(directory: Path) -> set[str]:

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from logboom.settings import RaftSettings
-from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import NodeId
 from logboom.wire import Kind
-from raftlog.engine import Engine
 from raftlog.engine.patience import Patience
-from raftlog.entries.entry import Route, pack_routes
+from raftlog.entries.entry import pack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links import gate
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import Repair, Wanted
-from tests.unit.raftlog.world import MemoryDisk, membership_of
-
-OURS, THEIRS = NodeId("n1"), NodeId("n2")
-
-
-def route(index: int) -> Route:
-    return Route(PartitionId(0), Term(1), PartitionLogIndex(index), index.to_bytes(16, "little"))
-
-
-def journal_of(entries: int) -> Journal:
-    journal = Journal.open(
-        disk=MemoryDisk(), directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes
-    )
-    for index in range(2, entries + 2):
-        journal.add(pack_routes([route(index)]), index, 1)
-    journal.flush()
-    return journal
-
-
-def append_entries(first: int, last: int) -> dict[str, Any]:
-    entries = [(pack_routes([route(index)]), index, 1) for index in range(first, last + 1)]
-    message: dict[str, Any] = {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 7}
-    return message | {"entries": entries, "prevLogIdx": first - 1, "prevLogTerm": 1}
+from tests.unit.raftlog.voter_world import THEIRS, Voter, append_entries, journal_of, route
 
 
 def test_a_message_whose_first_payload_is_missing_still_asks_for_the_entry_before() -> None:
@@ -97,38 +71,6 @@ def test_payload_of_a_committed_entry_is_never_given_up() -> None:
         wire.now += 1
         assert not wire.repair.work()
     assert len(wire.sent) == 10
-
-
-class Voter:
-    """An engine with one peer, far from its own deadline or past it."""
-
-    def __init__(self, *, now: float) -> None:
-        self.now = now
-        self.sent: list[dict[str, Any]] = []
-        self.engine = Engine(
-            membership=membership_of(journal_of(3), OURS, THEIRS, NodeId("n3")),
-            journal=journal_of(3),
-            settings=RaftSettings(),
-            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
-            rng=random.Random(1),
-            send=lambda peer, message: bool(self.sent.append(message)) or True,
-            apply=lambda *_: None,
-            sendable=lambda _: 1 << 62,
-            too_far=lambda _: None,
-        )
-        for peer in (THEIRS, NodeId("n3")):
-            self.engine.connected(peer, up=True)
-
-    def wait(self, seconds: float) -> None:
-        """Its own loop turns meanwhile."""
-        end = self.now + seconds
-        while self.now < end:
-            self.engine.tick()
-            self.now = min(end, self.now + 0.01)
-
-    def asked(self, kind: str, **more: Any) -> None:
-        last = {"last_log_index": 4, "last_log_term": 1}
-        self.engine.receive(THEIRS, {"type": kind, "term": 1} | last | more)
 
 
 def test_who_grants_a_pre_vote_stands_back() -> None:

@@ -13,11 +13,10 @@ from logboom.wire import Frame, Kind
 from raftlog.entries.configuration import Role
 from raftlog.members.changes import Changes
 from raftlog.members.roster import Roster
-from tests.unit.raftlog.test_livelocks import OURS, THEIRS
-from tests.unit.raftlog.test_outbox import _group, _Offload, _Target
-from tests.unit.raftlog.test_removals import OTHER, Leader
-from tests.unit.raftlog.test_transfer import NODES
-from tests.unit.raftlog.test_transfer import Leader as Transferring
+from tests.unit.raftlog.outbox_world import Offload, Target, group_of
+from tests.unit.raftlog.transfer_world import NODES
+from tests.unit.raftlog.transfer_world import Leader as Transferring
+from tests.unit.raftlog.voter_world import OTHER, OURS, THEIRS, Leader
 
 TOKEN = b"t" * 16
 
@@ -126,8 +125,8 @@ class TestStanding:
 
 def test_after_a_sync_has_failed_nothing_is_tried_again_and_nothing_leaves() -> None:
     """The next one may succeed without having written what the first could not."""
-    offload, journal, failures, sent = _Offload(), _Target(broken=True), list[BaseException](), list[str]()
-    group = _group(offload, journal, failures)
+    offload, journal, failures, sent = Offload(), Target(broken=True), list[BaseException](), list[str]()
+    group = group_of(offload, journal, failures)
     journal.queued = 1
     group.hold(lambda: sent.append("acknowledged"))
     group.kick()

@@ -12,7 +12,7 @@ from raftlog.journal import journal_newest
 from raftlog.journal.journal import cluster_hash
 from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_files import NEWEST
-from tests.unit.raftlog.test_journal import content, files, grown, opened
+from tests.unit.raftlog.journal_files import content, files, grown, opened
 
 CLUSTER = cluster_hash("c")
 

@@ -2,87 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 from ports.sync import Redo
 from raftlog.journal.journal_base import Base
 from raftlog.journal.outbox import GroupLimits, GroupSync, _Chore
-
-
-class _Clock:
-    def monotonic(self) -> float:
-        return 0.0
-
-    def wall_ms(self) -> int:
-        return 0
-
-
-class _Offload:
-    """Jobs wait until the test lets them run."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        self.jobs.append((job, done))
-
-    async def run(self, job: Callable[[], Any]) -> Any:
-        return job()
-
-    def finish_one(self) -> None:
-        job, done = self.jobs.pop(0)
-        try:
-            result = job()
-        except OSError as error:
-            done(None, error)
-        else:
-            done(result, None)
-
-
-class _Target:
-    @property
-    def dirty(self) -> bool:
-        return self.taken != self.queued
-
-    pending_bytes = 1
-    records = 1
-    redo_bytes = 0
-
-    def __init__(self, *, broken: bool = False) -> None:
-        self.queued = self.synced = 0
-        self.taken = 0
-        self.broken = broken
-
-    def take(self) -> _Target | None:
-        if self.taken == self.queued:
-            return None
-        self.taken = self.queued
-        return self
-
-    def run(self) -> None:
-        if self.broken:
-            raise OSError("no space")
-
-    def done(self) -> None:
-        self.synced = self.taken
-
-
-def _group(offload: _Offload, journal: _Target, failures: list[BaseException]) -> GroupSync:
-    return GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=_Clock(),
-        synced=lambda: None,
-        failed=failures.append,
-        limits=GroupLimits(inline=0),
-    )
+from tests.unit.raftlog.outbox_world import Clock, Offload, Target, group_of
 
 
 def test_nothing_dirty_releases_at_once() -> None:
     sent: list[str] = []
-    group = _group(_Offload(), _Target(), [])
+    group = group_of(Offload(), Target(), [])
     group.hold(lambda: sent.append("heartbeat"))
     group.kick()
     assert sent == ["heartbeat"]
@@ -90,9 +20,9 @@ def test_nothing_dirty_releases_at_once() -> None:
 
 def test_a_write_queued_while_a_group_is_under_way_holds_its_message() -> None:
     """Found on a real cluster: the end of one group released what depended on the next."""
-    offload, journal = _Offload(), _Target()
+    offload, journal = Offload(), Target()
     sent: list[int] = []
-    group = _group(offload, journal, [])
+    group = group_of(offload, journal, [])
     journal.queued = 1
     group.kick()
     journal.queued = 2
@@ -104,10 +34,10 @@ def test_a_write_queued_while_a_group_is_under_way_holds_its_message() -> None:
 
 
 def test_a_failed_sync_releases_nothing_ever() -> None:
-    offload, journal = _Offload(), _Target(broken=True)
+    offload, journal = Offload(), Target(broken=True)
     sent: list[str] = []
     failures: list[BaseException] = []
-    group = _group(offload, journal, failures)
+    group = group_of(offload, journal, failures)
     journal.queued = 1
     group.hold(lambda: sent.append("acknowledged"))
     group.kick()
@@ -118,15 +48,15 @@ def test_a_failed_sync_releases_nothing_ever() -> None:
 
 
 def test_with_inline_off_a_sync_that_writes_nothing_goes_to_threads_too() -> None:
-    offload, journal = _Offload(), _Target()
+    offload, journal = Offload(), Target()
     journal.pending_bytes = 0
-    group = _group(offload, journal, [])
+    group = group_of(offload, journal, [])
     journal.queued = 1
     group.kick()
     assert len(offload.jobs) == 1
 
 
-class _Journal(_Target):
+class _Journal(Target):
     """Carries what it is given; notes when it is told that it is needed no more."""
 
     def __init__(self) -> None:
@@ -146,7 +76,7 @@ class _Journal(_Target):
         pass
 
 
-class _Log(_Target):
+class _Log(Target):
     """A partition's log: synced by the journal unless it was asked to sync for itself."""
 
     def __init__(self) -> None:
@@ -170,11 +100,11 @@ class _Log(_Target):
 
 
 def test_the_journal_is_needed_until_every_log_that_it_carried_for_has_synced_for_itself() -> None:
-    offload, journal = _Offload(), _Journal()
+    offload, journal = Offload(), _Journal()
     group = GroupSync(
         journal=journal,  # type: ignore[arg-type]
         offload=offload,
-        clock=_Clock(),
+        clock=Clock(),
         synced=lambda: None,
         failed=lambda error: None,
         limits=GroupLimits(inline=0, unsettled=2),
@@ -191,7 +121,7 @@ def test_the_journal_is_needed_until_every_log_that_it_carried_for_has_synced_fo
 
 
 def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
-    offload, journal = _Offload(), _Journal()
+    offload, journal = Offload(), _Journal()
     done: list[str] = []
     journal.strip = lambda through: done.append(f"strip {through}")  # type: ignore[method-assign]
     job = SimpleNamespace(run=lambda: done.append("base"), done=lambda: done.append("in memory"))
@@ -199,7 +129,7 @@ def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
     group = GroupSync(
         journal=journal,  # type: ignore[arg-type]
         offload=offload,
-        clock=_Clock(),
+        clock=Clock(),
         synced=lambda: None,
         failed=lambda error: None,
         limits=GroupLimits(inline=0, unsettled=1),
@@ -215,9 +145,9 @@ def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
 
 def test_little_that_the_journal_carries_is_settled_once_it_is_compacted() -> None:
     """One small batch would keep all files behind it, however few follow."""
-    offload, journal, log = _Offload(), _Journal(), _Log()
+    offload, journal, log = Offload(), _Journal(), _Log()
     journal.compaction = lambda base: SimpleNamespace(run=lambda: None, done=lambda: None)  # type: ignore[attr-defined]
-    group = _group(offload, journal, [])
+    group = group_of(offload, journal, [])
     journal.logs = [log]
     log.queued += 1
     group.dirty(log)
@@ -236,10 +166,10 @@ def test_little_that_the_journal_carries_is_settled_once_it_is_compacted() -> No
 
 def test_closed_it_hands_nothing_to_threads_that_are_about_to_end() -> None:
     """A group's second half, and whatever else follows: they refuse it, and a node that stopped logged an error."""
-    offload, journal, alone = _Offload(), _Journal(), _Log()
+    offload, journal, alone = Offload(), _Journal(), _Log()
     sent: list[str] = []
     journal.compaction = lambda base: SimpleNamespace(run=lambda: None, done=lambda: None)  # type: ignore[attr-defined]
-    group = _group(offload, journal, [])
+    group = group_of(offload, journal, [])
     alone.asked, alone.queued, journal.queued = True, 1, 1
     group.dirty(alone)
     group.hold(lambda: sent.append("acknowledged"))
@@ -255,7 +185,7 @@ def test_closed_it_hands_nothing_to_threads_that_are_about_to_end() -> None:
 
 
 def test_a_compaction_that_fails_is_final() -> None:
-    offload, journal = _Offload(), _Journal()
+    offload, journal = Offload(), _Journal()
     failures: list[BaseException] = []
     done: list[str] = []
 
@@ -263,7 +193,7 @@ def test_a_compaction_that_fails_is_final() -> None:
         raise OSError("no space")
 
     journal.compaction = lambda base: SimpleNamespace(run=run, done=lambda: done.append("in memory"))  # type: ignore[attr-defined]
-    group = _group(offload, journal, failures)
+    group = group_of(offload, journal, failures)
     group.compact(Base(5, 1, b""), lambda: done.append("told"))
     offload.finish_one()
     group.compact(Base(6, 1, b""), lambda: done.append("told"))

@@ -9,7 +9,7 @@ import pytest
 from logboom.errors import CorruptData
 from raftlog.journal.journal import Journal
 from raftlog.journal.outbox import PROVE_AFTER_S, GroupLimits, GroupSync
-from tests.unit.raftlog.test_journal import files, grown, opened
+from tests.unit.raftlog.journal_files import files, grown, opened
 
 
 class Clock:

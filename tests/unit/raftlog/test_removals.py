@@ -5,36 +5,11 @@ from __future__ import annotations
 import pytest
 
 from logboom.errors import Unavailable, WrongNode
-from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
 from raftlog.members.changes import Changes
-from tests.unit.raftlog.test_livelocks import OURS, THEIRS, Voter
-
-OTHER = NodeId("n3")
-
-
-class Leader(Voter):
-    """Of three, elected with the vote of THEIRS."""
-
-    def __init__(self) -> None:
-        super().__init__(now=1000.0)
-        self.wait(RaftSettings().election_max_ms / 1000 + 1)
-        self.engine.receive(THEIRS, {"type": "pre_vote_ok", "term": self.engine.term + 1})
-        self.engine.tick()
-        self.engine.receive(THEIRS, {"type": "response_vote", "term": self.engine.term})
-        assert self.engine.is_leader
-        self.acknowledge(THEIRS)
-        assert self.engine.leads_committed_term
-
-    def acknowledge(self, peer: NodeId) -> None:
-        """All that this one has, and it has synced it."""
-        engine = self.engine
-        engine.journal.flush()
-        message = {"type": "next_node_idx", "term": engine.term, "seq": engine.round, "success": True, "reset": False}
-        engine.receive(peer, message | {"next_node_idx": engine.journal.last_index + 1})
-        engine.tick()
+from tests.unit.raftlog.voter_world import OTHER, OURS, THEIRS, Leader
 
 
 def test_a_leader_that_was_removed_leads_until_that_is_committed_and_no_longer() -> None:

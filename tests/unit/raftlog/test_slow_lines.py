@@ -11,7 +11,7 @@ from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from raftlog.links.feed import LIVE
 from tests.unit.raftlog.cluster import Cluster, SimNode
-from tests.unit.raftlog.test_livelocks import THEIRS, Voter
+from tests.unit.raftlog.voter_world import THEIRS, Voter
 
 OTHER = NodeId("n3")
 STEP_S = 0.02

@@ -25,7 +25,7 @@ from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from server.directory.partitions import FILES_EACH, FILES_KEPT, FILES_SPARE, PartitionRooms, created_in
 from tests.unit.partitions.batches import flush, make
-from tests.unit.raftlog.test_failed_sync import failing_syncs
+from tests.unit.raftlog.store import failing_syncs
 
 ROOT = Path("/data/partitions")
 

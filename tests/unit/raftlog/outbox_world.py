@@ -1,0 +1,77 @@
+"""A journal that is synced when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.journal.outbox import GroupLimits, GroupSync
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class Offload:
+    """Jobs wait until the test lets them run."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        return job()
+
+    def finish_one(self) -> None:
+        job, done = self.jobs.pop(0)
+        try:
+            result = job()
+        except OSError as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+
+class Target:
+    @property
+    def dirty(self) -> bool:
+        return self.taken != self.queued
+
+    pending_bytes = 1
+    records = 1
+    redo_bytes = 0
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.queued = self.synced = 0
+        self.taken = 0
+        self.broken = broken
+
+    def take(self) -> Target | None:
+        if self.taken == self.queued:
+            return None
+        self.taken = self.queued
+        return self
+
+    def run(self) -> None:
+        if self.broken:
+            raise OSError("no space")
+
+    def done(self) -> None:
+        self.synced = self.taken
+
+
+def group_of(offload: Offload, journal: Target, failures: list[BaseException]) -> GroupSync:
+    return GroupSync(
+        journal=journal,  # type: ignore[arg-type]
+        offload=offload,
+        clock=Clock(),
+        synced=lambda: None,
+        failed=failures.append,
+        limits=GroupLimits(inline=0),
+    )
