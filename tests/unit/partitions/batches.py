@@ -6,8 +6,8 @@ from pathlib import Path
 
 from logboom.records import RecordBlock
 from logboom.settings import LogSettings
-from logboom.types import DurabilityMode, PartitionId, ProducerId, Term
-from partitions.log.batch import Batch, build_batch
+from logboom.types import DurabilityMode, PartitionId, ProducerId, Record, Term
+from partitions.log.batch import Batch, BatchHeader, build_batch
 from partitions.log.log import PartitionLog
 from server.world.disk_os import OsDisk
 
@@ -61,3 +61,19 @@ def flush(log: PartitionLog) -> None:
 def commit(log: PartitionLog, batches: list[Batch]) -> None:
     for number, batch in enumerate(batches, 1):
         log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
+
+
+def header(number: int, producer: int, sequence: int, count: int, epoch: int) -> BatchHeader:
+    return build_batch(
+        partition_id=PartitionId(0),
+        first_index=number,
+        term=Term(1),
+        timestamp_ms=0,
+        producer=ProducerId(bytes([producer]) * 16),
+        epoch=epoch,
+        sequence=sequence,
+        floor=0,
+        dense=False,
+        records=RecordBlock.from_records([Record(b"x")] * count),
+        previous_digest=bytes(16),
+    ).header

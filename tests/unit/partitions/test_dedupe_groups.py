@@ -5,31 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
-from logboom.types import GlobalLogIndex, PartitionId, ProducerId, Record, Term
+from logboom.types import GlobalLogIndex
 from partitions.apply.dedupe import Dedupe
-from partitions.log.batch import BatchHeader, build_batch
+from partitions.log.batch import BatchHeader
+from tests.unit.partitions.batches import header
 
 LIMITS = ApplySettings(producers_max=2, producer_receipts=2)
 ROWS = st.tuples(st.sampled_from(b"ABCD"), st.integers(0, 4), st.integers(1, 3), st.integers(0, 1))
 """Producer, first sequence, records, epoch."""
-
-
-def header(number: int, producer: int, sequence: int, count: int, epoch: int) -> BatchHeader:
-    return build_batch(
-        partition_id=PartitionId(0),
-        first_index=number,
-        term=Term(1),
-        timestamp_ms=0,
-        producer=ProducerId(bytes([producer]) * 16),
-        epoch=epoch,
-        sequence=sequence,
-        floor=0,
-        dense=False,
-        records=RecordBlock.from_records([Record(b"x")] * count),
-        previous_digest=bytes(16),
-    ).header
 
 
 def play(headers: list[BatchHeader], ends: set[int]) -> tuple[list[object], list[bytes], dict[bytes, bytes]]:

@@ -9,7 +9,7 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, ProducerId
 from partitions.apply.dedupe import RESULTS_BYTES_MAX, Dedupe, Producer
-from tests.unit.partitions.test_dedupe_groups import header
+from tests.unit.partitions.batches import header
 
 WHO = ProducerId(bytes([65]) * 16)
 

@@ -16,7 +16,7 @@ from partitions.log.opening import LogBase
 from partitions.log.reading import DamagedBatch
 from ports.invariant import InvariantViolated
 from tests.unit.partitions.batches import chain, make
-from tests.unit.partitions.test_mending import flush, open_log
+from tests.unit.partitions.mending_world import flush, open_log
 from tests.unit.partitions.worker_world import world
 
 GONE = 2

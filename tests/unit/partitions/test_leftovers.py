@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from partitions.log.segment import segment_name, segment_ordinal
-from tests.unit.partitions.test_storage import chain, commit, flush, open_log
+from tests.unit.partitions.batches import chain, commit, flush, open_log
 
 
 def names(directory: Path) -> set[str]:

@@ -18,7 +18,7 @@ from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
-from tests.unit.partitions.test_mending import COUNT, DIRECTORY, damage, flush, grown, read
+from tests.unit.partitions.mending_world import COUNT, DIRECTORY, damage, flush, grown, read
 
 
 def scrubbed(log: PartitionLog) -> tuple[int, list[int]]:
