@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.barriers.telling import Telling
-from logboom.types import NodeId, PartitionId, Scope
+from dispatcher.barriers.watermarks import Watermarks
+from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, Scope
 from tests.unit.dispatcher.barrier_desk import A, Desk
 
 NODES = tuple(NodeId(f"n{k}") for k in (1, 2, 3))
@@ -75,3 +76,15 @@ class World:
 def apply(world: World, name: NodeId, index: int, partition: PartitionId = A, **how: Any) -> None:
     world[name].apply(partition, index, **how)
     world.talk()
+
+
+def move(marks: Watermarks, partition: PartitionId, applied: int, **more: Any) -> None:
+    marks.update(
+        partition,
+        log_index=PartitionLogIndex(more.get("log", applied)),
+        durable_index=PartitionLogIndex(more.get("durable", applied)),
+        applied_index=PartitionLogIndex(applied),
+        applied_global_index=GlobalLogIndex(more.get("at", applied)),
+        state=more.get("state", "running"),
+        idle=more.get("idle", False),
+    )

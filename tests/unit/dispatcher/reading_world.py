@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,12 @@ from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.backend import Backend as RealBackend
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.read_rates import Pace, ReadRates
+from logboom.client.log_batches import batches_of
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.records import RecordBlock
 from logboom.settings import LogSettings, ReadSettings
 from logboom.types import DurabilityMode, Level, PartitionId, ProducerId, Record, Term
-from logboom.wire import Kind
+from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch, build_batch
 from partitions.log.log import PartitionLog
 
@@ -194,3 +195,25 @@ class Client:
 
     def of(self, kind: Kind) -> list[tuple[dict[str, Any], bytes]]:
         return [(header, body) for each, header, body in self.frames if each is kind]
+
+
+async def answer(frames: AsyncIterator[tuple[dict[str, Any], list[bytes]]]) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    async for header, body in frames:
+        raw, at = b"".join(body), 0
+        for number, length in zip(header["rows"], header["lengths"], strict=True):
+            assert number not in found
+            found[number] = raw[at : at + length]
+            at += length
+        assert at == len(raw)
+    return found
+
+
+def indexes(client: Client) -> list[int]:
+    return [
+        int(index)
+        for kind, header, body in client.frames
+        if kind in (Kind.RECORDS, Kind.BATCHES)
+        for batch in batches_of(Frame(kind, 1, header, memoryview(body)))
+        for index in batch.indexes()
+    ]

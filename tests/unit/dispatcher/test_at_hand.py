@@ -14,7 +14,7 @@ from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from logboom.wire import Frame, Kind
-from tests.unit.dispatcher.test_scans import Backend
+from tests.unit.dispatcher.scans_world import Backend
 
 POSITION = Position(PartitionLogIndex(1), GlobalLogIndex(1))
 GET = Frame(Kind.GET, 1, {"partition": 0, "read": "stale", "keys": [b"k"]})

@@ -22,7 +22,7 @@ from partitions.log.places import PLACES
 from raftlog.entries.parent_state import ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
-from tests.unit.dispatcher.test_installing import Inline
+from tests.unit.dispatcher.installing_world import Inline
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, base_at, grown, open_log, raw
 from tests.unit.snapshots.states_world import Dump, entries, set_meta

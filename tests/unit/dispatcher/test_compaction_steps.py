@@ -19,7 +19,7 @@ from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.store import SnapshotStore
-from tests.unit.dispatcher.test_installing import Inline
+from tests.unit.dispatcher.installing_world import Inline
 from tests.unit.snapshots.states_world import Dump, entries, set_meta
 
 A, B = PartitionId(0), PartitionId(1)

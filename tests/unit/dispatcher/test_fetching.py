@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,20 +9,8 @@ import pytest
 from dispatcher.reading import fetching
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, NoSuchPartition, Unavailable
 from partitions.log.opening import LogBase
-from tests.unit.dispatcher.reading_world import World
+from tests.unit.dispatcher.reading_world import World, answer
 from tests.unit.partitions.compaction_world import settle
-
-
-async def answer(frames: AsyncIterator[tuple[dict[str, Any], list[bytes]]]) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    async for header, body in frames:
-        raw, at = b"".join(body), 0
-        for number, length in zip(header["rows"], header["lengths"], strict=True):
-            assert number not in found
-            found[number] = raw[at : at + length]
-            at += length
-        assert at == len(raw)
-    return found
 
 
 def world(count: int = 12) -> World:

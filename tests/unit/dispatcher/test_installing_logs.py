@@ -12,7 +12,7 @@ from dispatcher.upkeep.installing import InstallDue
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch
-from tests.unit.dispatcher.test_installing import COUNT, G, Source, Target, Wire, history
+from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, history
 from tests.unit.partitions.compaction_world import append, chain, commit, digests, flush
 
 BEHIND = chain(COUNT + 10)

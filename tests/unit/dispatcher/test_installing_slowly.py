@@ -9,7 +9,7 @@ import pytest
 from dispatcher.upkeep import installing, sources
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
-from tests.unit.dispatcher.test_installing import G, Source, Target, Wire
+from tests.unit.dispatcher.installing_world import G, Source, Target, Wire
 
 ANSWER_S = 0.02
 PIECE_S = 0.1

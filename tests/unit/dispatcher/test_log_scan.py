@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.reading.feeds import REPAIR_S, FeedRequest
-from dispatcher.reading.log_scan import LogScan
-from logboom.client.log_batches import LogBatch, batches_of
+from dispatcher.reading.feeds import REPAIR_S
 from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
 from logboom.records import RecordBlock
 from logboom.settings import ReadSettings
@@ -27,33 +24,12 @@ from logboom.types import (
     Record,
     Term,
 )
-from logboom.wire import Frame, Kind
+from logboom.wire import Kind
 from partitions.log.batch import Batch, build_batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
+from tests.unit.dispatcher.log_scan_world import batches, begin, globals_of, mixed, settle
 from tests.unit.dispatcher.reading_world import SETTINGS, Client, World
-
-ROOM = 1 << 30
-
-
-def begin(
-    world: World, client: Client, *, partitions: list[int] | None = None, through: int = 0, **wanted: Any
-) -> LogScan:
-    asked = FeedRequest(**{"credit": ROOM, "whole": True, **wanted})
-    chosen: Any = world.partition_ids() if partitions is None else partitions
-    scan = LogScan(world, chosen, asked, through=through, **client.how())
-    scan.move()
-    return scan
-
-
-async def settle(world: World) -> None:
-    """Until nothing happens any more."""
-    while world.jobs:
-        world.work()
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    if world.jobs:
-        await settle(world)
 
 
 async def until(world: World, holds: Callable[[], Any]) -> None:
@@ -61,26 +37,6 @@ async def until(world: World, holds: Callable[[], Any]) -> None:
         while not holds():
             world.work()
             await asyncio.sleep(0.001)
-
-
-def batches(client: Client) -> list[LogBatch]:
-    return [
-        batch
-        for header, body in client.of(Kind.BATCHES)
-        for batch in batches_of(Frame(Kind.BATCHES, 1, header, memoryview(body)))
-    ]
-
-
-def globals_of(client: Client) -> list[int]:
-    return [batch.global_index for batch in batches(client)]
-
-
-def mixed(world: World, count: int, *, seed: int = 1) -> None:
-    rng = random.Random(seed)
-    for number in range(count):
-        partition = rng.randrange(len(world.logs))
-        world.append(partition, [b"%d-%d" % (number, k) for k in range(rng.randint(1, 5))])
-        world.sync(partition)
 
 
 @pytest.mark.parametrize("seed", range(5))

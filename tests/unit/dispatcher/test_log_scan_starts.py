@@ -6,8 +6,8 @@ import pytest
 
 from logboom.errors import IndexCompacted
 from partitions.log.opening import LogBase
+from tests.unit.dispatcher.log_scan_world import begin, globals_of, mixed, settle
 from tests.unit.dispatcher.reading_world import Client, World
-from tests.unit.dispatcher.test_log_scan import begin, globals_of, mixed, settle
 
 
 @pytest.mark.parametrize("through", [0, 3, 4])

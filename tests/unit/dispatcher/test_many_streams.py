@@ -10,7 +10,7 @@ from dispatcher.reading.streams import Streams
 from logboom.errors import LogboomError, QuotaExceeded
 from logboom.settings import ReadSettings, Settings
 from logboom.wire import Frame, Kind
-from tests.unit.dispatcher import test_session
+from tests.unit.dispatcher.connections import Backend
 from tests.unit.dispatcher.reading_world import ANY_PACE
 
 
@@ -34,7 +34,7 @@ class Client:
 
 def test_no_more_than_the_node_has_room_for_whoever_has_them() -> None:
     """Found by review: so many for each connection were all that was looked at."""
-    backend: Any = test_session.Backend()
+    backend: Any = Backend()
     backend.settings = Settings(reads=ReadSettings(streams_max=5))
     one, other = Client(backend), Client(backend)
     for number in range(1, 4):

@@ -15,7 +15,7 @@ from logboom.types import GlobalLogIndex, Scope
 from partitions.apply.dedupe import Dedupe, Producer
 from tests.unit.dispatcher.barrier_desk import A, B, Desk
 from tests.unit.dispatcher.frontier_world import N1, N2, World
-from tests.unit.dispatcher.test_partition_ends import Stage
+from tests.unit.dispatcher.stage import Stage
 
 
 def test_a_set_that_is_complete_when_one_of_its_partitions_is_gone_says_nothing_of_that_one() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,20 +12,18 @@ import pytest
 from dispatcher.barriers.stability import EARLY_MAX, Stability
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline import partitioning
-from dispatcher.pipeline.partitioning import Partitioning, destroyed
+from dispatcher.pipeline.partitioning import destroyed
 from dispatcher.pipeline.recovered import Recovered
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, PartitionFrozen
-from logboom.settings import ClusterSettings
-from logboom.types import DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
 from raftlog.engine import Engine
-from raftlog.entries.lifecycle import Change, Kind, Lifecycle
-from raftlog.entries.parent_state import ParentState
+from raftlog.entries.lifecycle import Change, Lifecycle
 from tests.unit.dispatcher import barrier_desk, pending_desk
-from tests.unit.dispatcher.test_watermarks import move
+from tests.unit.dispatcher.frontier_world import move
+from tests.unit.dispatcher.stage import KV, Stage
 
 A, B = PartitionId(0), PartitionId(1)
 NODES = [NodeId(f"n{k}") for k in (1, 2, 3)]
-KV = Kind("kv", DurabilityMode.WRITE_AHEAD)
 
 
 def gone() -> LogboomError:
@@ -108,56 +106,6 @@ class TestComingAndGoing:
         assert replaying.over
         replaying.add(PartitionId(9))
         assert replaying.of([9])
-
-
-class Stage:
-    """The leader's part, over a parent log that commits when the test says so."""
-
-    def __init__(self, partitions: int = 2) -> None:
-        self.proposed: list[dict[str, Any]] = []
-        self.raft = SimpleNamespace(admits=True, propose_control=self.proposed.append)
-        self.jobs: list[Any] = []
-        self.parent = ParentState()
-        self.cluster = ClusterSettings(partitions=partitions)
-        self.workers: dict[PartitionId, Any] = dict.fromkeys(map(PartitionId, range(partitions)))
-        self.offload = SimpleNamespace(submit=lambda job, done: self.jobs.append(lambda: done(job(), None)))
-        opened = SimpleNamespace(log=None, machine=None, lacks=None)
-        self.trial: Any = None
-        self.files: Callable[[int], str | None] = lambda _: None
-        """Why so many more cannot be opened."""
-        self.members = SimpleNamespace(ids=(NodeId("n2"),))
-        self.rooms = SimpleNamespace(
-            logs={},
-            machines={},
-            ending={},
-            check=lambda _: None,
-            check_room=lambda _: None,
-            room=lambda: None,
-            waits_for_files=lambda more: self.files(more),  # noqa: PLW0108 - tests set another
-            trial=lambda _: self.trial,
-            offload=lambda _: self.offload,
-            open=lambda *_: opened,
-        )
-        self.partitioning = Partitioning(cast(Any, self), cast(Any, self.rooms))
-        self.told: list[Any] = []
-        self.barred: list[PartitionId] = []
-        self.submitting = SimpleNamespace(proposed_end=self.barred.append)
-        self.recovery = Recovered([PartitionId(0)])
-
-    def opened(self, partition_id: PartitionId) -> None:
-        self.workers[partition_id] = None
-
-    def create(self, token: int) -> None:
-        self.partitioning.create(KV, token.to_bytes(16, "big"), self.told.append)
-
-    def commit(self, *, count: int = 1) -> None:
-        for _ in range(count):
-            self.partitioning.handed_up(self.proposed.pop(0))
-
-    def work(self) -> Sequence[Any]:
-        while self.jobs:
-            self.jobs.pop(0)()
-        return self.told
 
 
 async def turns() -> None:

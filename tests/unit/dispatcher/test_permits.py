@@ -19,7 +19,7 @@ from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, Permis
 from logboom.settings import Settings
 from logboom.types import CURSORS_TOKEN, PartitionId
 from logboom.wire import PROTOCOL_VERSION, Frame, Kind
-from tests.unit.dispatcher.test_session_rules import Connection
+from tests.unit.dispatcher.connections import Connection
 
 ANSWERS = {
     Kind.WELCOME, Kind.SUBMITTED, Kind.VALUES, Kind.ENTRIES, Kind.RECORDS, Kind.REACHED, Kind.STATUS_REPLY,

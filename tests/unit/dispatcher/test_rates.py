@@ -18,7 +18,7 @@ from dispatcher.admission.rates import KEPT_MIN, Rates
 from logboom.errors import Overloaded
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
-from tests.unit.dispatcher.test_waiting import A, B, C, Desk
+from tests.unit.dispatcher.waiting_desk import A, B, C, Desk
 
 PER_S = 100
 

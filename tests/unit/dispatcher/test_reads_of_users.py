@@ -16,7 +16,7 @@ from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
 from logboom.state_machine import NOWHERE
 from logboom.wire import Frame, Kind
-from tests.unit.dispatcher.test_scans import Backend, scan
+from tests.unit.dispatcher.scans_world import Backend, scan
 
 
 async def get(*values: Any) -> list[bytes]:

@@ -11,10 +11,8 @@ from logboom.errors import CorruptData, Voided
 from logboom.types import PartitionId
 from logboom.wire import Kind
 from partitions.log.batch import Batch
-from tests.unit.dispatcher.reading_world import Client, World
-from tests.unit.dispatcher.test_fetching import answer
-from tests.unit.dispatcher.test_log_scan import begin, globals_of, settle
-from tests.unit.dispatcher.test_tail_feeds import indexes
+from tests.unit.dispatcher.log_scan_world import begin, globals_of, settle
+from tests.unit.dispatcher.reading_world import Client, World, answer, indexes
 
 
 def void(world: World, partition: int, number: int) -> Batch:

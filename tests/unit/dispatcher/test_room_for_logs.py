@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.upkeep.snapshotting import CUT, ROOM_LOOK_S, SHORT_OF_ROOM
 from logboom.types import GIB
-from tests.unit.dispatcher.test_snapshotting import Bench
+from tests.unit.dispatcher.snapshotting_bench import Bench
 
 SPARE = 1 << 20
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_rates import ReadRates
-from dispatcher.reading.scans import Scans, View
+from dispatcher.reading.scans import View
 from dispatcher.sessions.service import Session
 from logboom.commands import Put
 from logboom.config import SCANS_MAX, check
@@ -25,45 +22,9 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from logboom.wire import Frame, FrameDecoder, Kind
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import READERS_MAX, KvFile
-from tests.unit.dispatcher.test_views import Machine
+from tests.unit.dispatcher.scans_world import SCAN, Backend, Machine, scan
 
-SCAN = {"partition": 0, "read": "stale", "timeout_ms": 0}
 PATIENCE_MS = 20
-
-
-class Backend:
-    """One partition, of which a scan has two chunks."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.machine: Any = Machine()
-        self.scans = Scans(self, **settings)
-        self.clock: Any = SimpleNamespace(monotonic=lambda: 0.0)
-        self.at_hand = AtHand(self.clock, enabled=True)
-        self.offload = self
-        self.used = 0
-
-    workers = (0,)
-
-    def threads_of(self, _: int, __: object) -> Any:
-        return self.offload
-
-    @contextmanager
-    def using(self, _: int) -> Iterator[Any]:
-        self.used += 1
-        try:
-            yield self.machine
-        finally:
-            self.used -= 1
-
-    async def run(self, job: Callable[[], Any]) -> Any:
-        return job()
-
-    def check_nothing_is_left(self) -> None:
-        assert (self.scans.open, self.used, self.machine.open) == (0, 0, 0)
-
-
-def scan(backend: Backend) -> AsyncGenerator[Any, None]:
-    return backend.scans.scan(SCAN, 5.0)
 
 
 async def test_one_more_than_there_may_be_is_told_when_to_come_again() -> None:

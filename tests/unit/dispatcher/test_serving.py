@@ -17,7 +17,7 @@ from logboom.types import NodeId, PartitionLogIndex
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
-from tests.unit.dispatcher.test_installing import Inline
+from tests.unit.dispatcher.installing_world import Inline
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,9 +17,9 @@ from logboom.errors import InvalidRequest
 from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
 from logboom.wire import Frame, FrameDecoder, Kind
-from partitions.log.compaction import Leases
 from ports.clock import Clock
 from ports.net import Connection
+from tests.unit.dispatcher.connections import Backend
 
 
 class Congested:
@@ -31,25 +31,6 @@ class Congested:
 
     def send(self, buffers: Sequence[Any]) -> None:
         self.sent += 1
-
-
-class Backend:
-    """One partition with an empty log."""
-
-    clock = SimpleNamespace(monotonic=lambda: 0.0)
-    settings = Settings()
-    streams_open = 0
-
-    workers = (0,)
-
-    def partition_ids(self) -> list[int]:
-        return [0]
-
-    def log(self, partition_id: int) -> Any:
-        return SimpleNamespace(durable_index=0, hole=None, first_available_index=1, lease=Leases(60.0).add)
-
-    def subscribe_commits(self, partition_id: int, moved: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
 
 
 def opened(connection: Any, **settings: Any) -> Session:

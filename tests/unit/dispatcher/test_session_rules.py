@@ -15,30 +15,10 @@ from dispatcher.sessions.session_counts import SessionCounts
 from logboom.errors import IncompatibleVersion, InvalidRequest, NotLeader, QuotaExceeded, Unavailable
 from logboom.settings import Settings
 from logboom.types import PartitionId, Scope
-from logboom.wire import PROTOCOL_VERSION, Frame, FrameDecoder, Kind
+from logboom.wire import PROTOCOL_VERSION, Frame, Kind
 from tests.unit.dispatcher.barrier_desk import A, B
-from tests.unit.dispatcher.test_waits import World
-
-
-class Connection:
-    """Notes what is said to it."""
-
-    congested = False
-    remote = "somewhere"
-    peer_identities: frozenset[str] = frozenset()
-
-    def __init__(self) -> None:
-        self.closed = self.introduced = False
-        self.heard: list[Frame] = []
-
-    def send(self, buffers: Any) -> None:
-        self.heard += FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(bytes(each) for each in buffers))
-
-    def authenticated(self) -> None:
-        self.introduced = True
-
-    def close(self) -> None:
-        self.closed = True
+from tests.unit.dispatcher.connections import Connection
+from tests.unit.dispatcher.waits_world import World
 
 
 @pytest.fixture

@@ -2,146 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from chaos.sim.disk import SimDisk
-from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE, Snapshotting
+from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE
 from logboom.errors import LogboomError, NotLeader, Unavailable
-from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import Entry
-from logboom.types import MIB, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.apply.apply_counts import ApplyCounts
-from raftlog.entries.parent_state import ParentState, Tail
-from snapshots.meta import SetMeta
-from snapshots.store import SnapshotStore
+from logboom.types import MIB, PartitionId
+from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
 from tests.unit.snapshots.states_world import Dump, entries
-
-NEVER = {"log_bytes": 0, "entries": 0, "age_ms": 0}
-
-
-class Worker:
-    """Captures when it is hurried, or has come to where the cut is."""
-
-    def __init__(self, applied: int) -> None:
-        self.applied_index = applied
-        self.asked: tuple[int, Callable[[Any], None]] | None = None
-        self.hurries = 0
-        self.broken = self.useless = False
-        self.dumps: list[Closing] = []
-
-    def cut(self, through_index: int, taken: Callable[[Any], None]) -> None:
-        assert self.asked is None, "two cuts at once"
-        self.asked = through_index, taken
-
-    def drop_cut(self) -> None:
-        self.asked = None
-
-    def hurry(self) -> None:
-        self.hurries += 1
-        self.arrive()
-
-    def arrive(self, *, at: int | None = None) -> None:
-        """Everything up to the cut is applied."""
-        self.applied_index = at if at is not None else self.applied_index
-        if self.asked is None or self.asked[0] != self.applied_index:
-            return
-        (_, taken), self.asked = self.asked, None
-        if self.broken:
-            taken(None)
-            return
-        self.dumps.append(Closing(self.applied_index))
-        taken(self.dumps[-1])
-
-
-class Closing(Dump):
-    def __init__(self, index: int) -> None:
-        super().__init__(entries(3), index)
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Later:
-    """Jobs that are done when somebody says so."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = []
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
-        self.jobs.append((job, done))
-
-    def run(self) -> None:
-        while self.jobs:
-            job, done = self.jobs.pop(0)
-            try:
-                result, error = job(), None
-            except Exception as caught:  # noqa: BLE001 - as a thread hands it over
-                result, error = None, caught
-            done(result, error)
-
-
-class Bench:
-    """One node's snapshotting, with everything else made of paper."""
-
-    def __init__(self, *, partitions: int = 2, behind: int = 0, spare_bytes: int = 0, **settings: int) -> None:
-        self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
-        self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append)
-        self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
-        self.disk = SimDisk(random.Random(0))
-        self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
-        self.offload = Later()
-        self.lineage = ""
-        self.slept = list[float]()
-        self.counts = ApplyCounts()
-        self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
-
-        async def close() -> None: ...
-
-        self.taking = Snapshotting(
-            settings=SnapshotSettings(**{**NEVER, **settings}),
-            cluster=ClusterSettings(id="c", partitions=partitions),
-            lineage=lambda: self.lineage,
-            store=self.store,
-            compaction=SimpleNamespace(start=lambda: self.compactions.append(1), close=close),  # type: ignore[arg-type]
-            workers=self.workers,  # type: ignore[arg-type]
-            raft=self.raft,
-            clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: 1),  # type: ignore[arg-type]
-            offload=self.offload,  # type: ignore[arg-type]
-            sleep=self.slept.append,
-            counts=self.counts,
-            global_index=lambda: GlobalLogIndex(self.global_index),
-            completed=self.completed.append,
-            fatal=self.fatal.append,
-            spare_bytes=spare_bytes,
-        )
-
-    def applied(self, nbytes: int, *, reclaimable: bool = True) -> None:
-        self.counts.bytes += nbytes
-        self.counts.reclaimable += nbytes if reclaimable else 0
-
-    def cut(self, global_index: int, raft_index: int = 5) -> None:
-        tails = {p: Tail(PartitionLogIndex(10), bytes(16), GlobalLogIndex(1)) for p in self.workers}
-        self.global_index = global_index
-        parent = ParentState(GlobalLogIndex(global_index), raft_index, tails)
-        self.taking.cut(raft_index=raft_index, term=1, parent=parent)
-
-    def create(self) -> list[Any]:
-        answers: list[Any] = []
-        self.taking.create(answers.append)
-        return answers
-
-    def sets(self) -> list[int]:
-        return [meta.global_index for meta in self.store.sets()]
 
 
 class TestWhen:

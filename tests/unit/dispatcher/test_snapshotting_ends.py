@@ -11,7 +11,7 @@ from dispatcher.sessions import admin
 from dispatcher.upkeep.snapshotting import WAITERS_MAX
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.types import PartitionId
-from tests.unit.dispatcher.test_snapshotting import Bench
+from tests.unit.dispatcher.snapshotting_bench import Bench
 
 BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
 

@@ -15,7 +15,7 @@ from logboom.settings import ReadSettings
 from logboom.types import Level, PartitionId, Record
 from logboom.wire import Frame, Kind
 from partitions.log.opening import LogBase
-from tests.unit.dispatcher.reading_world import Client, World
+from tests.unit.dispatcher.reading_world import Client, World, indexes
 from tests.unit.partitions.compaction_world import settle
 
 ROOM = 1 << 30
@@ -26,16 +26,6 @@ def begin(world: World, client: Client, **header: Any) -> Tail:
     tail = Tail(world, PartitionId(0), wanted, **client.how())
     tail.move()
     return tail
-
-
-def indexes(client: Client) -> list[int]:
-    return [
-        int(index)
-        for kind, header, body in client.frames
-        if kind in (Kind.RECORDS, Kind.BATCHES)
-        for batch in batches_of(Frame(kind, 1, header, memoryview(body)))
-        for index in batch.indexes()
-    ]
 
 
 def filled(count: int = 30, **how: Any) -> World:

@@ -19,23 +19,8 @@ from logboom.errors import (
     QuotaExceeded,
     Unavailable,
 )
-from logboom.state_machine import Position
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-
-
-class Machine:
-    def __init__(self) -> None:
-        self.applied = 0
-        self.open = 0
-
-    def scan(self, *, start: bytes, end: bytes | None, limit: int, chunk: int) -> Iterator[Any]:
-        rows = [(b"k", b"%d" % self.applied)], Position(PartitionLogIndex(self.applied), GlobalLogIndex(self.applied))
-        self.open += 1
-        try:
-            yield rows
-            yield rows
-        finally:
-            self.open -= 1
+from logboom.types import PartitionId
+from tests.unit.dispatcher.scans_world import Machine
 
 
 class Worker:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dispatcher.admission.lanes import STALE_KEPT
-from tests.unit.dispatcher.test_waiting import A, Desk
+from tests.unit.dispatcher.waiting_desk import A, Desk
 
 MANY = 4 * STALE_KEPT
 

@@ -9,7 +9,8 @@ import pytest
 from logboom.errors import Unavailable
 from logboom.types import PartitionId
 from logboom.wire import Kind
-from tests.unit.dispatcher.test_waits import A, B, World
+from tests.unit.dispatcher.barrier_desk import A, B
+from tests.unit.dispatcher.waits_world import World
 
 
 def recovering(*hidden: PartitionId) -> World:

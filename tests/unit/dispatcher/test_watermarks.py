@@ -9,22 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.barriers.watermarks import Watermarks, to_row
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
+from logboom.types import PartitionId, PartitionLogIndex, Watermark
 from ports.invariant import InvariantViolated
+from tests.unit.dispatcher.frontier_world import move
 
 A, B = PARTITIONS = (PartitionId(4), PartitionId(7))
-
-
-def move(marks: Watermarks, partition: PartitionId, applied: int, **more: Any) -> None:
-    marks.update(
-        partition,
-        log_index=PartitionLogIndex(more.get("log", applied)),
-        durable_index=PartitionLogIndex(more.get("durable", applied)),
-        applied_index=PartitionLogIndex(applied),
-        applied_global_index=GlobalLogIndex(more.get("at", applied)),
-        state=more.get("state", "running"),
-        idle=more.get("idle", False),
-    )
 
 
 class TestSnapshots:

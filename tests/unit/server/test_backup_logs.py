@@ -18,7 +18,7 @@ from server.offline.backup import Done, backup
 from server.offline.backup_dir import LogArchive
 from server.offline.verify import verify
 from server.world.disk_os import OsDisk
-from tests.unit.dispatcher.test_installing import LOG, G, Source, Wire
+from tests.unit.dispatcher.installing_world import LOG, G, Source, Wire
 
 
 class Nodes:

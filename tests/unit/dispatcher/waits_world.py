@@ -1,0 +1,92 @@
+"""A node that is asked to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from dispatcher.sessions.waits import Waits
+from logboom.errors import LogboomError, NoSuchPartition
+from logboom.types import PartitionId
+from logboom.wire import Frame, Kind
+from tests.unit.dispatcher.barrier_desk import PARTITIONS, Desk
+
+
+class World(Desk):
+    """A connection whose client reads or does not, and timers that the test lets pass."""
+
+    def __init__(self, **limits: int) -> None:
+        super().__init__(**limits)
+        self.room = True
+        self.is_recovered = True
+        self.hurried: list[PartitionId] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.sent: list[tuple[int, Kind, dict[str, Any], int]] = []
+        self.failed: list[tuple[int, LogboomError]] = []
+        self.raft = SimpleNamespace(admits=False)
+        self.cluster = SimpleNamespace(id="here")
+        self.lineage: str | None = "ab" * 16
+        self.clock = SimpleNamespace(monotonic=lambda: 0.0)
+        self.node_id = "n1"
+        self.waits = Waits(cast("Any", self), self, later=self._later)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> Any:
+        entry = (seconds, call)
+        self.timers.append(entry)
+        return SimpleNamespace(cancel=lambda: entry in self.timers and self.timers.remove(entry))
+
+    def tick(self) -> None:
+        timers, self.timers = self.timers, []
+        for _, call in timers:
+            call()
+
+    def ask(self, kind: Kind, header: dict[str, Any], request_id: int = 1, *, principal: Any = "me") -> None:
+        frame = Frame(kind, request_id, header)
+        if kind is Kind.BARRIER:
+            self.waits.barrier(frame, 100.0, principal)
+        else:
+            self.waits.watch(frame)
+
+    # -- the session
+
+    def reply(self, request_id: int, kind: Kind, header: dict[str, Any], *, flags: int = 0) -> None:
+        self.sent.append((request_id, kind, header, flags))
+
+    def fail(self, request_id: int, error: LogboomError) -> None:
+        self.failed.append((request_id, error))
+
+    def has_room(self) -> bool:
+        return self.room
+
+    def reached(self) -> None:
+        """Nobody counts."""
+
+    # -- the node
+
+    voiding = SimpleNamespace(check_blocked=lambda want: want)
+
+    def partition_ids(self) -> list[PartitionId]:
+        return [p for p in PARTITIONS if self.watermarks.has(p)]
+
+    @property
+    def workers(self) -> list[PartitionId]:
+        return [p for p in PARTITIONS if self.watermarks.has(p)]
+
+    def missing(self, partition: int) -> LogboomError:
+        return NoSuchPartition(f"no {partition}", partition_id=partition)
+
+    def look(self) -> None:
+        pass
+
+    def recovered(self, partitions: object = None) -> bool:
+        return self.is_recovered
+
+    def leader_address(self) -> str:
+        return "n2:1"
+
+    def global_commit_index(self) -> int:
+        return 42
+
+    def hurry(self, partitions: Any) -> None:
+        self.hurried += sorted(partitions)
