@@ -23,7 +23,7 @@ from logboom.certs import client_context
 from logboom.cli.operate import problems
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
-from tests.unit.server.test_compose_health import program
+from tests.unit.server.compose import program
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("operators")]
 

@@ -21,7 +21,7 @@ from raftlog.links.directories import Directories, Met
 from raftlog.links.hello import Identity, check_lineage
 from server.world.clock_os import OsClock
 from tests.unit.server.net_world import Raw, until
-from tests.unit.server.test_net_peers import HELLO, Dials, Events, links_of
+from tests.unit.server.peers_world import HELLO, Dials, Events, links_of
 
 THIS, OTHER = "ab" * 16, "cd" * 16
 UNSAID = object()

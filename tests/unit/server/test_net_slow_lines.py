@@ -13,7 +13,7 @@ from logboom.wire import Frame, Kind, encode
 from raftlog.links import links
 from server.world.net_os import KEPT_ALIVE
 from tests.unit.server.net_world import Raw, serving, until
-from tests.unit.server.test_net_peers import HELLO, Events, links_of
+from tests.unit.server.peers_world import HELLO, Events, links_of
 
 SILENT_S = 0.3
 STEP_S = 0.05

@@ -20,7 +20,7 @@ from server.directory.manifest import Manifest, decode
 from server.node import Node
 from server.world.disk_os import OsDisk
 from server.world.world import real_world
-from tests.unit.server.test_world import fails, lone
+from tests.unit.server.lone_node import fails, lone
 
 VOID = Void(PartitionId(1), PartitionLogIndex(5), PartitionLogIndex(6), b"d" * 16, GlobalLogIndex(9), 7, applied=True)
 

@@ -10,7 +10,7 @@ from logboom.errors import ProtocolError
 from logboom.wire import Kind, encode
 from ports.seldom import LINES
 from tests.unit.server.net_world import Raw, serving, until
-from tests.unit.server.test_net_peers import HELLO, Events, linked, links_of
+from tests.unit.server.peers_world import HELLO, Events, linked, links_of
 
 MANY = 60
 

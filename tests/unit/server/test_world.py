@@ -14,30 +14,13 @@ from msgspec.structs import replace as replaced
 
 from chaos.sim.state_file import StateFiles
 from logboom import Client, Put
-from logboom.config import load
 from logboom.settings import Settings
 from logboom.types import MIB
 from server.node import Node
 from server.world.disk_os import OsDisk
 from server.world.offload_os import ThreadOffload
 from server.world.world import World, real_world
-
-
-def lone(directory: Path) -> Settings:
-    """One node, its own majority, on ports that are free."""
-    flags = {
-        "cluster.members": "n1=127.0.0.1:1@127.0.0.1:2",
-        "cluster.partitions": 2,
-        "node.id": "n1",
-        "node.data_dir": str(directory / "data"),
-        "node.client_address": "127.0.0.1:0",
-        "node.peer_address": "127.0.0.1:0",
-    }
-    return load(environment={}, flags=flags)
-
-
-def fails(error: BaseException) -> None:
-    pytest.fail(repr(error))
+from tests.unit.server.lone_node import fails, lone
 
 
 async def put_and_get(settings: Settings, world: World | None, value: bytes) -> list[bytes | None]:
