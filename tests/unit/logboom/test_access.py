@@ -10,7 +10,7 @@ from logboom import access, certs
 from logboom.access import ALL, Grants, Right, Rule, Rules
 from logboom.config import load
 from logboom.errors import ConfigError
-from tests.unit.logboom.test_cli import run
+from tests.unit.logboom.command_line import run
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,24 +10,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from logboom.cli import COMMANDS, cli, exit_status, main
+from logboom.cli import COMMANDS, cli, exit_status
 from logboom.cli.common import Duration, PartitionIds
 from logboom.cli.operate import problems
 from logboom.commands import Add, Put
 from logboom.errors import BY_CODE, Unavailable
 from logboom.records import RecordBlock
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, fails
-from tests.unit.logboom.test_connection import entries, records
+from tests.unit.logboom.command_line import run
+from tests.unit.logboom.fake_server import FakeNode, Session, entries, fails, records
 
 HUGE = "9" * 24
-
-
-def run(capsys, *args: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(list(args))
-    out, err = capsys.readouterr()
-    return int(stop.value.code or 0), out, err
 
 
 def status_of(role: str = "leader", state: str = "running", leader: str | None = "n1") -> Any:

@@ -20,10 +20,9 @@ from logboom.records import RecordBlock
 from logboom.routing import partition_of
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, fails, silent
-from tests.unit.logboom.test_cli import run
-from tests.unit.logboom.test_connection import entries
-from tests.unit.logboom.test_cursors import Kv
+from tests.unit.logboom.command_line import run
+from tests.unit.logboom.fake_kv import Kv
+from tests.unit.logboom.fake_server import FakeNode, Session, entries, fails, silent
 
 SCRUB = {"pass": 2, "bytes": 50, "of": 200, "damaged": 3, "repaired": 1, "last_pass_s": 1.5, "open": []}
 

@@ -17,8 +17,8 @@ from logboom.commands import Add, Cas, Delete, Put, to_record
 from logboom.errors import InvalidRequest, UnknownOutcome
 from logboom.types import Record
 from logboom.wire import Kind
+from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, Session
-from tests.unit.logboom.test_cli import run
 
 
 def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:

@@ -13,9 +13,9 @@ import pytest
 from logboom.commands import Add, Put
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
+from tests.unit.logboom.command_line import run
+from tests.unit.logboom.fake_kv import Kv
 from tests.unit.logboom.fake_server import FakeNode, Session
-from tests.unit.logboom.test_cli import run
-from tests.unit.logboom.test_cursors import Kv
 
 
 def members(*rows: tuple[str, str], removed: tuple[str, ...] = (), connected: bool = True) -> Any:

@@ -28,37 +28,7 @@ from logboom.errors import (
 )
 from logboom.records import RecordBlock
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, cluster, cuts, fails, silent, until
-
-
-def entries(session: Session, frame: Any, keys: list[bytes], *, more: bool) -> None:
-    block = RecordBlock.from_columns(payloads=[b"b" + key.upper() for key in keys], keys=keys)
-    header = {
-        "count": block.count,
-        "metadata": len(block.metadata),
-        "data": len(block.data),
-        "global_index": 5,
-    }
-    session.send(frame, Kind.ENTRIES, header, [bytes(block.metadata), bytes(block.data)], more=more)
-
-
-def records(session: Session, frame: Any, first: int, global_index: int, payloads: list[bytes]) -> None:
-    block = RecordBlock.from_columns(payloads=payloads)
-    header = {
-        "partition": frame.header["partition"],
-        "first_index": first,
-        "count": block.count,
-        "global_index": global_index,
-        "term": 1,
-        "timestamp_ms": 1,
-        "producer": bytes(16),
-        "epoch": 0,
-        "sequence": first - 1,
-        "metadata": len(block.metadata),
-        "data": len(block.data),
-    }
-    session.send(frame, Kind.RECORDS, header, [bytes(block.metadata), bytes(block.data)], more=True)
-
+from tests.unit.logboom.fake_server import FakeNode, Session, cluster, cuts, entries, fails, records, silent, until
 
 # -- handshake
 

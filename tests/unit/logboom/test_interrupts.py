@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from logboom import SyncClient
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import FakeNode
-from tests.unit.logboom.test_connection import records
+from tests.unit.logboom.fake_server import FakeNode, records
 
 ASKED_AFTER = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
 """Instructions behind which the interpreter looks for signals."""

@@ -9,10 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,20 +19,8 @@ from logboom import Client, Put, SyncClient, background
 from logboom.client.log_batches import Descriptor
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import FakeNode, silent
-from tests.unit.logboom.test_connection import entries, records
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-PATIENCE_S = 20.0
-
-
-def until(condition) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+from tests.unit.logboom.command_line import PATIENCE_S, ROOT, until
+from tests.unit.logboom.fake_server import FakeNode, entries, records, silent
 
 
 @contextmanager

@@ -9,9 +9,8 @@ import threading
 
 from logboom import Put, SyncClient
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import FakeNode
-from tests.unit.logboom.test_connection import entries
-from tests.unit.logboom.test_sync_client import ROOT, until
+from tests.unit.logboom.command_line import ROOT, until
+from tests.unit.logboom.fake_server import FakeNode, entries
 
 
 def test_one_that_nobody_refers_to_any_more_is_closed(node: FakeNode) -> None:

@@ -5,7 +5,6 @@ import logging
 
 import pytest
 
-from logboom.background import Background
 from logboom.client.reads import LogBatch
 from logboom.errors import (
     CorruptData,
@@ -18,11 +17,11 @@ from logboom.errors import (
 )
 from logboom.records import RecordBlock
 from logboom.spark.columns import LOG, STATE
-from logboom.spark.connection import Session
 from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.shares import Merged, Share, _last_held
+from tests.unit.spark.read_world import Local
 
 E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
 
@@ -71,20 +70,6 @@ class Client:
 
     async def close(self):
         pass
-
-
-class Local(Session):
-    """A session whose client is here."""
-
-    def __init__(self, client):
-        self.client = client
-        super().__init__(None)
-
-    def _made(self):
-        return Background(self.client)
-
-    def end(self):
-        self._background.close()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from logboom.errors import CommandsRejected
 from logboom.spark.report import combine, finish, load
 from logboom.spark.sink import TaskReport
 from logboom.types import Status
-from tests.unit.spark.test_sink import Cluster, plan, rows, write
+from tests.unit.spark.sink_world import Cluster, plan, rows, write
 
 
 class Forgetful(Cluster):

@@ -9,7 +9,7 @@ from logboom.spark.options import read_options
 from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.shares import Merged, Share, log_shares, merged_shares
 from logboom.types import Watermark
-from tests.unit.spark.test_read import Local
+from tests.unit.spark.read_world import Local
 
 E = {"endpoints": "a:1"}
 

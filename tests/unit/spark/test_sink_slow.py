@@ -7,7 +7,7 @@ import pytest
 
 from logboom.errors import Overloaded, ProducerFenced
 from logboom.spark.sink import write_task
-from tests.unit.spark.test_sink import Cluster, plan, rows
+from tests.unit.spark.sink_world import Cluster, plan, rows
 
 
 class Slow(Cluster):

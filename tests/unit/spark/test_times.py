@@ -8,7 +8,7 @@ from logboom.client.reads import LogBatch
 from logboom.errors import DeadlineExceeded, IndexCompacted, Voided
 from logboom.records import RecordBlock
 from logboom.spark.times import offsets_from
-from tests.unit.spark.test_read import Local
+from tests.unit.spark.read_world import Local
 
 
 class Client:
