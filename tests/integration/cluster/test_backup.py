@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from click.testing import CliRunner, Result
 
 from logboom import Add, Put, Record, SyncClient
-from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.records import RecordBlock
 from logboom.testing import LocalCluster
+from tests.integration.cluster.backup_world import done, run
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, equal_states, fill
 from tests.integration.waiting import wait_for
 
@@ -39,16 +38,6 @@ class World(NamedTuple):
     second: Taken
     endpoints: str
     """Of the cluster, which runs on."""
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args])
-
-
-def done(*args: object) -> dict:
-    result = run(*args, "-o", "json")
-    assert result.exit_code == 0, (result.output, result.exception)
-    return dict(json.loads(result.stdout))
 
 
 def once(boom: SyncClient, sequence: int) -> bool:

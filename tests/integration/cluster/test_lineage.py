@@ -15,7 +15,7 @@ from logboom import Put, SyncClient, Token
 from logboom.errors import LineageMismatch, LogboomError
 from logboom.testing import LocalCluster
 from server.directory.manifest import decode
-from tests.integration.cluster.test_backup import done, run
+from tests.integration.cluster.backup_world import done, run
 from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lineage")]

@@ -10,8 +10,9 @@ from logboom import Put, Record, SyncClient
 from logboom.cli.operate import problems
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster
-from tests.integration.cluster.test_snapshots import KV, wait_for
-from tests.integration.cluster.test_users_machines import MODULE
+from tests.integration.cluster.machines_world import MODULE
+from tests.integration.cluster.snapshots_world import KV
+from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ import pytest
 from logboom import Add, SyncClient
 from logboom.errors import LogboomError, QuotaExceeded
 from logboom.testing import LocalCluster
-from tests.integration.cluster.test_snapshots import wait_for
+from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
 PRODUCER = bytes(range(16))

@@ -12,121 +12,12 @@ import pytest
 from logboom import Put, Record
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, PartitionFrozen
 from logboom.testing import LocalCluster
+from tests.integration.cluster.machines_world import MODULE
 from tests.integration.cluster.snapshots_world import KV, SMALL, base, equal_states
 from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
 SETTINGS = {name: value for name, value in SMALL.items() if name != "cluster.overrides"}
-
-MODULE = """
-import json
-import os
-import time
-
-from logboom.state_machine import Position, Space
-
-
-class Broken:
-    needs_records = False
-
-    def dump(self):
-        raise NotImplementedError
-
-    load = dump
-
-    @classmethod
-    def open(cls, directory, partition_id, settings):
-        (directory / "begun").write_text("and not ended")
-        raise RuntimeError("no configuration")
-
-
-class Counter:
-    needs_records = False
-    unsaved_bytes = 0
-
-    @classmethod
-    def open(cls, directory, partition_id, settings):
-        if os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-in") and "/n2/" in str(directory):
-            raise ModuleNotFoundError("no module named 'counter'")
-        self = cls()
-        self.path, self.at, self.count, self.kept = directory / "state", (0, 0), 0, {}
-        if self.path.exists():
-            self.at, self.count, kept = json.loads(self.path.read_text())
-            self.kept = {bytes.fromhex(key): bytes.fromhex(value) for key, value in kept.items()}
-        return self
-
-    def _save(self):
-        self.path.write_text(json.dumps([self.at, self.count, {k.hex(): v.hex() for k, v in self.kept.items()}]))
-
-    def position(self):
-        return Position(*self.at)
-
-    def meta(self):
-        return iter(list(self.kept.items()))
-
-    def checkpoint(self):
-        pass
-
-    def close(self):
-        pass
-
-    def apply(self, batches, seal):
-        while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-end"):
-            time.sleep(0.01)
-        results = [bytes(1)] * len(batches)
-        self.at, changes = seal(results)
-        self.count += sum(batch.count for batch in batches)
-        for key, value in changes.items():
-            self.kept.pop(key, None) if value is None else self.kept.update({key: value})
-        self._save()
-        return results
-
-    def get(self, keys):
-        return [self.count for _ in keys], self.position()
-
-    def digest(self):
-        return self.count.to_bytes(16, "big"), self.position()
-
-    def dump(self):
-        entries = [(Space.STATE, b"count", b"%d" % self.count)]
-        entries += [(Space.META, key, value) for key, value in sorted(self.kept.items())]
-        return Dump(self.position(), entries)
-
-    def load(self, entries, position):
-        if os.path.exists(os.environ["REFUSE_TO_LOAD"]):
-            raise RuntimeError("not today")
-        for space, key, value in entries:
-            if space == Space.STATE:
-                self.count = int(value)
-            else:
-                self.kept[key] = value
-        self.at = position
-        self._save()
-
-
-class Deaf(Counter):
-    def load(self, entries, position):
-        raise NotImplementedError
-
-
-class Dump:
-    def __init__(self, position, entries):
-        self.position, self._entries = position, entries
-
-    def entries(self):
-        while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-dump"):
-            time.sleep(0.01)
-        return iter(self._entries)
-
-    def close(self):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-"""
 
 
 @pytest.fixture
