@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.test_tidy import ROOT, tracked
+from tests.tidy.tree import ROOT, tracked
 
 PAGES = [path for path in tracked() if path.suffix == ".md"]
 DESIGNS = [path for path in PAGES if path.name == "DESIGN.md"]

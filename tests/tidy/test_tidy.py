@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import hypothesis
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tidy.tree import ROOT, tracked
+
 DOMAIN = ("ports", "raftlog", "partitions", "dispatcher", "snapshots", "server", "chaos", "bench")
 CORES = ("raftlog", "partitions", "dispatcher", "snapshots")
 PRODUCTION = ("logboom", "ports", *CORES, "server")
-FETCHED = {
-    ".venv",
-    ".git",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".pytest_cache",
-    ".hypothesis",
-    "dist",
-    "build",
-    "__pycache__",
-}
 
 MODULE_LINES_MAX = 450
 EXECUTES_ON_READ = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 NOT_FROM_PORTS = {"asyncio.sleep", "os.urandom"}
 CORES_DO_WITHOUT = {"time", "random", "socket", "secrets", "uuid", "subprocess"}
 READS_A_CLOCK = {"now", "utcnow", "today"}
-
-
-@cache
-def tracked() -> tuple[Path, ...]:
-    """What is, or is about to be, in the repository; without git, what lies here."""
-    if shutil.which("git") and (ROOT / ".git").exists():
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT, capture_output=True, check=False,
-        )  # fmt: skip
-        if listed.returncode == 0:
-            names = sorted({name for name in listed.stdout.decode().split("\0") if name})
-            return tuple(path for name in names if (path := ROOT / name).is_file())
-    found: list[Path] = []
-    for top, folders, files in os.walk(ROOT):
-        folders[:] = [folder for folder in folders if folder not in FETCHED]
-        found += [Path(top) / name for name in files]
-    return tuple(sorted(found))
 
 
 def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
@@ -104,6 +71,19 @@ def test_nothing_executes_what_it_reads() -> None:
         for node in ast.walk(tree)
         for module in imported(node)
         if module.split(".")[0] in EXECUTES_ON_READ
+    ]
+    assert not found
+
+
+def test_tests_take_nothing_from_each_other() -> None:
+    """What several use stands in a module beside them: whoever changes a test changes that one alone."""
+    taken = re.compile(r"^ *(?:from|import) (tests[\w.]*\.test_\w+|tests[\w.]* import .*\btest_\w+)", re.MULTILINE)
+    found = [
+        f"{name}: {other}"
+        for name, text in texts()
+        if name.startswith("tests/") and name.endswith(".py")
+        for other in taken.findall(text)
+        if other.replace(".", "/") != name.removesuffix(".py")
     ]
     assert not found
 
