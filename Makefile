@@ -46,7 +46,9 @@ type: setup ## mypy, strict
 unit: .venv/.picture ## the tests alone; ARGS='-k name' to choose, WORKERS=0 for one process
 	@$(IN) pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-test: lint type unit ## lint, types and tests
+test: ## lint, types and tests
+	@$(MAKE) -j 2 -O lint type .venv/.picture
+	@$(MAKE) unit
 
 retest: lint type ## the tests that failed in the last run, once more and alone
 	@$(IN) pytest -n 0 --last-failed --last-failed-no-failures none $(ARGS)
