@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.sim.disk_faults import DiskFaults
+from chaos.sim.drawn_faults import FOLLOWER, LEADER, Fault
 from chaos.sim.host import Host
 from chaos.sim.lag import LONGER_S, SlowWorkers
 from chaos.sim.loop import ProcessDied, SimLoop
 from chaos.sim.network import SimNetwork
-from chaos.sim.parameters import FOLLOWER, LEADER, Fault, Parameters
+from chaos.sim.parameters import Parameters
 from logboom.types import KIB
 
 RESTART_S: Final = (0.05, 2.0)

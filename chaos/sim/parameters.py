@@ -12,43 +12,12 @@ from typing import Final
 import msgspec
 
 from chaos.sim import drawn_settings
+from chaos.sim.drawn_faults import DAMAGE, KINDS, LAG_KINDS, Fault, schedule
 from chaos.sim.drawn_settings import member_of
 from chaos.sim.network import NetworkProfile
 from chaos.sim.stories import Stories, told
 from logboom.settings import NodeSettings, Settings
 from logboom.types import KIB, DurabilityMode
-
-LEADER: Final = -1
-FOLLOWER: Final = -2
-
-KINDS: Final[dict[str, float]] = {
-    "kill": 3,
-    "kill_all": 0.5,
-    "power": 3,
-    "power_all": 0.7,
-    "die_at_call": 2,
-    "stop": 2,
-    "cut_pair": 1.5,
-    "isolate": 2,
-    "one_way": 1.5,
-    "ring": 1,
-    "slow_link": 1,
-    "lossy_link": 1,
-    "reset": 2,
-    "slow_disk": 1,
-    "stall_disk": 1,
-    "eio": 1,
-    "disk_full": 0.7,
-    "rot": 1,
-    "misdirect": 0.5,
-    "clock_jump": 1,
-    "client_dies": 0.7,
-    "pause_partition": 0.7,
-    "left_behind": 1.5,
-    "rot_journal": 0.2,
-    "half_back": 1.5,
-}
-"""Faults and how often each comes where it is switched on."""
 
 BLACKOUTS: Final = 0.4
 """Share of the seeds that write behind in which all nodes lose power at once."""
@@ -60,8 +29,6 @@ BEGUN_GO: Final = 0.5
 """Of those, in so many also the ones that the cluster began with."""
 MEMBERS_CHANGE: Final = 0.33
 """Share of the seeds in which nodes come and go."""
-DAMAGE: Final = frozenset(("rot", "rot_journal", "misdirect", "lose_disk", "put_back"))
-"""Kinds of faults that need a victim, and leave a node that cannot say what it has: not beside a blackout."""
 JOURNALS_ROT: Final = 0.2
 """Share of the seeds in which they do, and of the faults there that are just that."""
 DISKS_LOST: Final = 0.15
@@ -80,7 +47,6 @@ GIVE_UP: Final = 0.5
 """Share of the seeds in which clients wait for admission, and do not always wait to the end."""
 WAITS: Final = 0.6
 """Share of the seeds in which clients wait in every way."""
-LAG_KINDS: Final = ("slow_apply", "stall_apply")
 NARROW: Final = 0.3
 """Share of the seeds in which buffers and quotas are small."""
 ACKS: Final = 0.4
@@ -91,20 +57,6 @@ LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
 """and of the faults there that make workers slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One entry of the schedule. ``node``: an index into those who are there, LEADER or FOLLOWER as of then.
-
-    ``dice`` decides the rest.
-    """
-
-    at: float
-    kind: str
-    node: int
-    duration: float
-    dice: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +222,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         clients=rng.randint(2, 4),
         think_s=rng.choice([0.5, 0.7, 1.0]) * nodes / 3,  # more nodes, more work for each operation
         batch_max=rng.choice([1, 5, 12]),
-        faults=_schedule(rng, kinds, nodes, seconds),
+        faults=schedule(rng, kinds, nodes, seconds),
         victims=victims,
         kinds=kinds,
         stories=told(seed),
@@ -433,15 +385,3 @@ def _contested(drawn: Parameters) -> Parameters:
     raft = drawn.settings.raft
     raft = msgspec.structs.replace(raft, election_max_ms=raft.election_min_ms * 5 // 4)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, raft=raft))
-
-
-def _schedule(rng: random.Random, kinds: tuple[str, ...], nodes: int, seconds: float) -> tuple[Fault, ...]:
-    pause = rng.choice([1.0, 2.0, 3.0])
-    weights = [KINDS[kind] for kind in kinds]
-    at, faults = rng.uniform(1.0, 3.0), list[Fault]()
-    while at < seconds - 1.0:
-        target = rng.choices([LEADER, FOLLOWER, rng.randrange(nodes)], [4, 2, 4])[0]
-        duration = rng.choice([0.05, 0.3, 1.0, 3.0]) * rng.uniform(0.5, 1.5)
-        faults.append(Fault(at, rng.choices(kinds, weights)[0], target, duration, rng.getrandbits(32)))
-        at += rng.expovariate(1 / pause)
-    return tuple(faults)

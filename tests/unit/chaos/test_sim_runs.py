@@ -23,7 +23,8 @@ import structlog
 
 from chaos.sim import main as sim_main
 from chaos.sim import runner
-from chaos.sim.parameters import FOLLOWER, KINDS, LAG_KINDS, LEADER, Fault, draw
+from chaos.sim.drawn_faults import FOLLOWER, KINDS, LAG_KINDS, LEADER, Fault
+from chaos.sim.parameters import draw
 from chaos.sim.runner import SEEDS_AHEAD, Ran, replay_line, run, run_many
 from chaos.sim.simulation import Outcome
 from chaos.sim.timeline import Timeline
