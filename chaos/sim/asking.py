@@ -20,7 +20,10 @@ from logboom import Client
 from logboom.errors import LogboomError
 
 ASKER: Final = "asker"
+AT_ONCE: Final = 3
+"""Ask: of a snapshot, too, while another one is under way, and a partition that somebody has paused holds that up."""
 PAUSE_S: Final = 0.8
+"""Between two questions of each, about."""
 ASKED_S: Final = 3.0
 PAUSED_S: Final = 1.5
 
@@ -51,7 +54,8 @@ class Asking:
     def start(self) -> None:
         """From now on."""
         self._process = self._loop.process(ASKER)
-        self._loop.spawn(self._process, self._ask())
+        for _ in range(AT_ONCE):
+            self._loop.spawn(self._process, self._ask())
 
     def leave(self) -> None:
         """Nothing is asked any more."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from chaos.sim.electorate import Electorate
 from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
+from chaos.sim.rates import look_at_reading, look_at_writing
 from chaos.sim.receipts import ReceiptWatch
 from chaos.sim.retention import RetentionWatch
 from chaos.sim.waiting import Waited, Waits
@@ -143,6 +144,8 @@ class Oracle:
         self.lag.started(host, backend)
         self._receipts.started(host, backend)
         self.retention.started(host, backend)
+        look_at_writing(host, backend.admission, backend.settings.admission, self._fail)
+        look_at_reading(host, node.service.read_rates, self._fail)
         commit, send = backend.committed, raft.outbound.send_now
         control = backend.control
         votes = self._votes
@@ -284,6 +287,8 @@ class Oracle:
                         self._fail("I2", f"{host.name}: journal entry {index} without its batch {route}")
         if raft.journal.durable_index < raft.journal.floor:
             self._fail("I3", f"{host.name}: acknowledged {raft.journal.floor}, durable {raft.journal.durable_index}")
+        if backend.comparing.differences:  # else ``check_sets`` says so
+            self._fail("DifferTrue", f"{host.name} tells of states that differ: {backend.comparing.differences}")
         operations, size = backend.admission.used()
         limits = backend.settings.admission
         if not 0 <= operations <= limits.node_ops or not 0 <= size <= limits.node_bytes:

@@ -169,6 +169,18 @@ class Parameters:
         return self.stories.transfers and bool(self.kv_partitions)
 
     @property
+    def rated(self) -> bool:
+        """It is bounded how fast somebody may write."""
+        admission = self.settings.admission
+        rates = (admission.principal_ops_per_s, admission.principal_bytes_per_s)
+        return any((*rates, admission.partition_ops_per_s, admission.partition_bytes_per_s))
+
+    @property
+    def paced(self) -> bool:
+        """It is bounded how fast somebody may read."""
+        return self.settings.reads.principal_bytes_per_s > 0
+
+    @property
     def forgets_producers(self) -> bool:
         """Only few are remembered."""
         return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS

@@ -27,6 +27,8 @@ SPOILT: Final = 0.2
 NOBODY: Final = b"nobody"
 """A key that there never is."""
 SCRAPS_MAX: Final = 6
+AT_ONCE: Final = 0.5
+"""Of the keys that are made and removed: both in one request, where nothing of them is in the state before."""
 ERROR_PAUSE_S: Final = 0.2
 READ_S: Final = 2.0
 
@@ -96,11 +98,14 @@ class Transfers:
     async def _remove(self) -> None:
         prefix = f"{self._name}/".encode()
         rows = [Put(prefix + b"%d" % number, b"scrap") for number in range(self.rng.randint(1, SCRAPS_MAX))]
-        await self._client.submit(self._partition, rows, wait="applied")
-        receipt = await self._client.submit(self._partition, DeletePrefix(prefix), wait="applied")
+        at_once = self.rng.random() < AT_ONCE
+        if not at_once:
+            await self._client.submit(self._partition, rows, wait="applied")
+        commands = [*(rows if at_once else ()), DeletePrefix(prefix)]
+        receipt = await self._client.submit(self._partition, commands, wait="applied")
         at = receipt.global_index
         found = await self._client.get_many(self._partition, [row.key for row in rows], at_least=at, timeout=READ_S)
-        status = (receipt.results or (Status.UNKNOWN_RESULT,))[0]
+        status = (receipt.results or (Status.UNKNOWN_RESULT,))[-1]
         if any(value is not None for value in found) and status in (Status.OK, Status.NOT_FOUND):
             self._tell([f"{prefix!r} was removed, and {found} are there"], f"at {at}")
 

@@ -267,6 +267,12 @@ MUTANTS: Final = (
         (Edit("raftlog.reads:ReadRounds.ask", "(self._engine.round, index", "(0, index"),),
     ),
     Mutant(
+        "read-proven-too-early",
+        "A linearizable read is answered once its round is proven, applied as far or not (LinearizableRead).",
+        ("LinearizableRead",),
+        (Edit("raftlog.reads:ReadRounds.finish", " and self._rounds[0].commit_index <= applied", ""),),
+    ),
+    Mutant(
         "gate-open",
         "The gate lets entries pass whose payload is not here (I2).",
         ("InvariantViolated", "AckDurable", "I2"),

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants import flow, histories, lag, members, producers, raft, snapshots, storage
+from chaos.sim.mutants import (
+    flow,
+    histories,
+    lag,
+    members,
+    operating,
+    producers,
+    raft,
+    snapshots,
+    state,
+    storage,
+)
 from chaos.sim.mutants.edit import Mutant
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -18,5 +29,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *members.MUTANTS,
         *lag.MUTANTS,
         *histories.MUTANTS,
+        *state.MUTANTS,
+        *operating.MUTANTS,
     )
 }
