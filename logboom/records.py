@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logboom.errors import InvalidRequest, RecordTooLarge
-from logboom.types import WIDE_OPERATIONS, Record, WideRecord
+from logboom.types import OVER_RANGES, WIDE_OPERATIONS, Record, WideRecord
 
 FLAG_KEYS: Final = 1
 FLAG_HEADERS: Final = 2
@@ -247,6 +247,15 @@ class RecordBlock:
             (WideRecord if payload[:1] in wide else Record)(payload, key or None, header)
             for key, payload, header in rows
         ]
+
+    @property
+    def has_ranges(self) -> bool:
+        """Some are over ranges of keys: what those do has no bound in what they take of a log."""
+        if not self.wide:
+            return False
+        lengths = lengths_of(self.payload_ends)
+        starts = (self.payload_ends - lengths)[lengths > 0]
+        return len(starts) > 0 and bool((np.frombuffer(self.data, np.uint8)[starts] == OVER_RANGES[0]).any())
 
     def as_wide(self, *, wide: bool = True) -> RecordBlock:
         """The same records, and that some of them are over several keys."""

@@ -158,7 +158,7 @@ def _applied(blocks: list[RecordBlock]) -> tuple[list[int], dict[bytes, bytes | 
     for number, each in enumerate(blocks, 1):
         at = PartitionLogIndex(number), GlobalLogIndex(number)
         given = ApplyBatch(*at, 0, each.count, each.nbytes, bytes(16), each)
-        (result,), changed = apply_blocks([given], state.get, partial(entries_of, state))
+        (result,), changed, _ = apply_blocks([given], state.get, partial(entries_of, state))
         state.update(changed)
         holds(len(result) in (1, each.count), "a status per record, or one for all")
         statuses += result if len(result) == each.count else result * each.count

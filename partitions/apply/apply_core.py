@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logboom.errors import Voided
 from logboom.settings import ApplySettings
@@ -19,6 +19,9 @@ from partitions.apply.dedupe import Decision, Dedupe
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
 from ports.invariant import invariant
+
+RANGES_MAX: Final = 8
+"""Batches that remove ranges of keys, applied in one transaction: each may change a thousand times what it says."""
 
 
 class WorkerState(StrEnum):
@@ -106,7 +109,7 @@ class ApplyGroup:
     def run(self) -> list[AppliedBatch]:
         """Off the loop. Raises whatever reading or applying raised; then nothing has changed."""
         try:
-            batches = self.log.read_committed(
+            read = self.log.read_committed(
                 after_index=self.after,
                 through_index=self.through,
                 max_bytes=self.settings.batch_bytes,
@@ -116,6 +119,7 @@ class ApplyGroup:
             )
         except Voided as gap:
             return [self._step_over(gap)]
+        batches = _bounded(read)
         invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
         invariant(
             batches[0].header.first_index == self.after + 1,
@@ -208,6 +212,16 @@ class ApplyGroup:
             results,
             decision.refused,
         )
+
+
+def _bounded(batches: Sequence[CommittedBatch]) -> Sequence[CommittedBatch]:
+    """As many as one transaction has memory for; the others are read again."""
+    left = RANGES_MAX
+    for number, batch in enumerate(batches):
+        left -= batch.records is not None and batch.records.has_ranges
+        if left < 0:
+            return batches[:number]
+    return batches
 
 
 def _check_results(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from logboom.errors import CorruptData
 from partitions.log.batch import Batch
 
 COPY_BYTES: Final = 4096
@@ -42,7 +43,7 @@ class RecentBatches:
 
     def appended(self, batch: Batch) -> None:
         """It may be committed soon. The oldest of its kind goes if there is no room: it may have lost a conflict."""
-        if self.cost(batch.nbytes) > self._bytes_max:
+        if self.cost(batch.nbytes) > self._bytes_max or (not self._headers_only and _takes_time(batch)):
             return
         if self._headers_only:
             batch = Batch(batch.header, [])
@@ -79,3 +80,11 @@ class RecentBatches:
         tentative, committed = self._tentative.pop(digest, None), self._committed.pop(digest, None)
         self._tentative_bytes -= self.cost(tentative.nbytes) if tentative is not None else 0
         self._put_bytes -= self.cost(committed.nbytes) if committed is not None else 0
+
+
+def _takes_time(batch: Batch) -> bool:
+    """It removes ranges of keys, more than the loop has time for: what is not here is applied on threads."""
+    try:
+        return batch.header.wide and batch.records().has_ranges
+    except CorruptData:  # whoever applies it says so
+        return True

@@ -19,7 +19,7 @@ from logboom.commands import Value, unpack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import apply_blocks
-from partitions.machines.kv_layers import Layer, merged
+from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, merged
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
@@ -39,6 +39,7 @@ class _Unsaved:
 
     def __init__(self) -> None:
         self.state: Layer = {}
+        self.keys = Ordered(self.state)
         self.meta: Layer = {}
         self.nbytes = 0
 
@@ -61,6 +62,8 @@ class KvMachine:
         self._changes = _Unsaved()
         self._saving = _Unsaved()
         """Older changes, on their way into the file."""
+        self._emptied = Emptied()
+        """Of what is applied; for `apply` alone."""
         self._closed = False
 
     def position(self) -> Position:
@@ -79,28 +82,33 @@ class KvMachine:
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
         with self._lock:  # a checkpoint that fails puts back what it was saving
-            layers = (self._changes.state, self._saving.state)
-        unsaved: Layer | None = None
+            layers = (self._changes, self._saving)
+            emptied = self._emptied
         with self._file.view() as file:
 
             def load(key: bytes) -> bytes | None:
                 for layer in layers:
-                    if key in layer:
-                        return layer[key]
+                    if key in layer.state:
+                        return layer.state[key]
                 return file.get(key)
 
             def within(start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-                nonlocal unsaved
-                if unsaved is None:
-                    with self._lock:
-                        unsaved = {**layers[1], **layers[0]}
-                return merged(file.entries(start), unsaved, start=start, end=end)
+                with self._lock:
+                    for layer in layers:
+                        layer.keys.renew()
+                for low, high in emptied.rest(start, end):
+                    below: Iterator[tuple[bytes, bytes]] = file.entries(low)
+                    for layer in reversed(layers):
+                        keys = layer.keys.within(low, high)
+                        below = merged(below, layer.state, start=low, end=high, keys=keys)
+                    yield from below
 
-            results, changed = apply_blocks(batches, load, within)
+            results, changed, ranges = apply_blocks(batches, load, within)
         position, meta = seal(results)
         with self._lock:
             self._changes.merge(changed, meta)
             self._position = position
+        _remember(emptied, ranges, changed)
         return results
 
     def checkpoint(self) -> None:
@@ -117,6 +125,7 @@ class KvMachine:
             raise
         with self._lock:
             self._saving = _Unsaved()
+            self._emptied = Emptied()  # there is nothing to go through any more, and what is written need not be noted
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
         """See Machine."""
@@ -277,6 +286,16 @@ def _check_entry(space: Space, key: bytes, value: bytes) -> None:
             _value(value)
         except InvalidRequest as error:
             raise CorruptData(f"the value of {key!r} in a dump of kv: {error}") from error
+
+
+def _remember(emptied: Emptied, ranges: Sequence[Range], changed: Layer) -> None:
+    """Nothing was left in these, at one time or other; what has been written is in ``changed``."""
+    for each in ranges:
+        emptied.add(each)
+    if emptied:
+        for key, raw in changed.items():
+            if raw is not None:
+                emptied.filled(key)
 
 
 def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:

@@ -45,7 +45,7 @@ from logboom.errors import CorruptData, InvalidRequest
 from logboom.records import RecordBlock, lengths_of, split
 from logboom.state_machine import ApplyBatch
 from logboom.types import Status
-from partitions.machines.kv_layers import Layer, merged
+from partitions.machines.kv_layers import Layer, Ordered, Range, merged
 
 Load = Callable[[bytes], bytes | None]
 Within = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
@@ -74,6 +74,9 @@ class _View:
         self._seen: Layer = {}
         """As loaded."""
         self.dirty: Layer = {}
+        self._order = Ordered(self.dirty)
+        self.emptied: list[Range] = []
+        """In which nothing was left then."""
 
     def get(self, key: bytes) -> bytes | None:
         if key in self.dirty:
@@ -86,17 +89,19 @@ class _View:
         self.dirty[key] = value
 
     def within(self, start: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes], None, None]:
-        return merged(self._within(start, end), self.dirty, start=start, end=end)
+        self._order.renew()
+        below, keys = self._within(start, end), self._order.within(start, end)
+        return merged(below, self.dirty, start=start, end=end, keys=keys)
 
     def branch(self) -> _View:
         """To change without touching this one."""
         return _View(self.get, self.within)
 
 
-def apply_blocks(batches: Sequence[ApplyBatch], load: Load, within: Within) -> tuple[list[bytes], Layer]:
-    """Statuses per batch (a single byte when all are equal), and the keys to write (None: delete)."""
+def apply_blocks(batches: Sequence[ApplyBatch], load: Load, within: Within) -> tuple[list[bytes], Layer, list[Range]]:
+    """Statuses per batch (a single byte when all are equal), keys to write (None: delete), and what was emptied."""
     view = _View(load, within)
-    return [_apply(batch, view) for batch in batches], view.dirty
+    return [_apply(batch, view) for batch in batches], view.dirty, view.emptied
 
 
 def _apply(batch: ApplyBatch, view: _View) -> bytes:
@@ -196,16 +201,18 @@ class _Wide:
             return Status.INVALID
         if self._keys <= 0 or self._bytes <= 0:
             return Status.MORE
-        found, more = list[bytes](), False
+        found, more, upto = list[bytes](), False, end
         with closing(view.within(start, end)) as entries:
             for key, raw in entries:
                 more = len(found) >= self._keys or self._bytes <= 0
                 if more:
+                    upto = key
                     break
                 found.append(key)
                 self._bytes -= len(key) + len(raw)
         for key in found:
             view.set(key, None)
+        view.emptied.append((start, upto))
         self._keys -= max(len(found), DELETE_LEAST)
         return Status.MORE if more else Status.OK if found else Status.NOT_FOUND
 

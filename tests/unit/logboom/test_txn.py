@@ -58,6 +58,11 @@ def test_a_block_knows_that_it_has_some() -> None:
     assert not RecordBlock.from_records([plain]).wide
     assert not RecordBlock.from_records([plain] * 3).wide
     assert RecordBlock.from_records([wide]).wide
+    assert not RecordBlock.from_records([wide, plain]).has_ranges
+    for rows in ([DeletePrefix(b"k").record()], [plain, wide, DeletePrefix(b"k").record()]):
+        block = RecordBlock.from_records(rows)
+        assert block.has_ranges
+        assert not block.as_wide(wide=False).has_ranges
     block = RecordBlock.from_records([plain, wide, plain])
     assert block.wide
     assert block.take(1, 3).wide

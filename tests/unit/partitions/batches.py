@@ -26,7 +26,7 @@ def make(first: int, previous: bytes, payloads: list[bytes], *, term: int = 1, s
         sequence=sequence,
         floor=more.get("floor", 0),
         dense=bool(more.get("dense", 0)),
-        records=RecordBlock.from_columns(payloads=payloads),
+        records=RecordBlock.from_columns(payloads=payloads).as_wide(wide=bool(more.get("wide", 0))),
         previous_digest=previous,
     )
 

@@ -228,8 +228,8 @@ def blocks(commands: list[Command]) -> ApplyBatch:
     | st.lists(st.builds(Put, KEYS, st.binary(max_size=3)), min_size=16, max_size=40)
 )
 def test_whole_blocks_and_single_records_do_the_same(commands: list[Command]) -> None:
-    together, state = apply_blocks([blocks(commands)], lambda _: None, lambda *_: iter(()))
-    alone, other = apply_blocks([blocks([c]) for c in commands], lambda _: None, lambda *_: iter(()))
+    together, state, _ = apply_blocks([blocks(commands)], lambda _: None, lambda *_: iter(()))
+    alone, other, _ = apply_blocks([blocks([c]) for c in commands], lambda _: None, lambda *_: iter(()))
     spread = together[0] if len(together[0]) > 1 else together[0] * len(commands)
     assert spread == b"".join(alone)
     assert state == other
