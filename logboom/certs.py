@@ -22,6 +22,7 @@ from logboom.errors import ConfigError
 
 T = TypeVar("T")
 COMMON_NAME_MAX: Final = 64
+OF_CLIENTS: Final = "client-ca.pem"
 _NAME: Final = re.compile(r"[!-.0-~]+")
 """ASCII without spaces; names of files, too."""
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -120,7 +121,7 @@ def peer_contexts(directory: str | Path, node_id: str) -> tuple[ssl.SSLContext, 
 
 
 def _client_authority(directory: str | Path) -> str:
-    return "client-ca.pem" if (Path(directory) / "client-ca.pem").exists() else "ca.pem"
+    return OF_CLIENTS if (Path(directory) / OF_CLIENTS).exists() else "ca.pem"
 
 
 def has_own_clients(directory: str | Path) -> bool:
@@ -135,9 +136,9 @@ def has_own_clients(directory: str | Path) -> bool:
     return not nodes & clients
 
 
-def server_context(directory: str | Path, node_id: str) -> ssl.SSLContext:
-    """What a node shows its clients, and demands of them."""
-    return _context(ssl.PROTOCOL_TLS_SERVER, directory, node_id, _client_authority(directory))
+def server_context(directory: str | Path, node_id: str, authority: str = "") -> ssl.SSLContext:
+    """What a node shows its clients, and demands of them. ``authority``: their file, if it has to be that one."""
+    return _context(ssl.PROTOCOL_TLS_SERVER, directory, node_id, authority or _client_authority(directory))
 
 
 def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContext:
@@ -156,12 +157,25 @@ def renewed_node(
     """The same of ``server_context`` and ``peer_contexts``."""
     files = _files(directory, node_id)
     return (
-        Renewed(lambda: server_context(directory, node_id), files, told=told),
+        Renewed(_server_contexts(directory, node_id), files, told=told),
         (
             Renewed(lambda: peer_contexts(directory, node_id)[0], files, told=told),
             Renewed(lambda: peer_contexts(directory, node_id)[1], files, told=told),
         ),
     )
+
+
+def _server_contexts(directory: str | Path, node_id: str) -> Callable[[], ssl.SSLContext]:
+    """Once clients have an authority of their own, theirs is not that of nodes again while its file is replaced."""
+    authority = _client_authority(directory)
+
+    def made() -> ssl.SSLContext:
+        nonlocal authority
+        if authority != OF_CLIENTS:
+            authority = _client_authority(directory)
+        return server_context(directory, node_id, authority)
+
+    return made
 
 
 def _files(directory: str | Path, name: str) -> list[Path]:

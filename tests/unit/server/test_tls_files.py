@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import ssl
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from logboom import certs
+from logboom.wire import Frame, Kind, encode
 from ports.net import ConnectionLimits
-from tests.unit.server.net_world import LIMITS, Serving, Session, serving
+from tests.unit.server.net_world import LIMITS, PATIENCE_S, Serving, Session, serving
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +82,62 @@ def test_an_authority_that_was_not_written_to_its_end_is_made_anew(tmp_path: Pat
     command = [sys.executable, "-m", "logboom", "certs", "--dir", str(tmp_path), "--nodes", "n1", "--if-missing"]
     subprocess.run(command, check=True)
     certs.peer_contexts(tmp_path, "n1")
+
+
+class Asking(Session):
+    """Whether anybody answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = asyncio.Event()
+
+    def frame(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self.over.set()
+
+    def closed(self, error: Exception | None) -> None:
+        super().closed(error)
+        self.over.set()
+
+
+async def answered(it: Serving, tls: ssl.SSLContext) -> bool:
+    """A client learns only afterwards that its certificate was not taken."""
+    asking = Asking()
+    try:
+        made = await it.network.dial(it.address, asking, limits=ConnectionLimits(**LIMITS), tls=tls)
+    except OSError:
+        return False
+    made.send(encode(Kind.PING, {}, request_id=1))
+    async with asyncio.timeout(PATIENCE_S):
+        await asking.over.wait()
+    made.abort()
+    return bool(asking.frames)
+
+
+async def test_while_the_clients_authority_is_replaced_theirs_is_not_that_of_nodes(tmp_path: Path) -> None:
+    """Every client would be refused for a moment, and whoever has a certificate of a node's would be one."""
+    certs.make_test_authority(tmp_path, ["n1", "n2"])
+    told: list[str] = []
+    server, _ = certs.renewed_node(tmp_path, "n1", told.append)
+    client, node = certs.client_context(tmp_path), certs.peer_contexts(tmp_path, "n2")[1]
+    own = tmp_path / "client-ca.pem"
+    async with serving(tls=server) as it:
+        assert (await answered(it, client), await answered(it, node)) == (True, False)
+        before = own.read_bytes()
+        own.unlink()
+        assert (await answered(it, client), await answered(it, node)) == (True, False)
+        own.write_bytes(before)
+        assert (await answered(it, client), await answered(it, node)) == (True, False)
+    assert [("client-ca.pem" in each) for each in told] == [True]
+
+
+async def test_clients_may_get_an_authority_of_their_own_while_a_node_runs(tmp_path: Path) -> None:
+    certs.make_test_authority(tmp_path, ["n1", "n2"])
+    client, node = certs.client_context(tmp_path), certs.peer_contexts(tmp_path, "n2")[1]
+    own = tmp_path / "client-ca.pem"
+    own.rename(tmp_path / "later.pem")
+    server, _ = certs.renewed_node(tmp_path, "n1", pytest.fail)
+    async with serving(tls=server) as it:
+        assert (await answered(it, client), await answered(it, node)) == (False, True)
+        (tmp_path / "later.pem").rename(own)
+        assert (await answered(it, client), await answered(it, node)) == (True, False)
