@@ -118,22 +118,21 @@ class Rules:
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Raises ConfigError, naming the rule."""
         given: dict[str, list[Grants]] = {}
-        rows = []
         for number, rule in enumerate(rules):
             try:
                 given.setdefault(rule.principal, []).append(_grants_of(rule))
             except ValueError as error:
                 raise ConfigError(f"rules[{number}].{error}", path="access.file") from None
-            rows.append([rule.principal, sorted(rule.allow), rule.partitions])
         self._by_name = {name: _together("", grants) for name, grants in given.items()}
-        self.count = len(rows)
-        if not rows:
+        self.count = sum(map(len, given.values()))
+        if not given:
             raise ConfigError(
                 "has no rules, and nobody could do anything; without access.file everybody may do everything",
                 path="access.file",
             )
-        self.digest = hashlib.blake2b(msgspec.json.encode(sorted(rows)), digest_size=4).hexdigest()
-        """The same on nodes that go by the same rules."""
+        said = msgspec.json.encode(sorted(self._by_name.items()))
+        self.digest = hashlib.blake2b(said, digest_size=4).hexdigest()
+        """The same on nodes by whose rules everybody may do the same, however they are written down."""
 
     def of(self, names: Iterable[str]) -> Grants:
         """What all rules for these names allow together, and those for everybody."""

@@ -91,7 +91,9 @@ class Renewed(Generic[T]):
         if now - self._looked >= LOOK_S:
             self._looked, before, self._last = now, self._last, self._stamp()
             seen = self._last
-            if seen != self._seen and (seen == before or not self._still):
+            if seen == self._seen:
+                self._trouble = ""
+            elif seen == before or not self._still:
                 try:
                     self._made, self._seen, self._trouble = self._make(), seen, ""
                 except ConfigError as error:  # they are being replaced, one after the other
@@ -99,6 +101,11 @@ class Renewed(Generic[T]):
                         self._trouble = str(error)
                         self._told(self._trouble)
         return self._made
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the files as they were at the last look: nothing begins with those. Empty: nothing is."""
+        return self._trouble
 
     def _stamp(self) -> list[tuple[int, int, int] | None]:
         found: list[tuple[int, int, int] | None] = []

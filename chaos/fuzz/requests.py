@@ -31,6 +31,7 @@ from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.waits import Waits
 from logboom.access import Right, Rule, Rules
+from logboom.certs import Renewed
 from logboom.errors import LogboomError, ProtocolError, QuotaExceeded, from_wire
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, ProducerId, Scope
@@ -51,7 +52,7 @@ ERROR_BYTES_MAX: Final = 4096
 DEEP: Final = b"\x91" * 1000 + b"\xc0"
 """msgpack that can be read and not be printed: a list in a list in a list."""
 OTHER: Final = NodeId("n2")
-RULES: Final = Rules([Rule("*", (Right.WRITE,), "0")])
+RULES: Final = Renewed(lambda: Rules([Rule("*", (Right.WRITE,), "0")]), [])
 OF_READERS: Final = {
     Kind.VALUES,
     Kind.ENTRIES,
@@ -109,7 +110,7 @@ def session(data: bytes) -> None:
     """First byte: whether HELLO is done already; whether the client may write to partition 0 alone."""
     cursor = Cursor(data)
     backend, connection, first = NoNode(), Sent(), cursor.number(1)
-    rules = (lambda: RULES) if first & 2 else None
+    rules = RULES if first & 2 else None
     service = ClientService(cast("Any", backend), SETTINGS, rules=rules)
     service.turns = cast("Any", AtOnce())
     handler = _Session(service)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from dispatcher.sessions.status import status
 from dispatcher.sessions.submits import Submits, Turns
 from dispatcher.sessions.waits import Waits
 from logboom.access import Grants, Right, Rules
+from logboom.certs import Renewed
 from logboom.errors import (
     DeadlineExceeded,
     IncompatibleVersion,
@@ -54,6 +55,7 @@ LOOK_S: Final = 0.5
 """Between two looks at the rules."""
 CUT_S: Final = 1.0
 """Whoever has other rights now has so long to take what it was answered by those before."""
+TROUBLE_SHOWN_MAX: Final = 500
 
 
 class ClientService:
@@ -64,9 +66,9 @@ class ClientService:
         backend: Backend,
         settings: Settings,
         tracer: Tracer | None = None,
-        rules: Callable[[], Rules] | None = None,
+        rules: Renewed[Rules] | None = None,
     ) -> None:
-        """``rules`` gives those of the moment, and may block; None: everybody may do everything."""
+        """``rules`` None: everybody may do everything."""
         self.backend = backend
         self.settings = settings
         self.tracer = tracer
@@ -151,7 +153,13 @@ class ClientService:
             "uptime_s": self.backend.clock.monotonic() - self.started,
             "version": self.version,
             "rules": None if self.rules is None else self.rules.digest,
+            "rules_trouble": self.rules_trouble[:TROUBLE_SHOWN_MAX],
         }
+
+    @property
+    def rules_trouble(self) -> str:
+        """Why the file of rules is not gone by as it is now, and this node would not start with it; empty: it would."""
+        return "" if self._rules_now is None else self._rules_now.trouble
 
     async def close(self) -> None:
         """End all sessions."""

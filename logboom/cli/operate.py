@@ -122,6 +122,7 @@ def _values(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
         "admission": answer.get("admission"),
         "lag": answer.get("lag"),
         "rules": answer.get("rules"),
+        "rules_trouble": answer.get("rules_trouble", ""),
     }
 
 
@@ -229,12 +230,17 @@ def _away(answers: Answers) -> list[str]:
 
 
 def _rules(reached: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where nodes go by different rules, whoever is refused by one goes to another."""
+    """A file that is wrong shows at the next start. Where rules differ, who is refused by one node goes to another."""
     by = {answer["node"]: answer.get("rules") or "none" for answer in reached}
+    found = [
+        f"{answer['node']} goes by rules of before, and would not start with its file: {answer['rules_trouble']}"
+        for answer in reached
+        if answer.get("rules_trouble")
+    ]
     if len(set(by.values())) <= 1:
-        return []
+        return found
     each = ", ".join(f"{node} {rules}" for node, rules in sorted(by.items()))
-    return [f"nodes go by different rules (access.file): {each}"]
+    return [*found, f"nodes go by different rules (access.file): {each}"]
 
 
 def _differing(reached: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -243,7 +243,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
     async def delete_prefix(self, partition_id: int, prefix: bytes, *, timeout: float | None = None) -> None:
         """Remove the keys of a `kv` partition that begin with ``prefix`` and are there when this is called.
 
-        Not all at once: 1,024 keys, or 4 MiB, at a time, the least first. ``timeout`` counts for all of it.
+        Not all at once: 1,024 keys, or 4 MiB, at a time, the least first. ``timeout`` counts for all of it. Where nodes
+        have rules of access it takes `read` as well as `write`: it looks how many there are.
         """
         deadline = self._deadline(timeout)
         bounds, count = list[bytes](), 0

@@ -264,6 +264,7 @@ OTHERS: Final = (
             Metric("reads_waiting", "gauge", "Streams, scans and gets that wait for reads.principal_bytes_per_s"),
             Metric("reads_waited_total", "counter", "Times that one did"),
             Metric("access_rules", "gauge", "Rules of access.file; 0: whoever is let in may do everything"),
+            Metric("access_rules_unused", "gauge", "1: access.file is wrong, and not gone by; a start would refuse it"),
             Metric(
                 "access_denied_total", "counter", "Requests that no rule allows, by the right they need", ("right",)
             ),

@@ -344,6 +344,7 @@ def _traffic(watched: Watched, sample: Sample) -> None:
         sample.put("request_errors_total", count, code)
     rules = watched.service.rules
     sample.put("access_rules", 0 if rules is None else rules.count)
+    sample.put("access_rules_unused", int(bool(watched.service.rules_trouble)))
     for right in Right:
         sample.put("access_denied_total", counts.denied[right], right)
     barriers, tracer = watched.backend.barriers, watched.service.tracer

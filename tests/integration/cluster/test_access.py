@@ -89,6 +89,12 @@ class Guarded:
             with error:
                 return error.code
 
+    def text(self, name: str, path: str, node: str = "n1") -> str:
+        context = certs.client_context(self.tls(name))
+        with urllib.request.urlopen(self.cluster.url(node, path), timeout=20, context=context) as answer:
+            found: str = answer.read().decode()
+        return found
+
     def said(self, event: str) -> list[dict[str, object]]:
         lines = [row for node in self.cluster.nodes for row in self.cluster.log(node).read_text().splitlines()]
         return [row for row in map(json.loads, lines) if row["event"] == event]
@@ -205,8 +211,7 @@ def test_the_port_for_operators_goes_by_them(guarded: Guarded) -> None:
     assert [guarded.page("watcher", path) for path in ("/", "/metrics", "/status", "/healthz")] == [200] * 4
     pages = ("/", "/metrics", "/status", "/healthz", "/readyz", "/nothing")
     assert [guarded.page("nobody", path) for path in pages] == [403, 403, 403, 200, 200, 404]
-    url, context = guarded.cluster.url("n1", "/metrics"), certs.client_context(guarded.tls("watcher"))
-    text = urllib.request.urlopen(url, timeout=20, context=context).read().decode()
+    text = guarded.text("watcher", "/metrics")
     assert "logboom_access_rules 6.0" in text
     counted = {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if "access_denied_total{" in line}
     assert counted['logboom_access_denied_total{right="status"}'] >= 3
@@ -220,6 +225,10 @@ def test_rules_change_while_nodes_run_and_streams_with_them(guarded: Guarded) ->
         guarded.change("[[rules]]\nprincipal = 'ops'\nallow = ['amdin']\n")  # nobody is let in, or cut, for that
         wait_for(lambda: len(guarded.said("access_not_renewed")) >= 3)
         assert "amdin" in str(guarded.said("access_not_renewed")[0]["error"])
+        done = guarded.shell("ops", "status")
+        assert done.returncode == 5
+        assert done.stderr.count("would not start with its file") == 3
+        assert "logboom_access_rules_unused 1.0" in guarded.text("watcher", "/metrics")
         assert reader.get(1, b"-") is None
         guarded.change(RULES.replace('partitions = "1,3"', 'partitions = "1"'))
         with pytest.raises(PermissionDenied) as caught:

@@ -189,10 +189,12 @@ def test_however_many_names_and_however_long_a_refusal_is_short() -> None:
     assert len(str(of(rule("me", Right.READ), names=names).denied(Right.READ, 1))) < 1_000
 
 
-def test_the_same_rules_have_the_same_digest_in_any_order() -> None:
+def test_the_same_rules_have_the_same_digest_however_they_are_written_down() -> None:
     one, two = rule("a", Right.READ, Right.WRITE), rule("b", Right.ADMIN, partitions="3")
     assert Rules([one, two]).digest == Rules([two, rule("a", Right.WRITE, Right.READ)]).digest
     assert Rules([one]).digest != Rules([two]).digest != Rules([rule("b", Right.ADMIN, partitions="4")]).digest
+    split = [rule("a", Right.READ, partitions="0-3"), rule("a", Right.READ, partitions="4")]
+    assert Rules(split).digest == Rules([rule("a", Right.READ, partitions="4, 0,1-3")]).digest
 
 
 # -- while the node runs
@@ -213,6 +215,24 @@ def test_the_file_of_the_moment_counts_unless_it_is_wrong(tmp_path: Path, monkey
     file(tmp_path, "[[rules]]\nprincipal = 'me'\nallow = ['write']\n")
     assert [rules() is first for _ in range(2)] == [True, False]
     assert rules().of(["me"]).read == access.NOWHERE
+
+
+def test_a_file_that_is_wrong_is_a_trouble_as_long_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Months later a node that is started again would not start."""
+    monkeypatch.setattr(certs, "LOOK_S", 0.0)
+    told: list[str] = []
+    path, kept = file(tmp_path, "[[rules]]\nprincipal = 'me'\nallow = ['read']\n"), tmp_path / "kept.toml"
+    rules = access.renewed(path, told.append)
+    first = rules()
+    assert rules.trouble == ""
+    for _ in range(2):
+        path.rename(kept)
+        assert [rules() is first for _ in range(2)] == [True] * 2
+        assert "No such file" in rules.trouble
+        kept.rename(path)  # the very same, which is gone by already
+        assert rules() is first
+        assert rules.trouble == ""
+    assert len(told) == 2
 
 
 def test_a_file_that_is_being_written_is_not_taken_for_all_of_it(

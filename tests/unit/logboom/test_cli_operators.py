@@ -222,6 +222,10 @@ def test_nodes_that_go_by_different_rules_are_a_problem(node: FakeNode, capsys: 
     assert problems({**same, "n3": older}) == ["nodes go by different rules (access.file): n1 ab12, n2 ab12, n3 none"]
     refused = PermissionDenied("'me' may not", principal="me", right="status", partition_id=None)
     assert problems({**same, "n3": refused}) == ["n3 refuses us: 'me' may not"]
+    wrong = {**said("n3", "ab12"), "rules_trouble": "rules.toml: rules[0].allow is empty"}
+    assert problems({**same, "n3": wrong}) == [
+        "n3 goes by rules of before, and would not start with its file: rules.toml: rules[0].allow is empty"
+    ]
 
 
 def test_the_status_is_told_without_what_one_may_not_see(
