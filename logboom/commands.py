@@ -249,10 +249,13 @@ def to_record(command: Command | Record) -> Record:
 def from_record(record: Record) -> Command:
     """The command that a record of a ``kv`` partition is; a DeletePrefix comes as the range that it is.
 
-    Raises InvalidRequest for what is none.
+    One over several keys is a WideRecord, as tails give them; whoever has fetched its payload knows from
+    ``LogMetadata.block`` whether those count in its batch. Raises InvalidRequest for what is none.
     """
     key, payload = record.key or b"", record.payload
     operation = payload[0] if payload and key else 0
+    if operation in (OP_TXN, OP_DELETE_RANGE) and not isinstance(record, WideRecord):
+        operation = 0  # in its batch it does not count: to the nodes it is none
     if operation == OP_PUT:
         return Put(key, payload[1:])
     if operation == OP_DELETE:

@@ -112,7 +112,7 @@ class LogMetadata:
     epoch: int
     sequence: int
     block: RecordBlock
-    """With all of the metadata and none of the data."""
+    """With all of the metadata and none of the data. ``wide``: commands over several keys count in there."""
     offsets: Offsets | None = field(default=None, compare=False)
     next_index: PartitionLogIndex = PartitionLogIndex(0)
 
@@ -225,6 +225,7 @@ def metadata_of(frame: Frame) -> LogMetadata:
     try:
         count, size = _field(frame, "count", int), _field(frame, "data", int)
         block = RecordBlock.parse(count, frame.body, b"", data_bytes=size)
+        block = block.as_wide(wide=frame.header.get("wide") is True)
     except (InvalidRequest, RecordTooLarge) as error:
         raise ProtocolError(f"METADATA: {error}") from error
     return LogMetadata(block=block, **_common(frame))

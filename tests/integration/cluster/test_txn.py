@@ -10,11 +10,12 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from logboom import Add, Client, Compare, DeletePrefix, Put, RecordBlock, Status, SyncClient, Txn
+from logboom import Add, Client, Compare, DeletePrefix, DeleteRange, Put, RecordBlock, Status, SyncClient, Txn
 from logboom.cli import cli
+from logboom.commands import from_record
 from logboom.errors import Unavailable
 from logboom.testing import LocalCluster
-from logboom.types import KV_TXN
+from logboom.types import KV_TXN, WideRecord
 from tests.integration.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
@@ -121,6 +122,11 @@ async def test_a_log_gives_them_to_whoever_follows_one_of_their_keys(cluster: Lo
         async for batch in boom.tail(3, start=first.first_index, key_prefix=b"w/"):
             seen += batch.records.records()
         assert seen == [txn.record(), DeletePrefix(b"w/").record()]
+        found = [each async for each in boom.tail_metadata(3, start=first.first_index, key_prefix=b"w/")]
+        payloads = await boom.fetch([each for batch in found for each in batch.descriptors()])
+        assert all(batch.block.wide for batch in found)
+        commands = [from_record(WideRecord(bytes(payload), b"w/")) for payload in payloads]
+        assert commands == [txn, DeleteRange(b"w/", b"w0")]
         again = await boom.submit(4, seen)  # into another partition
         assert again.results == (Status.OK, Status.OK)
         assert await boom.get_many(4, [b"v", b"w/b"]) == [b"", None]

@@ -30,6 +30,7 @@ from logboom.commands import (
     Value,
     from_record,
 )
+from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
@@ -328,4 +329,7 @@ def test_a_record_of_the_log_is_the_command_that_it_was(machine: KvMachine) -> N
     txn = Txn((Compare(b"a", "!=", None),), (Put(b"b", b"1"), Cas(b"d", None, b"x")), (Delete(b"c"), Add(b"n", 1, 2)))
     for command in (txn, DeleteRange(b"a", b"b"), DeleteRange(b"a"), *txn.then, *txn.otherwise):
         record = command.record()
-        assert from_record(Record(record.payload, record.key)) == command
+        assert from_record(record) == command
+    for command in (txn, DeleteRange(b"a")):  # sent as bytes it does nothing
+        with pytest.raises(InvalidRequest, match="no command of kv"):
+            from_record(Record(command.record().payload, b"a"))
