@@ -51,7 +51,8 @@ class Agreement:
         if away:
             raise Unavailable(
                 f"{feature} is used for the first time, and nobody knows whether {', '.join(away)} can: all members "
-                "have to be there once",
+                "have to be there at once. Start what is away; what is gone for good: "
+                f"`logboom members remove {away[0]}`",
                 retry_after=1.0,
             )
         term = pipeline.raft.engine.term
