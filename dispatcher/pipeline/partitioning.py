@@ -20,6 +20,7 @@ import structlog
 from dispatcher.pipeline.capacity import Capacity
 from dispatcher.pipeline.rooms import Opened, Rooms
 from dispatcher.pipeline.surroundings import Surroundings
+from dispatcher.pipeline.trials import Trials
 from logboom.errors import (
     ConfigError,
     InvalidRequest,
@@ -75,8 +76,7 @@ class Partitioning:
         """As of behind all of them; None: to be worked out."""
         self._waiting: dict[PartitionId, list[Done]] = {}
         """Until it is open, or gone."""
-        self._trials = 0
-        """Under way: each has somebody who waits for it."""
+        self._trials = Trials()
         self._uses: Counter[int] = Counter()
         """By a machine's id."""
         self._closing: dict[PartitionId, asyncio.Task[None]] = {}
@@ -149,8 +149,10 @@ class Partitioning:
 
     # -- asking (leader only)
 
-    def create(self, kind: Kind, token: bytes, done: Done) -> None:
+    def create(self, kind: Kind, token: bytes, done: Done) -> Callable[[], None]:
         """``done`` gets the id once it can be written to. With a token that was used: the id of then.
+
+        Returns the way to wait no longer: what was proposed goes on without.
 
         Raises NotLeader, InvalidRequest or Unavailable.
         """
@@ -166,19 +168,16 @@ class Partitioning:
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
             trial = self._rooms.trial(kind.state_machine)
             if trial is not None:
-                # Where it is handed up nobody can refuse it any more: it would be damaged on every node.
-                self._trials += 1
-                threads = self._rooms.offload(kind.state_machine)
-                threads.submit(partial(trial, known), partial(self._tried, kind, token, done))
-                return
+                threads, tried = self._rooms.offload(kind.state_machine), partial(self._tried, kind, token, done)
+                self._trials.attend(kind.state_machine, partial(trial, known), threads, who=done, tried=tried)
+                return partial(self._leave, done)
             self._propose(Change(known, self._begun, kind, token))
         elif known in self._pipeline.workers:
             done(known)
-            return
-        self._waiting.setdefault(known, []).append(done)
+            return lambda: None
+        return self._wait(known, done)
 
-    def _tried(self, kind: Kind, token: bytes, done: Done, _: None, error: BaseException | None) -> None:
-        self._trials -= 1
+    def _tried(self, kind: Kind, token: bytes, done: Done, error: BaseException | None) -> None:
         if error is not None:
             done(error if isinstance(error, LogboomError) else InvalidRequest(f"it cannot be opened: {error!r}"))
             return
@@ -187,15 +186,15 @@ class Partitioning:
         except LogboomError as refused:
             done(refused)
 
-    def destroy(self, partition_id: PartitionId, done: Done) -> None:
-        """``done`` gets the id once it is gone. One that is gone already is no error.
+    def destroy(self, partition_id: PartitionId, done: Done) -> Callable[[], None]:
+        """``done`` gets the id once it is gone. One that is gone already is no error. Returns as ``create`` does.
 
         Raises NotLeader, NoSuchPartition, InvalidRequest (the last one) or Unavailable.
         """
         self._check_leads()
         if self.lifecycle.is_gone(partition_id):
             done(partition_id)
-            return
+            return lambda: None
         proposed = self._proposed.get(partition_id)
         if proposed is None or proposed.kind is not None:  # what is only about to be created is not there yet
             if partition_id not in self._pipeline.workers:
@@ -205,12 +204,23 @@ class Partitioning:
                 raise InvalidRequest(f"partition {partition_id} is the last one")
             self._propose(Change(partition_id, self._begun))
             self._pipeline.submitting.proposed_end(partition_id)
+        return self._wait(partition_id, done)
+
+    def _wait(self, partition_id: PartitionId, done: Done) -> Callable[[], None]:
         self._waiting.setdefault(partition_id, []).append(done)
+        return partial(self._leave, done)
+
+    def _leave(self, done: Done) -> None:
+        self._trials.leave(done)
+        for partition_id in [p for p, waiting in self._waiting.items() if done in waiting]:
+            self._waiting[partition_id].remove(done)
+            if not self._waiting[partition_id]:
+                del self._waiting[partition_id]
 
     def _check_leads(self) -> None:
         if not self._pipeline.raft.admits:
             raise NotLeader("this node does not lead", leader=None)
-        if self._trials + sum(map(len, self._waiting.values())) >= WAITERS_MAX:
+        if len(self._trials) + sum(map(len, self._waiting.values())) >= WAITERS_MAX:
             raise Unavailable("many wait for partitions already; try again", retry_after=1.0)
 
     def _propose(self, change: Change) -> None:
@@ -345,10 +355,10 @@ class Partitioning:
         del self._closing[partition_id]
         try:
             await worker.offload.run(partial(discard, machine))
-        except (OSError, InvariantViolated) as error:
+        except InvariantViolated as error:
             self._pipeline.raft.fatal(error)
             return
-        except Exception as error:  # a user's machine: it would end all nodes, one as the other
+        except Exception as error:  # a user's machine, of whose state nobody needs anything: it would end all nodes
             log.exception("not_closed", partition=partition_id, error=repr(error))
         del self._rooms.ending[partition_id]
 

@@ -6,16 +6,22 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.partitioning import WAITERS_MAX
 from dispatcher.pipeline.presence import Presence
+from dispatcher.pipeline.trials import TRIALS_MAX
+from dispatcher.sessions import admin
 from dispatcher.sessions.session_counts import GATES_MAX, OTHERS, SessionCounts
-from logboom.errors import Overloaded, PartitionDestroyed
+from logboom.errors import DeadlineExceeded, Overloaded, PartitionDestroyed
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, Scope
 from partitions.apply.dedupe import Dedupe, Producer
+from raftlog.entries.lifecycle import TOKEN_BYTES
 from tests.unit.dispatcher.barrier_desk import A, B, Desk
 from tests.unit.dispatcher.frontier_world import N1, N2, World
-from tests.unit.dispatcher.stage import Stage
+from tests.unit.dispatcher.stage import KV, Stage
 
 
 def test_a_set_that_is_complete_when_one_of_its_partitions_is_gone_says_nothing_of_that_one() -> None:
@@ -124,3 +130,59 @@ async def test_the_producers_of_what_is_destroyed_are_forgotten() -> None:
     stage.commit()
     await stage.partitioning._closing[A]
     assert (stage.told, len(closed), len(dedupe)) == ([A], 1, 0)
+
+
+async def test_who_waited_too_long_for_a_partition_keeps_nobody_else_from_asking() -> None:
+    """On a leader without files for one: who asked for it again and again was counted each time, until nobody could ask
+    for anything any more, nor destroy something so that there are files."""
+    stage = Stage()
+    stage.files = lambda _: "none are left"
+    backend: Any = SimpleNamespace(
+        clock=SimpleNamespace(monotonic=lambda: 0.0), cluster=stage.cluster, partitioning=stage.partitioning
+    )
+    asked = {"action": "create_partition", "token": bytes(TOKEN_BYTES)}
+    for _ in range(WAITERS_MAX + 1):
+        with pytest.raises(DeadlineExceeded):
+            await admin.act(backend, asked, 0.0)
+        stage.commit(count=len(stage.proposed))
+    with pytest.raises(DeadlineExceeded):
+        await admin.act(backend, {"action": "destroy_partition", "partition": int(A)}, 0.0)
+    assert stage.partitioning._waiting == {}
+    stage.commit()
+    assert stage.partitioning.is_gone(A), "it was proposed all the same"
+    await stage.partitioning.close()
+
+
+def test_a_machine_that_does_not_return_when_it_is_tried_keeps_a_few_threads_and_nobody_in_mind() -> None:
+    stage, told = Stage(), list[object]()
+    stage.trial = lambda _: None
+    for number in range(100):
+        leave = stage.partitioning.create(KV, number.to_bytes(TOKEN_BYTES, "big"), told.append)
+        leave()
+    assert (len(stage.jobs), len(stage.partitioning._trials)) == (TRIALS_MAX, 0)
+    stage.create(1)
+    stage.trial = None
+    stage.work()  # one of them returns after all
+    assert [fields["partition"] for fields in stage.proposed] == [2]
+    assert told == []
+
+
+async def test_a_machine_of_a_destroyed_partition_that_cannot_be_closed_ends_no_node() -> None:
+    """All nodes close it, at the same place of the log; and a connection that is lost is an OSError, too."""
+    stage, fatal = Stage(), list[BaseException]()
+
+    async def close() -> None: ...
+
+    async def run(_: Any) -> None:
+        raise ConnectionResetError("of a user's machine")
+
+    worker = SimpleNamespace(close=close, dedupe=Dedupe(ApplySettings()), offload=SimpleNamespace(run=run))
+    stage.snapshots = SimpleNamespace(taking=SimpleNamespace(holds=lambda _: False))  # type: ignore[attr-defined]
+    stage.ended = stage.workers.pop  # type: ignore[attr-defined]
+    stage.raft.fatal = fatal.append
+    stage.workers[A] = worker
+    stage.rooms.machines[A] = object()
+    stage.partitioning.destroy(A, stage.told.append)
+    stage.commit()
+    await stage.partitioning._closing[A]
+    assert (fatal, stage.rooms.ending) == ([], {})
