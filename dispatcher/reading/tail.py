@@ -95,6 +95,8 @@ class Tail(Feed):
             return
         if self._grant is not None or not self._is_placed():
             return
+        if self._anywhere and self._next < self._log.first_available_index:
+            self._begin_at(self._log.first_available_index)  # removed since it came: nobody promised that
         end = self._end_index
         if self._next > end:
             hole = self._log.hole

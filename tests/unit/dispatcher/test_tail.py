@@ -108,6 +108,20 @@ def test_no_start_begins_later_when_more_is_removed_before_it_reads() -> None:
     assert reader.end == [None]
 
 
+def test_no_start_begins_later_when_more_is_removed_before_it_has_asked_for_anything() -> None:
+    """It had no room to read ahead, and its client took nothing for longer than its lease: it stood still for ever."""
+    _, log, batches = grown()
+    backend = Backend(log)
+    another = backend.read_budget.ask(nbytes=ROOM, segments=1, order=0, admitted=lambda: None)
+    reader = Reader(backend, start=0, credit=0)
+    settle(log, base_at(batches, 30))
+    another.release()
+    reader.tail.add_credit(ROOM)
+    backend.work()
+    assert reader.indexes == list(range(log.first_available_index, batches[-1].last_index + 1))
+    assert reader.end == [None]
+
+
 def test_what_it_has_not_read_is_held_until_it_sleeps() -> None:
     _, log, batches = grown()
     backend = Backend(log)
