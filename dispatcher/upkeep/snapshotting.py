@@ -88,9 +88,17 @@ class _Gathering:
     def end(self) -> None:
         """What was captured is needed no more."""
         self.over = True
-        for dump in self.dumps.values():
-            dump.close()
+        for partition_id, dump in self.dumps.items():
+            _let_go(partition_id, dump)
         self.dumps.clear()
+
+
+def _let_go(partition_id: PartitionId, dump: StateDump) -> None:
+    """One of a user's machine may raise anything: the others have to be closed, and another snapshot be begun."""
+    try:
+        dump.close()
+    except Exception as error:
+        log.exception("dump_not_closed", partition=partition_id, error=repr(error))
 
 
 class Snapshotting:
@@ -275,7 +283,7 @@ class Snapshotting:
     def _captured(self, gathering: _Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
         if gathering.over:
             if dump is not None:
-                dump.close()
+                _let_go(partition_id, dump)
             return
         if dump is None:
             self._abandon(gathering, f"the state of partition {partition_id} could not be captured")

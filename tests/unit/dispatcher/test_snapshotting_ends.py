@@ -11,7 +11,7 @@ from dispatcher.sessions import admin
 from dispatcher.upkeep.snapshotting import WAITERS_MAX
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.types import PartitionId
-from tests.unit.dispatcher.snapshotting_bench import Bench
+from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
 
 BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
 
@@ -84,3 +84,22 @@ async def test_who_waited_too_long_keeps_nobody_else_from_waiting_and_theirs_is_
     bench.offload.run()
     bench.taking.tick()
     assert len(bench.proposed) == 2, "they were told that it goes on"
+
+
+def test_a_dump_that_cannot_be_closed_costs_its_snapshot_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a user's machine: that node took no snapshot any more, and told nobody who had asked for one."""
+    bench = Bench(partitions=3)
+
+    def refuse(_: Closing) -> None:
+        raise RuntimeError("database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Closing, "close", refuse)
+        answers = bench.create()
+        bench.cut(30)
+        bench.offload.run()
+    assert [type(answer) for answer in answers] == [Unavailable]
+    assert (bench.taking.progress(), bench.taking.failed, bench.sets()) == (None, 1, [])
+    bench.cut(31)
+    bench.offload.run()
+    assert bench.sets() == [31]
