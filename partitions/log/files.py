@@ -71,8 +71,7 @@ class OpenFiles:
             file.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all: what somebody uses, or opens from now on, as soon as nobody does."""
         with self._lock:
-            for file in self._files.values():
-                file.close()
-            self._files.clear()
+            self._files_max = 0
+            self._shrink()
