@@ -13,6 +13,7 @@ from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.reading import reads
 from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.lately import Lately
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
@@ -170,6 +171,7 @@ class NoNode:
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
         self.submitted: list[SubmitRequest] = []
         self.read_budget = ReadBudget(bytes_max=1 << 20, segments_max=4)
+        self.lately = Lately()
         self.snapshots = SimpleNamespace(serving=_serving())
         self.freshness = self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -377,18 +377,18 @@ class Backend(Pipeline):
         """Of the last record whose effects show here."""
         return self.watermarks.of(partition_id).applied_index
 
-    def safe_horizon(self, partitions: Iterable[PartitionId], level: Level) -> GlobalLogIndex:
+    def safe_horizon(self, partitions: Collection[PartitionId], level: Level) -> GlobalLogIndex:
         """Nothing more can come of these partitions with this global index or a lower one: all is here, and durable.
 
         With level ``applied`` its effects show, too.
         """
         horizon = self.parent.global_index
-        for partition_id in partitions:
-            waits = self.logs[partition_id].undurable_from
+        for partition_id in self._touched | self._unsynced:  # of all others what is committed is durable
+            waits = self.logs[partition_id].undurable_from if partition_id in partitions else None
             if waits is not None:
                 horizon = min(horizon, GlobalLogIndex(waits - 1))
-            if level is Level.APPLIED:
-                horizon = min(horizon, self.watermarks.of(partition_id).applied_global_index)
+        if level is Level.APPLIED:
+            return min([horizon, *(self.watermarks.of(p).applied_global_index for p in partitions)])
         return horizon
 
     @property

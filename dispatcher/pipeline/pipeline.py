@@ -30,6 +30,7 @@ from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Rooms
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.pipeline.voiding import Voiding
+from dispatcher.reading.lately import Lately
 from dispatcher.requests.requests import SubmitRequest
 from dispatcher.requests.tracing import Tracer
 from dispatcher.upkeep.rebuilding import Rebuilding
@@ -113,13 +114,15 @@ class Pipeline(Presence):
         self.rebuilding = rebuilding_of(self)
         self.repeated = 0  # requests that had been applied before
         self.tails: dict[PartitionId, Tail] = {}
+        self.lately = Lately()
         self.recovery = Recovered(self.logs)
         self._touched: set[PartitionId] = set()
         self._unsynced: set[PartitionId] = set()
         """Partitions with committed batches that are not synced here yet: write-behind ones."""
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
-        self._linger_due = False
+        self._behind: dict[PartitionId, PartitionLog] = {}
+        """Write-behind logs with something that is to be synced soon."""
         self._commit_callbacks: dict[PartitionId, Callbacks] = {}
         self._ordered_callbacks: dict[Callable[[], None], None] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -196,16 +199,17 @@ class Pipeline(Presence):
     def appended(self, store: PartitionLog) -> None:
         """To be synced."""
         self.raft.group.dirty(store)
-        if store.mode is DurabilityMode.WRITE_BEHIND and not self._linger_due:
-            self._linger_due = True
-            asyncio.get_running_loop().call_later(self.settings.log.linger_ms / 1000, self._sync_behind)
+        if store.mode is DurabilityMode.WRITE_BEHIND:
+            if not self._behind:
+                asyncio.get_running_loop().call_later(self.settings.log.linger_ms / 1000, self._sync_behind)
+            self._behind[store.partition_id] = store
 
     def _sync_behind(self) -> None:
-        self._linger_due = False
-        unserved = sorted(self.logs.keys() - self.workers.keys())  # they are fetched, or others are fed from them
-        for partition_id in (*self.stability.partitions, *unserved):
-            if self.logs[partition_id].request_sync():
-                self.raft.group.dirty(self.logs[partition_id])
+        behind, self._behind = self._behind, {}
+        for partition_id, store in behind.items():
+            # One that has been let go of meanwhile is written no more.
+            if self.logs.get(partition_id) is store and store.request_sync():
+                self.raft.group.dirty(store)
         self.raft.poke()
 
     # -- the parent log's events
@@ -219,6 +223,7 @@ class Pipeline(Presence):
             )
             if self.logs[route.partition_id].is_lost(route.last_index, route.digest):
                 self.voiding.hole_committed(route)
+            self.lately.ordered(global_index, route.partition_id)
             self.pending.committed(route.partition_id, route.last_index, global_index)
             self._touched.add(route.partition_id)
             global_index = GlobalLogIndex(global_index + 1)
@@ -349,7 +354,9 @@ class Pipeline(Presence):
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
-        for partition_id in touched & self.workers.keys():  # another may still be opened
+        moved = touched & self.workers.keys()  # another may still be opened
+        self._unsynced |= moved  # as far as is known, until each is looked at
+        for partition_id in moved:
             store = self.logs[partition_id]
             self.pending.durable(partition_id, store.durable_index)
             self.stability.update(self.node_id, partition_id, store.durable_index)

@@ -126,7 +126,8 @@ class Presence(ABC):
                 worker.damage = None
                 if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
                     worker.resume()
-        self._touched.update(self.workers)
+            if damage is not None or not worker.idle or self.watermarks.of(partition_id).state != "running":
+                self._touched.add(partition_id)  # of thousands that have nothing to do, nothing has changed
         self._settle_soon()
 
     def look_again(self, partition_id: PartitionId) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Voided
 from logboom.types import Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
+from partitions.log.compaction import Taken
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch, SegmentRemoved
 
@@ -79,12 +81,15 @@ class LogScan(Feed):
         self._arrived: list[memoryview] | None = None
         self._count = 0
         self._sent_global = 0
+        self._looked_global: int | None = None
+        """What has come behind it is still to be looked at; None: all there is."""
         self._reading = False
         self._due = False
         if not wanted.start_time_ms and not self._is_early:
             self._begin(self._positions(wanted.start_global))
         now = backend.clock.monotonic()
-        self._leases = {p: each.lease(each.first_index_at(self._begun.get(p, 0)) if self._begun else 1, now=now)
+        self._taken = Taken(now)
+        self._leases = {p: each.lease(each.first_index_at(self._begun.get(p, 0)) if self._begun else 1, by=self._taken)
                         for p, each in self._logs.items()}  # fmt: skip
         subscribe = backend.subscribe_applied if wanted.level is Level.APPLIED else backend.subscribe_commits
         self._unsubscribe = [subscribe(p, self.woken) for p in self._logs]
@@ -110,7 +115,7 @@ class LogScan(Feed):
         return found
 
     def _begin(self, positions: dict[PartitionId, int]) -> None:
-        self._begun = positions
+        self._begun, self._looked_global = positions, None
         self._merge = Merge({p: each.chunks for p, each in self._logs.items()}, positions)
 
     def _let_go(self) -> None:
@@ -222,7 +227,12 @@ class LogScan(Feed):
             credit = self._credit if self._credit > 0 else self._wanted.credit
             most = min(settings.window_bytes, credit, self._pace.chunk_bytes)
             try:
-                self._window = merge.plan(horizon=limit, bytes_max=most, segments_max=settings.window_segments_max)
+                self._window = merge.plan(
+                    horizon=limit,
+                    bytes_max=most,
+                    segments_max=settings.window_segments_max,
+                    grown=self._grown(),
+                )
             except LogboomError as error:
                 self._diverged(error)
                 return
@@ -233,6 +243,12 @@ class LogScan(Feed):
         window = self._window
         order = window.picked[0].place.global_index
         self._ask(nbytes=window.nbytes, segments=window.segments, order=order, admitted=self._admitted)
+
+    def _grown(self) -> AbstractSet[PartitionId] | None:
+        """Partitions with more than when this was asked last; None: nobody knows."""
+        lately, before = self._backend.lately, self._looked_global
+        self._looked_global = lately.through
+        return None if before is None else lately.since(before, most=len(self._logs))
 
     def _admitted(self) -> None:
         window = self._window
@@ -350,8 +366,7 @@ class LogScan(Feed):
         self._keep(self._backend.clock.monotonic())
 
     def _keep(self, now: float) -> None:
-        for lease in self._leases.values():
-            lease.move(lease.index, now=now)
+        self._taken.at = now
 
     def _finish(self) -> None:
         """All has been sent, if what is there now is what was there."""

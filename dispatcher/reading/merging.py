@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
@@ -94,9 +95,14 @@ class Merge:
         self._untold: list[Picked] = []
         """Those of them that the reader does not know of yet."""
 
-    def plan(self, *, horizon: int, bytes_max: int, segments_max: int) -> Window | None:
-        """The next batches up to ``horizon``, one at least; None: there is none. Raises IndexCompacted."""
-        for partition in sorted(self._idle):
+    def plan(
+        self, *, horizon: int, bytes_max: int, segments_max: int, grown: AbstractSet[PartitionId] | None = None
+    ) -> Window | None:
+        """The next batches up to ``horizon``, one at least; None: there is none. Raises IndexCompacted.
+
+        ``grown``: no others have more than when this was called last; None: nobody knows.
+        """
+        for partition in sorted(self._idle if grown is None else self._idle & grown):
             self._look(partition)
         picked, nbytes, segments = list[Picked](), 0, set[tuple[PartitionId, int]]()
         while self._heads and self._heads[0][0] <= horizon:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
+from dispatcher.reading.lately import Lately
 from dispatcher.reading.read_budget import ReadBudget
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
@@ -63,6 +64,7 @@ class Surroundings(Protocol):
     clock: Clock
     offload: Offload
     parent: ParentState
+    lately: Lately
     streams_open: int
 
     @property
@@ -109,7 +111,7 @@ class Surroundings(Protocol):
 
     def applied_index(self, partition_id: PartitionId) -> int: ...
 
-    def safe_horizon(self, partitions: Iterable[PartitionId], level: Level) -> GlobalLogIndex: ...
+    def safe_horizon(self, partitions: Collection[PartitionId], level: Level) -> GlobalLogIndex: ...
 
     async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex: ...
 

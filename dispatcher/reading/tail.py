@@ -20,6 +20,7 @@ from logboom.types import Level, PartitionId
 from logboom.wire import FLAG_MORE, Kind
 from partitions.log.batch import Batch
 from partitions.log.chunks import Chunk
+from partitions.log.compaction import Taken
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 
@@ -56,7 +57,7 @@ class Tail(Feed):
         self._moving = False
         self._chunk: Piece | None = None
         """Read, and not sent yet."""
-        self._lease = self._log.lease(self._first_of_all(), now=backend.clock.monotonic())
+        self._lease = self._log.lease(self._first_of_all(), by=Taken(backend.clock.monotonic()))
         subscribe = backend.subscribe_applied if wanted.level is Level.APPLIED else backend.subscribe_commits
         self._unsubscribe = subscribe(partition_id, self.move)
 

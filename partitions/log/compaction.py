@@ -13,18 +13,26 @@ UNFINISHED = ".new"
 """Of a file that was to take another's place (``Disk.replace_file``) when the process ended."""
 
 
-class Lease:
-    """Somebody reads from ``index`` on: it is not removed, as long as this is moved now and then."""
+class Taken:
+    """When a reader has taken something last, in monotonic seconds: all of its leases go by that."""
 
-    def __init__(self, leases: Leases, index: int, now: float) -> None:
+    __slots__ = ("at",)
+
+    def __init__(self, now: float) -> None:
+        self.at = now
+
+
+class Lease:
+    """Somebody reads from ``index`` on: it is not removed, as long as he takes something now and then."""
+
+    def __init__(self, leases: Leases, index: int, by: Taken) -> None:
         self._leases = leases
         self.index = PartitionLogIndex(index)
-        self.moved = now
-        """Monotonic seconds."""
+        self.taken = by
 
     def move(self, index: int, *, now: float) -> None:
         """Everything before ``index`` has been read."""
-        self.index, self.moved = PartitionLogIndex(index), now
+        self.index, self.taken.at = PartitionLogIndex(index), now
 
     def release(self) -> None:
         """Idempotent."""
@@ -32,15 +40,15 @@ class Lease:
 
 
 class Leases:
-    """Of one partition's log. ``lease_s``: one that was not moved for so long holds nothing back."""
+    """Of one partition's log. ``lease_s``: one whose reader took nothing for so long holds nothing back."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._leases: set[Lease] = set()
 
-    def add(self, index: int, *, now: float) -> Lease:
+    def add(self, index: int, *, by: Taken) -> Lease:
         """A new one."""
-        lease = Lease(self, index, now)
+        lease = Lease(self, index, by)
         self._leases.add(lease)
         return lease
 
@@ -50,7 +58,7 @@ class Leases:
 
     def lowest(self, index: int, *, now: float) -> int:
         """``index``, or the first index that somebody reads."""
-        return min([index, *(each.index for each in self._leases if now - each.moved < self._lease_s)])
+        return min([index, *(each.index for each in self._leases if now - each.taken.at < self._lease_s)])
 
 
 def removal(

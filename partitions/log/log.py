@@ -18,7 +18,7 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import INDEX_MAX, Batch
-from partitions.log.compaction import Lease, Leases, removal
+from partitions.log.compaction import Lease, Leases, Taken, removal
 from partitions.log.holes import hole_ref
 from partitions.log.log_holes import LogHoles
 from partitions.log.open_segment import OpenSegment, WriteJob
@@ -322,9 +322,9 @@ class PartitionLog(LogHoles):
         """Places that were saved while this was less are not those of today: batches were mended, or declared void."""
         return self._committed.moved
 
-    def lease(self, index: int, *, now: float) -> Lease:
-        """Somebody reads from ``index`` on; ``now``: monotonic seconds. See ``LogSettings.reader_lease_ms``."""
-        return self._leases.add(index, now=now)
+    def lease(self, index: int, *, by: Taken) -> Lease:
+        """Somebody reads from ``index`` on. See ``LogSettings.reader_lease_ms``."""
+        return self._leases.add(index, by=by)
 
     def compaction_point(
         self, through_index: int, retain_bytes: int | None, *, now: float, outdated_to: int = 0

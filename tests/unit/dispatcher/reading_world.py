@@ -10,6 +10,7 @@ from typing import Any
 
 from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.backend import Backend as RealBackend
+from dispatcher.reading.lately import Lately
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.read_rates import Pace, ReadRates
 from logboom.client.log_batches import batches_of
@@ -47,6 +48,7 @@ class World:
         self.applied: dict[int, int] = {}
         self.batches: dict[int, list[Batch]] = {}
         self.parent = SimpleNamespace(global_index=0)
+        self.lately = Lately()
         self.logs = {
             p: PartitionLog.open(
                 disk=self.disk,
@@ -79,6 +81,7 @@ class World:
         self.sync(partition, wanted=sync)
         self.parent.global_index += 1
         log.commit(last_index=batch.last_index, digest=batch.digest, global_index=self.parent.global_index, term=1)
+        self.lately.ordered(self.parent.global_index, PartitionId(partition))
         self.wake(partition)
         self.wake(ORDERED)
         return batch
@@ -143,6 +146,12 @@ class World:
     @property
     def watermarks(self) -> Any:
         return SimpleNamespace(of=lambda p: SimpleNamespace(applied_global_index=self.applied.get(p, 0)))
+
+    @property
+    def _unsynced(self) -> set[int]:
+        return set(self.logs)
+
+    _touched = _unsynced
 
     def safe_horizon(self, partitions: Any, level: Level) -> int:
         return RealBackend.safe_horizon(self, partitions, level)  # type: ignore[arg-type]

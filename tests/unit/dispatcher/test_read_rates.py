@@ -272,7 +272,7 @@ class TestStreams:
         log = node.world.logs[0]
         leases = log._leases
         assert leases.lowest(1 << 40, now=node.loop.now + 300.0) == 1
-        assert math.isinf(feed._lease.moved)
+        assert math.isinf(feed._lease.taken.at)
         node.run(600.0, step_s=0.1)
         assert client.ends == [None]
 

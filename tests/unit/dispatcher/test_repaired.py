@@ -19,7 +19,7 @@ def test_who_was_paused_meanwhile_stays_so(state: str, resumed: int) -> None:
     """An operator had stopped it, and the copy of another node started it again."""
     calls: list[int] = []
     damage = SimpleNamespace(last_index=3, digest=b"d")
-    worker: Any = SimpleNamespace(damage=damage, state=state, resume=lambda: calls.append(1))
+    worker: Any = SimpleNamespace(damage=damage, state=state, idle=False, resume=lambda: calls.append(1))
     pipeline = SimpleNamespace(
         workers={ONE: worker},
         logs={ONE: SimpleNamespace(find=lambda *_: object())},
@@ -28,6 +28,20 @@ def test_who_was_paused_meanwhile_stays_so(state: str, resumed: int) -> None:
     )
     Presence.repaired(cast("Presence", pipeline))
     assert (len(calls), worker.damage) == (resumed, None)
+
+
+def test_of_many_partitions_those_are_looked_at_that_stand_still() -> None:
+    """All were, for each batch that came back: ten thousand of each after a power loss are minutes of the loop."""
+    shown = {PartitionId(p): "running" for p in range(1000)} | {PartitionId(3): "lost"}
+    workers = {p: SimpleNamespace(damage=None, state="running", idle=p != 5) for p in shown}
+    pipeline = SimpleNamespace(
+        workers=workers,
+        watermarks=SimpleNamespace(of=lambda p: SimpleNamespace(state=shown[p])),
+        _touched=set(),
+        _settle_soon=lambda: None,
+    )
+    Presence.repaired(cast("Presence", pipeline))
+    assert pipeline._touched == {3, 5}
 
 
 def test_damage_that_a_group_under_way_meets_ends_no_pause() -> None:

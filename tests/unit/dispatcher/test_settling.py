@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
-from logboom.types import PartitionId
+from logboom.types import DurabilityMode, PartitionId
 
 ONE = PartitionId(1)
 
@@ -87,3 +88,40 @@ def test_who_leaves_is_not_looked_for_among_all_others() -> None:
         each()
         each()
     assert not any(pipeline._commit_callbacks.values())
+
+
+async def test_what_was_written_behind_is_synced_and_nothing_else_is_looked_at() -> None:
+    """Fifty times a second all write-behind logs were asked, ten thousand of them, for one that was written to."""
+    looked, dirty = list[int](), list[Any]()
+
+    def store(number: int) -> Any:
+        def request_sync() -> bool:
+            looked.append(number)
+            return True
+
+        return SimpleNamespace(partition_id=number, mode=DurabilityMode.WRITE_BEHIND, request_sync=request_sync)
+
+    asked = asyncio.Event()
+    stores = {number: store(number) for number in range(100)}
+    pipeline: Any = SimpleNamespace(
+        logs=stores,
+        workers={},
+        stability=SimpleNamespace(partitions=list(stores)),
+        raft=SimpleNamespace(group=SimpleNamespace(dirty=dirty.append), poke=asked.set),
+        settings=SimpleNamespace(log=SimpleNamespace(linger_ms=0)),
+        _behind={},
+    )
+    pipeline._sync_behind = lambda: Pipeline._sync_behind(pipeline)
+    for number in (7, 3, 7, 5):
+        Pipeline.appended(pipeline, stores[number])
+    del stores[5]  # let go of meanwhile
+    dirty.clear()
+    async with asyncio.timeout(10):
+        await asked.wait()
+    asked.clear()
+    assert looked == [7, 3]
+    assert dirty == [stores[7], stores[3]]
+    Pipeline.appended(pipeline, stores[9])
+    async with asyncio.timeout(10):
+        await asked.wait()
+    assert looked == [7, 3, 9]

@@ -12,6 +12,7 @@ from chaos.sim.disk import SimDisk
 from logboom.errors import IndexCompacted
 from logboom.settings import LogSettings
 from partitions.log.batch import parse_batch
+from partitions.log.compaction import Taken
 from partitions.log.log import PartitionLog
 from partitions.log.segment import segment_ordinal
 from server.world.disk_os import OsDisk
@@ -283,8 +284,8 @@ class TestPoint:
     def test_a_reader_holds_it_back_until_it_has_moved_on_or_sleeps(self) -> None:
         _, log, batches = grown()
         through = batches[29].last_index
-        lease = log.lease(5, now=10.0)
-        other = log.lease(9, now=10.0)
+        lease = log.lease(5, by=Taken(10.0))
+        other = log.lease(9, by=Taken(10.0))
         assert log.compaction_point(through, 0, now=10.5) == 5
         lease.move(20, now=10.5)
         assert log.compaction_point(through, 0, now=10.6) == 9
@@ -302,7 +303,7 @@ class TestPoint:
         assert log.compaction_point(through, None, outdated_to=7, now=0.0) == 8
         assert log.compaction_point(through, 0, outdated_to=7, now=0.0) == through + 1
         assert log.compaction_point(through, None, outdated_to=through + 99, now=0.0) == through + 1
-        log.lease(5, now=0.0)
+        log.lease(5, by=Taken(0.0))
         assert log.compaction_point(through, None, outdated_to=7, now=0.0) == 5
 
     def test_what_is_older_than_a_time(self) -> None:
