@@ -25,6 +25,8 @@ class Elections(Quorums):
         self._missed = False
         """Whoever led has been silent for longer than a leader is borne."""
         self._ticked = -1e9
+        self._excused = False
+        """It was late itself once since it has heard a leader, or led: that is taken for an excuse no second time."""
         self._next_look = -1e9
         self.pre_votes_asked = 0
         self.elections = 0
@@ -43,14 +45,15 @@ class Elections(Quorums):
         before, self._ticked = self._ticked, now
         if self._SyncObj__raftElectionDeadline > now and not self._handed_over:
             return
-        if now - before > self.settings.election_min_ms / 2000 and not self._handed_over:
-            # It was this node that stood still. What the leader sent meanwhile is yet to be read.
+        late = now - before > self.settings.election_min_ms / 2000
+        if late and not self._excused and not self._handed_over:
+            # It was this node that stood still. What the leader sent meanwhile is yet to be read. Once a silence:
+            # who is late again and again, as its processor is scarce, would never miss anybody.
+            self._excused = True
             self._set("raftElectionDeadline", now + self.settings.heartbeat_ms / 1000)
             return
         self._missed = not self._handed_over
-        if not self.may_lead:
-            return
-        if not self.membership.may_campaign(self.commit_index):
+        if not (self.may_lead and self.membership.may_campaign(self.commit_index)):
             self._pre_vote_passed = self._handed_over = False  # not to be made up for when nobody expects it
             return
         self._set("raftElectionDeadline", now + self._SyncObj__generateRaftTimeout())
@@ -100,7 +103,7 @@ class Elections(Quorums):
             self._handed_over = self._pre_vote_passed = True
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
-        self._missed = False
+        self._missed = self._excused = False
         self.forgetful.clear()  # with all that is known of what they hold; whoever it is says so with every reply
         super()._SyncObj__onBecomeLeader()
 

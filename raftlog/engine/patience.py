@@ -24,11 +24,13 @@ class Patience:
         self._least_s = settings.election_min_ms / 1000
         self._most = max(1.0, settings.election_patience_ms / settings.election_max_ms)
         self._longest_s = 0.0
+        self._counts_s = self._most * self._least_s / MARGIN
+        """What was longer is borne no longer, and is not to be remembered longer: a machine that slept for an hour."""
         self.stretch = 1.0
         """How many times longer than configured."""
 
     def heard(self, silence_s: float) -> None:
         """The leader of before, after so long."""
         faded = self._longest_s * 0.5 ** (silence_s / HALF_LIFE_S)
-        self._longest_s = max(silence_s, faded)
+        self._longest_s = min(max(silence_s, faded), self._counts_s)
         self.stretch = min(max(1.0, MARGIN * self._longest_s / self._least_s), self._most)

@@ -211,7 +211,8 @@ class Replication(Elections):
 
     def _on_append(self, node: Peer, message: Message) -> None:
         before, self._heard_leader = self._heard_leader, self.clock.monotonic()
-        self._missed, self.heard_commit = False, message["commit_index"]
+        self._missed = self._excused = False
+        self.heard_commit = message["commit_index"]
         self._round_heard = message["term"], message["seq"]
         invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
         if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
@@ -259,7 +260,8 @@ class Replication(Elections):
             return False
         if self.is_leader or now - self._heard_leader < self.settings.heartbeat_ms / 1000:
             return False
-        self._heard_leader, self._missed = now, False
+        self._heard_leader = now
+        self._missed = self._excused = False
         self._pre_vote_passed = self._handed_over
         due = now + self._SyncObj__generateRaftTimeout()
         self._set("raftElectionDeadline", max(due, self._SyncObj__raftElectionDeadline))

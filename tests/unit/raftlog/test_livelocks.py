@@ -115,6 +115,28 @@ def test_who_stood_still_reads_before_it_stands() -> None:
     assert [m["type"] for m in voter.sent] == ["pre_vote", "pre_vote"]
 
 
+def test_who_is_late_again_and_again_stands_all_the_same() -> None:
+    """Its processor is scarce: each time it took its own lateness for the leader's silence, who was gone."""
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, append_entries(5, 6) | {"prevLogTerm": 1})
+    voter.sent.clear()
+    for _ in range(10):
+        voter.now += RaftSettings().election_min_ms / 1000
+        voter.engine.tick()
+    assert voter.engine.leader is None
+    assert "pre_vote" in {message["type"] for message in voter.sent}
+
+
+def test_who_is_late_and_hears_its_leader_each_time_never_stands() -> None:
+    voter = Voter(now=1000.0)
+    for _ in range(100):
+        voter.now += 1.0
+        voter.engine.tick()  # before it has read what has come
+        voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 0, "seq": 1})
+    assert voter.engine.leader == THEIRS
+    assert {message["type"] for message in voter.sent} == {"next_node_idx"}
+
+
 @pytest.mark.parametrize(("rhythm_s", "borne_s"), [(0.03, 0.15), (0.12, 0.24), (0.3, 0.5)])
 def test_a_leader_that_comes_irregularly_is_borne_longer(rhythm_s: float, borne_s: float) -> None:
     """Twice its longest silence of late, from ``election_min_ms`` up to a share of ``election_patience_ms``."""
@@ -137,6 +159,18 @@ def test_a_rhythm_is_forgotten() -> None:
     patience.heard(0.3)
     assert patience.stretch == pytest.approx(1000 / 300)
     for _ in range(1000):
+        patience.heard(0.03)
+    assert patience.stretch == 1
+
+
+@pytest.mark.parametrize("silence_s", [1.0, 3600.0])
+def test_a_long_sleep_is_forgotten_as_soon_as_what_is_borne_at_most(silence_s: float) -> None:
+    """A minute in which this node stood still made each failover of the next minute as slow as there are any."""
+    patience, other = Patience(RaftSettings()), Patience(RaftSettings())
+    patience.heard(silence_s)
+    other.heard(0.25)
+    assert patience.stretch == other.stretch
+    for _ in range(333):
         patience.heard(0.03)
     assert patience.stretch == 1
 
@@ -192,6 +226,20 @@ def test_a_hand_over_that_cannot_be_used_is_not_made_up_for_later() -> None:
     voter.sent.clear()
     voter.wait(3.0)
     assert {m["type"] for m in voter.sent} == {"pre_vote"}
+
+
+def test_nor_is_one_that_came_while_a_batch_is_missing() -> None:
+    """When that was back, minutes later, a healthy leader was deposed; nor was one missed who was gone meanwhile."""
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 1})
+    voter.engine.receive(THEIRS, {"type": "timeout_now", "term": 1})
+    voter.engine.may_lead = False
+    voter.wait(3.0)
+    assert voter.engine.leader is None
+    voter.engine.receive(THEIRS, {"type": "append_entries", "term": 1, "commit_index": 1, "seq": 2})
+    voter.engine.may_lead = True
+    voter.wait(0.05)
+    assert (voter.engine.leader, voter.engine.is_candidate) == (THEIRS, False)
 
 
 def test_a_hand_over_is_used_though_the_leader_is_still_heard() -> None:
