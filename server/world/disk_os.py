@@ -17,6 +17,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ports.counts import SECONDS, Buckets, Counted
 from ports.disk import Advice, Buffer
+from server.world.mounts import Mounts
 from server.world.page_cache import PageCache
 
 P = ParamSpec("P")
@@ -68,8 +69,18 @@ def _named(act: Callable[Concatenate[OsFile, P], T]) -> Callable[Concatenate[OsF
 class OsFile:
     """One descriptor. Offsets are explicit, so threads may read while another writes."""
 
-    def __init__(self, path: Path, flags: int, syncs: Syncs | None = None, page_cache: PageCache | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        flags: int,
+        syncs: Syncs | None = None,
+        page_cache: PageCache | None = None,
+        *,
+        through: bool = False,
+    ) -> None:
+        """``through``: its file system syncs what is written through."""
         self.path = path
+        self._through = through
         self._took = syncs.of(path) if syncs is not None else None
         self._page_cache = page_cache
         self._told = -1
@@ -120,15 +131,18 @@ class OsFile:
 
     @_named
     def write_synced(self, buffers: Sequence[Buffer], *, offset: int) -> int:
-        """See File. One system call, if nothing else is to be synced: it syncs what it writes, and no more."""
+        """See File. One system call, where that syncs and nothing else is to be synced: it syncs what it writes."""
         size = sum(map(len, buffers))
-        if self._dirty or len(buffers) > IOV_MAX or not self._write_through(buffers, offset, size):
+        if not self._may_write_through(buffers) or not self._write_through(buffers, offset, size):
             self.write(buffers, offset=offset)
             self.sync()
         return size
 
+    def _may_write_through(self, buffers: Sequence[Buffer]) -> bool:
+        return self._through and not self._dirty and len(buffers) <= IOV_MAX
+
     def _write_through(self, buffers: Sequence[Buffer], offset: int, size: int) -> bool:
-        """False: not all of it, or this file system cannot."""
+        """False: not all of it, or this kernel cannot."""
         self._dirty, began = True, time.perf_counter()
         try:
             whole = os.pwritev(self._fd, buffers, offset, os.RWF_DSYNC) == size
@@ -229,11 +243,13 @@ class OsDisk:
         """``page_cache_bytes``: so much of what was written last stays in the page cache; 0: the kernel decides."""
         self.syncs = Syncs()
         self._page_cache = PageCache(page_cache_bytes) if page_cache_bytes else None
+        self._mounts = Mounts()
 
     def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> OsFile:
         """See Disk."""
         flags = (os.O_RDONLY if readonly else os.O_RDWR) | (os.O_CREAT if create else 0)
-        return OsFile(path, flags, self.syncs, self._page_cache)
+        through = not readonly and self._mounts.write_through(path.parent)
+        return OsFile(path, flags, self.syncs, self._page_cache, through=through)
 
     def exists(self, path: Path) -> bool:
         """See Disk."""

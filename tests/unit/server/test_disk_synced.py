@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from server.world import mounts
 from server.world.disk_os import IOV_MAX, OsDisk
+from server.world.mounts import Mounts, file_system
 
 
 @pytest.fixture
-def disk() -> OsDisk:
+def disk(monkeypatch: pytest.MonkeyPatch) -> OsDisk:
+    """On a file system that heeds the flag, wherever the tests run."""
+    monkeypatch.setattr(Mounts, "write_through", lambda *_: True)
     return OsDisk()
 
 
@@ -139,4 +143,63 @@ def test_more_buffers_than_one_call_takes(disk: OsDisk, tmp_path: Path, calls: l
     del calls[:]
     assert file.write_synced([b"x"] * (IOV_MAX + 1), offset=0) == IOV_MAX + 1
     assert calls == ["write", "write", "sync"]
+    file.close()
+
+
+MOUNTED = """\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+40 27 0:50 / /mnt/a\\040disk rw,relatime - fuse.sshfs host:/ rw,user_id=0
+41 40 0:51 / /mnt/a\\040disk/inner rw,relatime - xfs /dev/vdb rw
+42 27 0:52 / /mnt/twice rw - ext4 /dev/vdc rw
+43 42 0:53 / /mnt/twice rw master:7 - 9p share rw
+nonsense
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/var/lib/logboom", "ext4"),
+        ("/mnt/a disk", "fuse.sshfs"),
+        ("/mnt/a disk/n1/journal", "fuse.sshfs"),
+        ("/mnt/a disk/inner/n1", "xfs"),
+        ("/mnt/a diskette", "ext4"),
+        ("/mnt/twice/n1", "9p"),
+    ],
+)
+def test_a_directory_is_on_what_is_mounted_there_last(path: str, expected: str) -> None:
+    assert file_system(path, MOUNTED) == expected
+    assert file_system(path, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("ext4", ["through"] * 3), ("fuse.sshfs", ["write", "sync"] * 3), ("9p", ["write", "sync"] * 3)],
+)
+def test_only_where_the_flag_is_heeded_it_is_relied_on(
+    tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch, kind: str, expected: list[str]
+) -> None:
+    """FUSE and 9p take it, and need not sync: what was acknowledged was in somebody's memory."""
+    said = tmp_path / "mountinfo"
+    said.write_text(f"27 1 0:1 / / rw - {kind} device rw\n")
+    monkeypatch.setattr(mounts, "MOUNTS", said)
+    file = OsDisk().open(tmp_path / "f", create=True)
+    file.sync()
+    del calls[:]
+    for number in range(3):
+        assert file.write_synced([b"ab"], offset=2 * number) == 2
+    assert calls == expected
+    file.close()
+
+
+def test_where_nobody_says_what_is_mounted_it_is_two_calls(
+    tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "nowhere")
+    file = OsDisk().open(tmp_path / "f", create=True)
+    file.sync()
+    del calls[:]
+    file.write_synced([b"ab"], offset=0)
+    assert calls == ["write", "sync"]
     file.close()
