@@ -125,6 +125,8 @@ class Host:
         self.disk.moved = self.state_files.moved
         self.clock = SimClock(loop)
         self.slowest_s = slowest_s
+        self._takes: Callable[[], float] | None = None
+        """Seconds that each piece of code takes here; None: no time."""
         self.process: Process | None = None
         self.node: Node | None = None
         self.sync_offload: SimOffload | None = None
@@ -154,7 +156,14 @@ class Host:
             return
         self.starts += 1
         self.process = self.loop.process(self.name)
+        self.process.takes = self._takes
         self.loop.spawn(self.process, self._boot(self.process))
+
+    def slow_down(self, takes: Callable[[], float] | None) -> None:
+        """From now on each piece of code takes so many seconds here, whatever process runs; None: no time."""
+        self._takes = takes
+        if self.process is not None:
+            self.process.takes = takes
 
     async def _boot(self, process: Process) -> None:
         def fatal(error: BaseException) -> None:

@@ -2,7 +2,9 @@
 
 Every callback belongs to a ``Process`` (a node's or a client's incarnation), inherited from
 whoever scheduled it. Nothing of a dead process ever runs again; what a stopped one should have
-run waits until it goes on. Threads, executors and sockets do not exist here.
+run waits until it goes on. Callbacks take no time, but for those of a process that is slow: there one begins
+when the one before has ended, and what comes meanwhile, from timers, lines or disks, stands in line.
+Threads, executors and sockets do not exist here.
 """
 
 from __future__ import annotations
@@ -38,6 +40,20 @@ class Process:
         self.tasks: set[asyncio.Task[Any]] = set()
         """Kept after death, so that no coroutine is collected, and its ``finally`` run, in the middle of things."""
         self._backlog: list[_Handle] = []
+        self.takes: Callable[[], float] | None = None
+        """Seconds that its next callback takes; None: none of them takes any."""
+        self.line: deque[_Handle] = deque()
+        """What waits for what came before it."""
+        self.turn: _Handle | None = None
+        """Of those the one that runs next."""
+        self.busy_until = 0.0
+        self.served = False
+        """It will be looked at the line."""
+
+    @property
+    def slow(self) -> bool:
+        """Its callbacks take time, or some still wait for those which did."""
+        return self.takes is not None or bool(self.line)
 
     def __repr__(self) -> str:
         return f"<{self.name}{'' if self.alive else ' dead'}>"
@@ -118,6 +134,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Nothing of it runs any more."""
         process.alive = False
         process._backlog.clear()  # noqa: SLF001 - its own module
+        process.line.clear()
         self._dead.append(process)
         for task in process.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - not a mistake here
@@ -131,6 +148,31 @@ class SimLoop(asyncio.AbstractEventLoop):
         process.stopped = False
         backlog, process._backlog = process._backlog, []  # noqa: SLF001 - its own module
         self._ready.extendleft(reversed(backlog))  # before whatever came a moment ago
+        self._look_at_line(process)
+
+    def _stands_in_line(self, process: Process, handle: _Handle) -> bool:
+        """False: it is its turn."""
+        if handle is process.turn:
+            process.turn = None
+            return False
+        process.line.append(handle)
+        self._look_at_line(process)
+        return True
+
+    def _look_at_line(self, process: Process) -> None:
+        if process.line and not process.served:
+            process.served = True
+            self.run_as(None, self._serve, process, delay=process.busy_until - self.now)
+
+    def _serve(self, process: Process) -> None:
+        process.served = False
+        while process.line and process.line[0].dropped:
+            process.line.popleft()
+        if process.line and not process.stopped:
+            process.turn = process.line.popleft()
+            process.busy_until = self.now + (process.takes() if process.takes is not None else 0.0)
+            self._ready.appendleft(process.turn)
+            self._look_at_line(process)
 
     def forget(self) -> None:
         """Nothing that is scheduled is ever run."""
@@ -175,6 +217,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             if owner is not None and not (owner.alive and not owner.stopped):
                 if owner.alive:
                     owner._backlog.append(handle)  # noqa: SLF001 - its own module
+                continue
+            if owner is not None and (owner.takes or owner.line or owner.turn) and self._stands_in_line(owner, handle):
                 continue
             self.current = owner
             self.events += 1

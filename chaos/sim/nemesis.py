@@ -24,6 +24,14 @@ CONFIDE_S: Final = 0.3
 THIN_BYTES: Final = (512, 2 * KIB, 8 * KIB)
 """In the time that a leader's silence is borne: a batch has some hundred bytes, with others up to 8 KiB."""
 HALF_BACK_S, HALF_BACK_LOOKS = 3.0, 100
+ALL_SLOW: Final = 0.5
+"""Share of the scarce processors that all hosts have: they are on one machine."""
+CALLBACK_S: Final = (0.0001, 0.0005, 0.002)
+"""So long a piece of code takes on the average,"""
+PAUSE_SHARE: Final = (0.0, 0.001, 0.01)
+"""and one in so many,"""
+PAUSE_S: Final = (0.01, 0.3)
+"""as something else has the processor, so long."""
 
 
 class Nemesis(DiskFaults):
@@ -305,6 +313,20 @@ class Nemesis(DiskFaults):
 
     # -- the rest
 
+    async def _slow_cpu(self, host: Host, duration: float, rng: random.Random) -> None:
+        """Code takes time, on a host or on all: what comes from timers, lines and disks comes in between."""
+        hosts = self._hosts if rng.random() < ALL_SLOW else [host]
+        mean_s, share, dice = rng.choice(CALLBACK_S), rng.choice(PAUSE_SHARE), random.Random(rng.getrandbits(64))
+
+        def takes() -> float:
+            return dice.uniform(*PAUSE_S) if dice.random() < share else dice.expovariate(1 / mean_s)
+
+        for each in hosts:
+            each.slow_down(takes)
+        await asyncio.sleep(duration)
+        for each in hosts:
+            each.slow_down(None)
+
     async def _clock_jump(self, host: Host, duration: float, rng: random.Random) -> None:
         host.clock.skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
 
@@ -344,6 +366,7 @@ class Nemesis(DiskFaults):
         for host in self._hosts:
             host.disk.hook = None
             host.disk.write_fault = None
+            host.slow_down(None)
             host.state_files.fault = None
             if host.process is not None and host.process.stopped:
                 self._loop.continue_process(host.process)

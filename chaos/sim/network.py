@@ -346,7 +346,7 @@ class SimNetwork:
             if data is not None:
                 self._send_reset(receiver.out)  # a kernel says so of a connection that it does not know
             return
-        if owner is not None and owner.stopped:
+        if owner is not None and (owner.stopped or owner.slow):
             self.loop.run_as(owner, receiver.arrive, data)
         else:
             self.loop.current = owner  # the last thing that this event does

@@ -332,8 +332,8 @@ class Oracle:
                 self._fail("I10", f"{host.name}: {story}")
         try:
             backend.admission.audit()
-            stopped = host.process is not None and host.process.stopped
-            waiting.audit(backend.clock.monotonic(), late_s=math.inf if stopped else LATE_S)
+            late = host.process is not None and (host.process.stopped or host.process.slow)
+            waiting.audit(backend.clock.monotonic(), late_s=math.inf if late else LATE_S)
         except InvariantViolated as error:
             self._fail("I10", f"{host.name}: {error}")
         if waiting and not backend.raft.engine.is_leader:  # else it was told, and told them

@@ -53,6 +53,8 @@ ACKS: Final = 0.4
 """Share of the seeds in which the settings say what answers wait for."""
 THIN: Final = 0.2
 """Share of the seeds in which lines between nodes carry little, and of the faults there that are that."""
+SCARCE: Final = 0.2
+"""Share of the seeds in which code takes time, as processors are scarce, and of the faults there that are that."""
 LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
@@ -251,7 +253,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
     drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
-    for later in (_forgetting, _acknowledged, _narrow, _rated, _paced, _thinned, _impatient, _held_briefly):
+    for later in (_forgetting, _acknowledged, _narrow, _rated, _paced, _thinned, _impatient, _held_briefly, _slowed):
         drawn = later(drawn, rng)
     return drawn
 
@@ -390,6 +392,17 @@ def _held_briefly(drawn: Parameters, rng: random.Random) -> Parameters:
         return drawn
     snapshot = msgspec.structs.replace(drawn.settings.snapshot, hold_ms=rng.choice([200, 1_000, 5_000]))
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
+
+
+def _slowed(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, processors are scarce in the place of many another fault. Drawn last."""
+    if rng.random() >= SCARCE:
+        return drawn
+    faults = [
+        replace(f, kind="slow_cpu", duration=f.duration * rng.choice([1, 4])) if rng.random() < SCARCE else f
+        for f in drawn.faults
+    ]
+    return replace(drawn, faults=tuple(faults), kinds=tuple(sorted({*drawn.kinds, "slow_cpu"})))
 
 
 def _contested(drawn: Parameters) -> Parameters:
