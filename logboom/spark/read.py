@@ -18,7 +18,7 @@ from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, sta
 from logboom.spark.connection import Session
 from logboom.spark.options import ReadOptions
 from logboom.spark.pushdown import Bounds
-from logboom.spark.shares import Merged, Share
+from logboom.spark.shares import Merged, Share, without
 
 log: Final = logging.getLogger("logboom.spark")
 CREDIT_MIN: Final = 64 * 1024
@@ -181,6 +181,12 @@ class _Progress:
                 raise void
             log.warning(GONE, void.partition_id, missing, first)
 
+    def leave_out(self, gone: PartitionDestroyed, rest: Merged) -> None:
+        """Go on with the others, which may end earlier."""
+        log.warning("%s; it was read up to offset %d", gone, self.seen.get(gone.partition_id, 0))
+        self.merged = rest
+        self._done = self._done or self.after_global >= rest.span.high
+
     def _gap(self, batch: LogBatch | Voided, before: int) -> None:
         partition = batch.partition_id
         if self.fail_on_data_loss or batch.first_index <= before:
@@ -234,6 +240,12 @@ def read_merged(
             begins_later = True
         except Voided:  # not a failure to be tried again
             raise
+        except PartitionDestroyed as error:
+            if options.fail_on_data_loss:
+                raise
+            progress.leave_out(error, without(progress.merged, error.partition_id, options, session))
+            parts = {s.partition_id: s for s in progress.merged.parts}
+            continue
         except TimeoutError:
             raise _late(options, "in global order", progress.after_global, merged.span.high) from None
         except LogboomError as error:

@@ -10,7 +10,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from logboom.client import Client
-from logboom.errors import DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition, Voided
+from logboom.errors import (
+    DeadlineExceeded,
+    IndexCompacted,
+    InvalidRequest,
+    NoSuchPartition,
+    PartitionDestroyed,
+    Voided,
+)
 from logboom.spark.connection import Session
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
 from logboom.spark.pushdown import Bounds, Span
@@ -100,7 +107,10 @@ def _first_global(parts: tuple[Share, ...], options: ReadOptions, session: Sessi
 def _last_held(
     parts: tuple[Share, ...], options: ReadOptions, session: Session
 ) -> tuple[tuple[Share, ...], dict[int, Place]]:
-    """The shares, and the batch at the end of each. Raises Voided if what is there was declared void."""
+    """The shares, and the batch at the end of each. Raises Voided if what is there was declared void, PartitionDestroyed.
+
+    With ``failOnDataLoss=false``: those of them that are there, and as far as they are.
+    """
     while True:
         try:
             return parts, first_batches(session, {s.partition_id: s.end for s in parts}, node=options.node, follow=True)
@@ -110,6 +120,18 @@ def _last_held(
             cut = {gap.partition_id: gap.first_index - 1}
             shorter = [replace(s, end=min(s.end, cut.get(s.partition_id, s.end))) for s in parts]
             parts = tuple(s for s in shorter if s.rows)
+        except PartitionDestroyed as gone:
+            if options.fail_on_data_loss:
+                raise
+            parts = tuple(s for s in parts if s.partition_id != gone.partition_id)
+
+
+def without(merged: Merged, partition: int, options: ReadOptions, session: Session) -> Merged:
+    """What is left of a range when one of its partitions was destroyed; where it ended, nobody may be able to see now."""
+    parts = tuple(s for s in merged.parts if s.partition_id != partition)
+    parts, ends = _last_held(parts, options, session)
+    high = max((int(b.global_index) for b in ends.values()), default=0)
+    return Merged(Span(merged.span.low, min(merged.span.high, high)), parts)
 
 
 def marks(options: ReadOptions, session: Session) -> list[Watermark]:

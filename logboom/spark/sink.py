@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from logboom.client import Client
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, RecordTooLarge
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, RecordTooLarge
 from logboom.records import RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
@@ -304,15 +304,18 @@ class _Run:
             self._judge(receipt.results or (), sent.block.count)
 
     def _goes_on(self, sent: _Sent, error: LogboomError) -> bool:
-        """What ran out of time is sent again, as long as others land.
+        """What ran out of time is sent again, as long as others land, or a rate is all that is in the way.
 
-        A task may have more under way than a cluster, or a rate, takes in the time of one request.
+        A task may have more under way than a cluster, or a rate, takes in the time of one request; and where many tasks
+        share a rate, nothing of one may be taken for so long.
         """
         landed = self._landed + sum(each.has_landed for each in self._window)
-        if not _is_late(error) or landed <= sent.landed:
-            return False
         late = [each for each in self._window if each.has_run_out]
-        log.warning("task %d: %s; going on, as others were taken meanwhile (%d again)", self._task, error, len(late))
+        taken, rated = landed > sent.landed, any(_is_held_by_a_rate(each.answer.exception()) for each in late)
+        if not _is_late(error) or not (taken or rated):
+            return False
+        why = "others were taken meanwhile" if taken else "a rate lets it in later"
+        log.warning("task %d: %s; going on, as %s (%d again)", self._task, error, why, len(late))
         for each in late:
             each.answer, each.landed = self._start(each.partition_id, each.block, each.first), landed
         return True
@@ -342,6 +345,15 @@ class _Run:
 def _is_late(error: BaseException | None) -> bool:
     """It was tried until its deadline."""
     return isinstance(error, LogboomError) and (error.retryable or isinstance(error, DeadlineExceeded))
+
+
+def _is_held_by_a_rate(error: BaseException | None) -> bool:
+    """Nothing is wrong, and time lets it in: the last attempt was refused by one of `admission.*_per_s`."""
+    while error is not None:
+        if isinstance(error, Overloaded) and str(error.fields.get("limit")).endswith("_per_s"):
+            return True
+        error = error.__cause__
+    return False
 
 
 def check_write_id(write_id: str) -> str:

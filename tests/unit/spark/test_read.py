@@ -266,6 +266,22 @@ def test_a_beginning_that_is_gone_is_noticed(session, caplog):
     assert "2 records from offset 1 on are gone" in caplog.text
 
 
+def test_of_a_partition_destroyed_on_the_way_the_global_order_goes_on_without_it(session, caplog):
+    """Where the range ended with it, nobody would ever see that end."""
+    gone = PartitionDestroyed("partition 1 was destroyed", partition_id=1)
+    with pytest.raises(PartitionDestroyed):
+        list(merged(session([A, gone]), BOTH, 1, 9))
+    # Asked meanwhile: the end of what is left.
+    ended = batch(3, global_index=9)
+    assert offsets(merged(session([A, B, gone], [ended], [C]), BOTH, 1, 9, failOnDataLoss="false")) == [1, 2, 1, 2, 3]
+    assert "partition 1 was destroyed; it was read up to offset 2" in caplog.text
+    last = (Share(0, 1, 2), Share(1, 1, 3))
+    assert offsets(merged(session([A, gone], [A]), last, 1, 9, failOnDataLoss="false")) == [1, 2], "all that is left"
+    found = session([A, gone], [PartitionDestroyed("0, too", partition_id=0)])
+    assert offsets(merged(found, BOTH, 1, 9, failOnDataLoss="false")) == [1, 2]
+    assert offsets(merged(session([gone], [A]), last, 5, 9, failOnDataLoss="false")) == []
+
+
 def test_logs_that_begin_at_different_places_are_read_from_there(session, caplog):
     """Of one everything in front of 9 was removed before the query, of the other nothing."""
     parts, later = (Share(0, 3, 3), Share(1, 1, 2)), IndexCompacted("9 is the first", first=9)

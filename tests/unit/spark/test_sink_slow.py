@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from logboom.errors import Overloaded, ProducerFenced
+from logboom.errors import Overloaded, ProducerFenced, UnknownOutcome
 from logboom.spark.sink import write_task
 from tests.unit.spark.sink_world import Cluster, plan, rows
 
@@ -51,6 +51,40 @@ def test_where_nothing_is_taken_nothing_is_sent_again():
     with pytest.raises(Overloaded):
         write(cluster)
     assert cluster.sent == cluster.open_most
+
+
+class Rated(Slow):
+    """Shares its rate with others, who are taken first, for longer than a request's time."""
+
+    def __init__(self, refusals, error):
+        super().__init__(0)
+        self.refusals, self.error = refusals, error
+
+    def apply(self, request):
+        if self.refusals:
+            self.refusals -= 1
+            self.unacknowledged -= request[1].nbytes
+            self.open -= 1
+            raise self.error
+        return Cluster.apply(self, request)
+
+
+def rate(limit):
+    return Overloaded("the node: your own requests reach it", partition_id=None, limit=limit, retry_after=2.0)
+
+
+def test_where_a_rate_is_all_that_is_in_the_way_it_is_waited_for_however_long(caplog):
+    """Many tasks of one principal: it may be the turn of others for longer than one request may take."""
+    with caplog.at_level(logging.WARNING, "logboom.spark"):
+        report = write(Rated(50, rate("principal_ops_per_s")))
+    assert report.rows == 2000
+    assert "task 0: the node: your own requests reach it; going on, as a rate lets it in later" in caplog.text
+    doubtful = UnknownOutcome("the deadline passed; an earlier attempt was sent, the last one failed")
+    doubtful.__cause__ = rate("partition_bytes_per_s")
+    assert write(Rated(3, doubtful)).rows == 2000
+    for full in ("node_bytes", None):
+        with pytest.raises(Overloaded):
+            write(Rated(1, rate(full)))
 
 
 def test_an_error_that_more_time_does_not_mend_is_not_tried_again():
