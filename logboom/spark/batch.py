@@ -157,7 +157,7 @@ def session_of(target: Target, partition: SharePartition | MergedPartition) -> S
     if (now := history(found)) != planned:
         raise LineageMismatch(
             f"the cluster was restored since this query was planned: that was in {lineage_shown(planned[1])} of "
-            f"{planned[0]!r}, and this is {lineage_shown(now[1])} of {now[0]!r}; run it again",
+            f"{planned[0]!r}, and this is {lineage_shown(now[1])} of {now[0]!r}; load() it anew",
             outcome="not_applied",
             cluster=planned[1] or planned[0],
             expected=now[1] or now[0],
@@ -237,7 +237,10 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
 
 
 class FilteringReader(LogboomReader):
-    """With ``pushdown``. A class of its own: Spark refuses one that takes filters while its setting is off."""
+    """Takes filters. Nobody is given it: Spark 4.3 keeps what it answers for all queries of a DataFrame.
+
+    Ready for one that does not; `tests/integration/spark/test_pushdown.py` says when there is.
+    """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         """Take what can be answered exactly; return the rest."""

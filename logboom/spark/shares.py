@@ -107,7 +107,7 @@ def _first_global(parts: tuple[Share, ...], options: ReadOptions, session: Sessi
 def _last_held(
     parts: tuple[Share, ...], options: ReadOptions, session: Session
 ) -> tuple[tuple[Share, ...], dict[int, Place]]:
-    """The shares, and the batch at the end of each. Raises Voided if what is there was declared void, PartitionDestroyed.
+    """The shares, and the batch at the end of each. Raises Voided where it was declared void, and PartitionDestroyed.
 
     With ``failOnDataLoss=false``: those of them that are there, and as far as they are.
     """
@@ -127,7 +127,7 @@ def _last_held(
 
 
 def without(merged: Merged, partition: int, options: ReadOptions, session: Session) -> Merged:
-    """What is left of a range when one of its partitions was destroyed; where it ended, nobody may be able to see now."""
+    """What is left of a range when a partition was destroyed; where it ended, nobody may be able to see now."""
     parts = tuple(s for s in merged.parts if s.partition_id != partition)
     parts, ends = _last_held(parts, options, session)
     high = max((int(b.global_index) for b in ends.values()), default=0)

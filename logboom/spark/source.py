@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -12,9 +14,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logboom.errors import InvalidRequest
-from logboom.spark.batch import FilteringReader, LogboomReader, LogboomWriter, view_schema
+from logboom.spark.batch import LogboomReader, LogboomWriter, view_schema
 from logboom.spark.options import columns_asked, read_options, write_options
 from logboom.spark.stream import LogboomStreamReader, LogboomStreamWriter
+
+NO_PUSHDOWN: Final = (
+    "option pushdown: Spark 4.3 answers one query of a DataFrame with the filters of another, so that rows are "
+    "missing; leave it out, and say what is to be read with partitions, startingOffsets, startingTimestamp, "
+    "startingGlobalOffset and their ends"
+)
 
 
 class LogboomSource(DataSource):  # type: ignore[misc]
@@ -33,7 +41,9 @@ class LogboomSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Batch."""
         options = read_options(self.options)
-        return (FilteringReader if options.pushdown else LogboomReader)(schema, options)
+        if options.pushdown:
+            raise InvalidRequest(NO_PUSHDOWN)
+        return LogboomReader(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """Batch, appending."""

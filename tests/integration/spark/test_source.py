@@ -71,6 +71,16 @@ def test_a_log_is_read_from_a_time_on_and_up_to_one(spark, cluster, client, tmp_
     assert [r.offset for r in spark.read.parquet(str(tmp_path / "rows")).collect()] == [late.first_index]
 
 
+def test_a_frame_ends_where_its_first_query_found_the_end(spark, cluster, client):
+    """Spark plans a Python source once for each frame or temporary view: docs/spark.md says so."""
+    client.submit(LOG, Record(b"planned"))
+    frame = load(spark, cluster, partitions=LOG)
+    before = frame.count()
+    client.submit(LOG, Record(b"later"))
+    assert frame.select("offset").count() == before
+    assert load(spark, cluster, partitions=LOG).count() == before + 1
+
+
 def test_columns_can_be_chosen_by_schema(spark, cluster, client):
     client.submit(LOG, Record(b"chosen"))
     reader = spark.read.schema("offset bigint, value binary").format("logboom")
@@ -84,53 +94,6 @@ def test_a_log_partition_takes_plain_values(spark, cluster, client):
     report = logboom.spark.submit(frame, endpoints=cluster.endpoints, partitions=[LOG])
     read = load(spark, cluster, partitions=LOG).where(f"global_offset <= {report.global_index}").orderBy("offset")
     assert [int(r.value) for r in read.collect()[-50:]] == list(range(50))
-
-
-@pytest.fixture
-def pushing(spark):
-    name = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(name, "true")
-    yield
-    spark.conf.unset(name)
-
-
-def scan_of(frame):
-    """What Spark does itself: its plan in words."""
-    return frame._jdf.queryExecution().executedPlan().toString().replace("RuntimeFilters", "")
-
-
-def test_filters_are_answered_by_the_source(spark, cluster, client, pushing):
-    receipt = client.submit(LOG, [Record(b"pushed-%d" % k, b"key-%d" % (k % 4)) for k in range(20)])
-    first = receipt.first_index
-    frame = load(spark, cluster, pushdown="true").where(
-        f"partition = {LOG} and offset >= {first} and offset < {first + 12}"
-    )
-    keyed = frame.where("key = cast('key-1' as binary)")
-    assert sorted(r.offset for r in keyed.collect()) == [first + 1, first + 5, first + 9]
-    assert "Filter" not in scan_of(keyed), "nothing is left for Spark to filter"
-    mixed = frame.where("cast(value as string) like '%7'")
-    assert [bytes(r.value) for r in mixed.collect()] == [b"pushed-7"]
-    at = frame.first()
-    later = load(spark, cluster, pushdown="true", partitions=LOG).where(f.col("timestamp") > f.lit(at.timestamp))
-    assert at.offset not in {r.offset for r in later.collect()}
-    same = load(spark, cluster, pushdown="true", partitions=LOG).where(f"global_offset = {at.global_offset}")
-    assert same.count() == 20
-    assert load(spark, cluster, pushdown="true").where("partition = 4 and partition = 3").count() == 0
-
-
-def test_a_range_of_keys_of_a_state_is_answered_by_the_source(spark, cluster, client, pushing):
-    client.submit(2, [Put(b"range-%d" % k, b"v") for k in range(9)])
-    state = load(spark, cluster, view="state", pushdown="true", partitions="0-3")
-    some = state.where("key >= cast('range-3' as binary) and key < cast('range-6' as binary)")
-    assert sorted(bytes(r.key) for r in some.collect()) == [b"range-3", b"range-4", b"range-5"]
-    assert "Filter" not in scan_of(some)
-    one = state.where("key in (cast('range-8' as binary), cast('range-0' as binary)) and partition = 2")
-    assert sorted(bytes(r.key) for r in one.collect()) == [b"range-0", b"range-8"]
-
-
-def test_pushdown_without_sparks_own_setting_says_so(spark, cluster):
-    with pytest.raises(AnalysisException, match=r"filterPushdown\.enabled"):
-        load(spark, cluster, pushdown="true").where("partition = 4").count()
 
 
 @pytest.mark.parametrize("tasks", [None, 3])
