@@ -1,6 +1,7 @@
 """The job of test_end_to_end, a program of its own so that it can be killed: sums of logs, kept in kv partitions.
 
-Arguments: endpoints, directory of the checkpoint, directory of Spark's own files, ``follow`` or ``finish``.
+Arguments: endpoints, directory of the checkpoint, directory of Spark's own files, and a file: once that is there, the
+job writes what is left and ends.
 """
 
 import sys
@@ -11,30 +12,32 @@ from pyspark.sql import functions as f
 import logboom.spark
 from logboom.demo.spark_session import local_spark
 
-EVENTS_MAX = 10_000
 LOGS, SUMS = "4-7", "0-3"
 RECORD = ["partition", "producer", "epoch", "sequence"]
 
 
-def main(endpoints, checkpoint, work, how):
+def main(endpoints, checkpoint, work, finish):
     with local_spark(Path(work)) as spark:
         logboom.spark.register(spark)
         events = (
             spark.readStream.format("logboom")
             .options(endpoints=endpoints, partitions=LOGS, includeProducer=True)
-            .option("maxOffsetsPerTrigger", 200 if how == "follow" else EVENTS_MAX)
+            .option("maxOffsetsPerTrigger", 150)
             .load()
         )
         sums = events.dropDuplicates(RECORD).select(  # what a client sent twice is in the log twice
             "key", f.lit(1).cast("bigint").alias("n"), f.col("value").cast("string").cast("bigint").alias("amount")
         )
-        query = (
+        writer = (
             sums.writeStream.format("logboom")
             .options(endpoints=endpoints, partitions=SUMS, addColumns="n,amount")
             .option("checkpointLocation", checkpoint)
         )
-        trigger = {"processingTime": "0 seconds"} if how == "follow" else {"availableNow": True}
-        query.trigger(**trigger).start().awaitTermination()
+        query = writer.trigger(processingTime="0 seconds").start()
+        while not query.awaitTermination(0.2):
+            if Path(finish).exists():
+                query.processAllAvailable()
+                query.stop()
 
 
 if __name__ == "__main__":

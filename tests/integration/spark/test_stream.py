@@ -8,6 +8,7 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
+import logboom.spark
 from logboom import Record
 from logboom.errors import ProducerFenced
 from logboom.spark.connection import session
@@ -161,6 +162,24 @@ def test_a_batch_that_comes_again_from_other_tasks_is_noticed(spark, cluster, cl
     forget_last_commit(tmp_path)
     with pytest.raises(StreamingQueryException, match="ran before with 600 rows"):
         write(stream.repartition(3), cluster, tmp_path, reportFile=report)
+
+
+def test_a_batch_of_foreach_that_comes_again_changes_nothing(spark, cluster, client, adds, tmp_path):
+    """As docs/spark.md has it, where the driver dies between the write and Spark's own commit."""
+    reports = []
+
+    def write_batch(frame, batch):
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        named = {"endpoints": cluster.endpoints, "partitions": KV, "addColumns": "n,total"}
+        reports.append(logboom.spark.submit(frame, **named, writeId=f"{query}/{batch}", rowOrder="sorted"))
+
+    stream = adds("foreach-")
+    for _ in range(2):
+        query = stream.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+        forget_last_commit(tmp_path)
+    assert [(r.rows, r.duplicates) for r in reports] == [(300, 0), (300, 0), (300, 300)]
+    assert state(client, "foreach-") == expected("foreach-")
 
 
 def test_tasks_of_a_stream_that_die_half_way_take_effect_once(spark, cluster, client, adds, tmp_path):
