@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import faulthandler
 import gc
 import os
 import resource
@@ -13,7 +14,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -25,11 +26,13 @@ from ports.invariant import InvariantViolated
 from server.directory.rejoin import RejoinDue
 from server.node import Node
 from server.world.arenas import share_arenas
+from server.world.log_lines import STDERR
 from server.world.logs import configure, drain, ending, keep_standard_streams, say
 
 log = structlog.get_logger(__name__)
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+TERMINAL: Final = "/dev/tty"
 ANEW: Final = 10
 """Times as long: a node that is to go on in the same process may take its time."""
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
@@ -55,6 +58,8 @@ def run(settings: Settings) -> int:
         queue_bytes=settings.node.log_queue_bytes,
         drain_s=settings.node.log_drain_ms / 1000,
     )
+    faulthandler.enable(STDERR)  # a fault in native code leaves more than a status
+    faulthandler.register(signal.SIGQUIT, STDERR)  # where all threads are, should nothing else answer
     _raise_open_files()
     share_arenas()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
@@ -67,7 +72,7 @@ def run(settings: Settings) -> int:
 
         make = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=make) as runner:
-        status = runner.run(_serve(settings))
+        status = runner.run(_serve(settings, stops=STOPS + _hang_up()))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
         _leave(status)  # one that waits for a collector would be waited for
     return status
@@ -82,7 +87,25 @@ def _raise_open_files() -> None:
         log.warning("open_files_limit_stays", limit=soft, error=str(error))
 
 
-async def _serve(settings: Settings) -> int:
+def _hang_up() -> tuple[signal.Signals, ...]:
+    """SIGHUP, if it is to stop a node: one whose terminal is closed. Else whoever sends it wants files to be read anew.
+
+    Those that may change are looked at all the time. By default the signal ends a process, as a crash would.
+    """
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+        return ()  # nohup, say
+    with contextlib.suppress(OSError):
+        os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+        return (signal.SIGHUP,)
+    signal.signal(signal.SIGHUP, _hung_up)
+    return ()
+
+
+def _hung_up(*_: object) -> None:
+    log.info("sighup", advice="certificates and rules of access are read as they change; a restart reads all else")
+
+
+async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) -> int:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[BaseException | None] = loop.create_future()
     asked = started = False
@@ -109,11 +132,11 @@ async def _serve(settings: Settings) -> int:
     installs = 0
     while True:
         started = False
-        for number in STOPS:
+        for number in stops:
             signal.signal(number, leave)  # while it opens, which may take minutes, the loop hears nothing
         try:
             node = Node(settings, fatal=fatal)
-            for number in STOPS:
+            for number in stops:
                 loop.add_signal_handler(number, ask_to_stop)
             node.watching.installs = installs
             await node.start()
@@ -177,12 +200,28 @@ async def _close(node: Node, most_ms: int) -> None:
         log.error("not_closed_in_time", ms=most_ms, advice="the next start does the rest")
         _leave(EXIT_UNHEALTHY)
 
-    timer = asyncio.get_running_loop().call_later(most_ms / 1000, too_long)
+    closed = _otherwise(too_long, most_ms / 1000)
     try:
         await node.close()
     except Exception as error:  # noqa: BLE001 - as while it ran: a disk that fails, say
         _end(error)
-    timer.cancel()
+    finally:
+        closed()
+
+
+def _otherwise(act: Callable[[], None], seconds: float) -> Callable[[], None]:
+    """``act`` unless what is returned is called before. By a thread: what hangs may be a call on the loop."""
+    called = threading.Event()
+
+    def watch() -> None:
+        if not called.wait(seconds):
+            act()
+
+    try:
+        threading.Thread(target=watch, name="stop", daemon=True).start()
+    except RuntimeError:  # no more threads
+        return asyncio.get_running_loop().call_later(seconds, act).cancel
+    return called.set
 
 
 def _end(reason: BaseException) -> NoReturn:

@@ -72,8 +72,9 @@ def local(
     from logboom.testing import LocalCluster
 
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:  # nohup
+            signal.signal(number, lambda *_: ended.set())
     with LocalCluster(
         nodes=nodes, partitions=partitions, state_machine=state_machine, directory=directory, tls=tls, http=True
     ) as cluster:

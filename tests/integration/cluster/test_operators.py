@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import ssl
@@ -23,6 +24,7 @@ from logboom.certs import client_context
 from logboom.cli.operate import problems
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
+from tests.integration.waiting import wait_for
 from tests.unit.server.compose import program
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("operators")]
@@ -185,6 +187,16 @@ def test_a_node_that_is_left_alone_is_not_ready_and_knows_no_leader(cluster: Loc
         cluster.start_node(node)
     cluster.wait_serving()
     assert get(cluster, alone, "/readyz") == (200, b"ready\n")
+
+
+def test_a_hang_up_ends_no_node(cluster: LocalCluster) -> None:
+    """Found by review: who sends SIGHUP so that files are read anew, to all nodes, had ended all of them."""
+    for node in cluster.nodes:
+        os.kill(cluster.pid(node), signal.SIGHUP)
+    wait_for(lambda: all('"sighup"' in cluster.log(node).read_text() for node in cluster.nodes))
+    with cluster.client(timeout=20) as client:
+        client.submit(0, Put(b"hung", b"up"))
+    assert all(cluster.alive(node) for node in cluster.nodes)
 
 
 def test_a_node_that_is_told_to_stop_is_not_ready_first(cluster: LocalCluster) -> None:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -246,14 +247,74 @@ async def test_a_node_that_does_not_close_ends_all_the_same(
     monkeypatch: pytest.MonkeyPatch, why: Callable[[Callable[[BaseException], None]], None]
 ) -> None:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
     monkeypatch.setattr(Hanging, "why", staticmethod(why), raising=False)
     monkeypatch.setattr(server.main, "Node", Hanging)
-    monkeypatch.setattr(os, "_exit", ended.set_result)
+    monkeypatch.setattr(os, "_exit", lambda status: loop.call_soon_threadsafe(ended.set_result, status))
     serving = asyncio.create_task(server.main._serve(Settings(node=NodeSettings(stop_ms=10))))
     async with asyncio.timeout(10):
         assert await ended == server.main.EXIT_UNHEALTHY
     serving.cancel()
     await asyncio.wait([serving])
+
+
+async def test_a_node_that_hangs_in_a_call_on_its_loop_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: a machine of a user whose `close` did not return kept its node until it was killed."""
+    ended, statuses, in_time = threading.Event(), list[int](), list[bool]()
+
+    class Blocking(Hanging):
+        async def close(self) -> None:
+            in_time.append(ended.wait(20))
+
+    def end(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    monkeypatch.setattr(Blocking, "why", staticmethod(lambda _: os.kill(os.getpid(), signal.SIGTERM)), raising=False)
+    monkeypatch.setattr(server.main, "Node", Blocking)
+    monkeypatch.setattr(os, "_exit", end)
+    await server.main._serve(Settings(node=NodeSettings(stop_ms=10)))
+    assert (in_time, statuses) == ([True], [server.main.EXIT_UNHEALTHY])
+
+
+async def test_without_a_thread_to_watch_it_a_node_that_does_not_close_ends_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    due: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    server.main._otherwise(lambda: due.set_result(1), 0.01)
+    server.main._otherwise(lambda: pytest.fail("it was closed"), 0.0)()
+    assert await due == 1
+
+
+@pytest.fixture
+def _hangs_up() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hangs_up")
+@pytest.mark.parametrize(("terminal", "stops"), [(os.devnull, (signal.SIGHUP,)), ("/no/such/terminal", ())])
+def test_a_hang_up_stops_a_node_that_has_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, terminal: str, stops: tuple[signal.Signals, ...]
+) -> None:
+    """Found by review: it ended nodes as a crash does, also where it is sent so that files are read anew."""
+    monkeypatch.setattr(server.main, "TERMINAL", terminal)
+    assert server.main._hang_up() == stops
+    if not stops:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.mark.usefixtures("_hangs_up")
+def test_whoever_is_to_outlive_hang_ups_does() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert server.main._hang_up() == ()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 async def test_a_disk_that_fails_while_a_node_closes_ends_it_as_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +338,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
     code = (
         "import threading, server.main\n"
         "from logboom.settings import NodeSettings, Settings\n"
-        "async def serve(_):\n"
+        "async def serve(*_, **__):\n"
         "    threading.Thread(target=threading.Event().wait, args=(600,)).start()\n"
         "    return 0\n"
         "server.main._serve = serve\n"
@@ -292,3 +353,25 @@ def test_whatever_ends_the_process_at_once_waits_for_what_was_logged(monkeypatch
     monkeypatch.setattr(os, "_exit", done.append)
     server.main._leave(3)
     assert done == ["drained", 3]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"), [(signal.SIGBUS, -signal.SIGBUS, "Bus error"), (signal.SIGQUIT, 0, "Current thread")]
+)
+def test_a_process_that_is_ended_by_its_memory_and_one_that_is_asked_say_where_they_are(
+    number: signal.Signals, status: int, said: str
+) -> None:
+    """Found by review: a node that LMDB had ended left no word of it; and `kill -QUIT` ended nodes."""
+    code = (
+        "import os, server.main\n"
+        "from logboom.settings import Settings\n"
+        "async def serve(*_, **__):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return 0\n"
+        "server.main._serve = serve\n"
+        "raise SystemExit(server.main.run(Settings()))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True, text=True)
+    assert ran.returncode == status
+    assert said in ran.stderr
+    assert "in serve" in ran.stderr
