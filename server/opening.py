@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from dispatcher.pipeline.partitioning import wrong_begin
-from logboom.errors import IndexCompacted
+from logboom.errors import CorruptData, IndexCompacted
 from logboom.settings import Settings
 from logboom.types import GlobalLogIndex, NodeId
 from raftlog.entries.configuration import NOBODY, Configuration
@@ -141,10 +141,24 @@ class Opened:
         try:
             meta = self.sets.get(global_index)
         except IndexCompacted as error:  # damaged since; whatever it was to fill asks for another
+            if self._is_just_restored():
+                raise self._not_restored(global_index) from error
             log.error("installing_given_up", global_index=global_index, error=str(error))
             return None
         install_logs(meta, disk=self._world.disk, journal=self.journal, directory_of=self.data_dir.partition)
         return meta
+
+    def _is_just_restored(self) -> bool:
+        """It has what `logboom restore` has put there and nothing else: empty it might lead, and the rest be gone."""
+        begun = self.data_dir.manifest
+        empty = self.journal.last_index == self.journal.base_index == 1
+        return empty and self._token is None and bool(begun.members and begun.lineage)
+
+    def _not_restored(self, global_index: GlobalLogIndex) -> CorruptData:
+        why = next((str(each.error) for each in self.sets.damaged if each.global_index == global_index), "it is gone")
+        path = str(self.data_dir.snapshots)
+        story = f"{path}: the snapshot at {global_index}, which was restored here, cannot be used ({why})"
+        return CorruptData(f"{story}: remove the data directory, and restore it again", path=path)
 
     def _open_partitions(self, installing: SetMeta | None) -> None:
         """Those that live where the journal begins, and those created since of which something is here."""

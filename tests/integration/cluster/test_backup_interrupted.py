@@ -120,6 +120,26 @@ def test_a_restore_that_was_interrupted_is_no_node(boom: SyncClient, tmp_path: P
         assert client.get(KV, b"n") == (20,)
 
 
+@pytest.mark.parametrize("pattern", ["*.set", "*.states"])
+def test_a_restored_set_that_is_damaged_since_makes_no_empty_node(
+    boom: SyncClient, tmp_path: Path, pattern: str
+) -> None:
+    """Found by review: it began with nothing, served that, and forgot what it was to be made from."""
+    backup(boom, tmp_path / "kept")
+    again = LocalCluster(nodes=1, partitions=2, settings=SMALL, directory=tmp_path / "again")
+    restore(tmp_path / "kept", load(again.config("n1"), environment={}))
+    path = next((again.data_dirs["n1"] / "snapshots").glob(pattern))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    for _ in range(2):
+        again.start_node("n1")
+        assert again.wait_ended("n1") == 4
+    assert "restore it again" in again.log("n1").read_text()
+    path.write_bytes(whole)
+    with again, again.client(timeout=20) as client:
+        assert client.get(KV, b"n") == (20,)
+
+
 def test_history_that_was_removed_is_left_out(tmp_path: Path) -> None:
     short = {**SMALL, "snapshot.retain_log_bytes": 1}
     with (
