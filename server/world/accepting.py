@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import resource
 import socket
 from collections.abc import Callable, Collection
@@ -30,6 +31,10 @@ CLOSE_S: Final = 1.0
 SPARE_MIN: Final = 64
 SPARE_SHARE: Final = 8
 """One in so many descriptors is kept for files."""
+SPARE_LEAST: Final = 32
+CONNECTIONS_LEAST: Final = 64
+"""So many may take what is kept, up to the last ones: files alone may have taken all the rest, and others call all the
+same, the other nodes above all."""
 NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """A name may have an address that this machine has not: `localhost` where there is no IPv6, as in most containers."""
 
@@ -101,9 +106,8 @@ class Port:
     def _accept(self, sock: socket.socket) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # The lowest number that is free is taken: a high one says that few are left.
-        highest = limit - max(SPARE_MIN, limit // SPARE_SHARE) if limit != resource.RLIM_INFINITY else None
-        shaking_hands = sum(made not in self._connections for made in self._beginning.values())
-        room = self._connections_max - len(self._connections) - shaking_hands
+        spare = max(SPARE_MIN, limit // SPARE_SHARE)
+        count = len(self._connections) + sum(made not in self._connections for made in self._beginning.values())
         for _ in range(AT_ONCE):
             try:
                 taken, _ = sock.accept()
@@ -114,14 +118,15 @@ class Port:
                 self._loop.remove_reader(sock)
                 self._again[sock] = self._loop.call_later(AGAIN_S, self._accept_again, sock)
                 return
-            few = highest is not None and taken.fileno() >= highest
-            if few or room <= 0:
+            left = math.inf if limit == resource.RLIM_INFINITY else limit - taken.fileno()
+            few = left <= (SPARE_LEAST if count < CONNECTIONS_LEAST else spare)
+            if few or count >= self._connections_max:
                 taken.close()
                 self._refused()
                 self._tell("too_many_connections", limit=self._connections_max, open_files_limit=limit if few else None)
                 continue
             taken.settimeout(0)
-            room -= 1
+            count += 1
             made = self._make()
             task = self._loop.create_task(self._begin(taken, made))
             self._beginning[task] = made

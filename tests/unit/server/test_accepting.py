@@ -17,7 +17,8 @@ import pytest
 from logboom import certs
 from logboom.errors import ConfigError
 from ports.net import ConnectionLimits
-from server.world.accepting import SPARE_MIN, SPARE_SHARE
+from server.world import accepting
+from server.world.accepting import SPARE_LEAST, SPARE_MIN, SPARE_SHARE
 from tests.unit.server.net_world import LIMITS, Serving, Session, serving, until
 
 STRANGERS = 12
@@ -116,6 +117,24 @@ async def test_descriptors_are_left_for_files(tls: bool, tmp_path: Path, monkeyp
         with no_numbers_between() as used:
             limit = next(n for n in itertools.count(used) if n - max(SPARE_MIN, n // SPARE_SHARE) == used + 8)
             # A connection takes two here, where both its ends are.
+            monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+            monkeypatch.setattr(accepting, "CONNECTIONS_LEAST", 0)
+            found = await strangers(it)
+            assert 3 <= await left(it, found) <= 5
+            for each in found:
+                each.writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await each.writer.wait_closed()
+            monkeypatch.undo()
+
+
+async def test_where_files_have_taken_what_there_is_a_few_connections_are_taken_in_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by review: with as many partitions as descriptors allow a node let in nobody, other nodes neither."""
+    async with serving() as it:
+        with no_numbers_between() as used:
+            limit = used + SPARE_LEAST + 8
             monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
             found = await strangers(it)
             assert 3 <= await left(it, found) <= 5
