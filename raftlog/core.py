@@ -326,6 +326,7 @@ class RaftLog:
         """See LinkEvents."""
         if frame.kind is Kind.PAYLOAD:
             self._sign_of_life(peer, frame)
+        self.engine.sends(peer)
 
     def link_read(self, peer: NodeId) -> None:
         """See LinkEvents."""

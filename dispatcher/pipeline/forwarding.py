@@ -19,7 +19,7 @@ from dispatcher.requests.requests import (
 )
 from dispatcher.requests.tracing import Trace, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome, from_wire
-from logboom.types import NodeId
+from logboom.types import MIB, NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.clock import Clock
 from raftlog.links.links import Links
@@ -28,6 +28,8 @@ Done = Callable[[SubmitReply | LogboomError], None]
 Submit = Callable[[SubmitRequest, Done, NodeId], object]
 """The last: who goes with everything that waits, when the link does."""
 DEADLINES_KEPT: Final = 64
+AHEAD_BYTES: Final = MIB
+"""Of the link to the leader may be taken by what is passed on: this node's acknowledgements lie behind it."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,16 @@ class Forwarding:
                 limit="forward_bytes",
                 maximum=self._bytes_max,
                 used=self._bytes,
+                retry_after=0.05,
+            )
+        ahead = self._links.queued(leader)
+        if ahead > AHEAD_BYTES:
+            raise Overloaded(
+                "the line to the leader takes no more for now; go to the leader",
+                partition_id=None,
+                limit="forward_queue",
+                maximum=AHEAD_BYTES,
+                used=ahead,
                 retry_after=0.05,
             )
         number = next(self._next)

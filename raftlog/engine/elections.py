@@ -151,6 +151,15 @@ class Elections(Quorums):
         if not self._majority(heard) or not self.may_lead:
             self._step_down()
 
+    def sends(self, peer: NodeId) -> None:
+        """Something large is coming from it, and on a slow line its answers lie behind that: to a leader it is there.
+
+        No more than that: what is committed, or read, needs the answers.
+        """
+        node = self._peers.get(peer)
+        if node is not None:
+            self._SyncObj__lastResponseTime[node] = self.clock.monotonic()
+
     def _step_down(self) -> None:
         self._SyncObj__setState(FOLLOWER)
         self._set("raftLeader", None)

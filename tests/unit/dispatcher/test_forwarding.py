@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dispatcher.pipeline.forwarding import DEADLINES_KEPT, Done, Forwarding
+from dispatcher.pipeline.forwarding import AHEAD_BYTES, DEADLINES_KEPT, Done, Forwarding
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from dispatcher.requests.tracing import Span, Tracer
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded, UnknownOutcome
@@ -27,6 +27,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.full = self.cut = False
+        self.ahead = 0
         self.ups: Counter[NodeId] = Counter()
         self.limits = ConnectionLimits(frame_bytes=1 << 20)
         self.other: Forwarding
@@ -34,6 +35,9 @@ class Wire:
 
     def connected(self, peer: NodeId) -> bool:
         return not self.cut
+
+    def queued(self, peer: NodeId) -> int:
+        return self.ahead
 
     def send(
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
@@ -282,3 +286,15 @@ def test_the_answer_to_a_request_of_a_former_life_is_nobodys(pair: Pair) -> None
     assert pair.told == []
     pair.answer(1)
     assert pair.told == ["answer 8"]
+
+
+def test_what_is_passed_on_leaves_the_line_to_acknowledgements(pair: Pair) -> None:
+    """Found by review: on a slow line a node's acknowledgements lay behind all that a buffer of 16 MiB takes."""
+    pair.up.ahead = AHEAD_BYTES
+    assert pair.forward()
+    pair.up.ahead += 1
+    with pytest.raises(Overloaded) as caught:
+        pair.forward()
+    assert caught.value.fields["limit"] == "forward_queue"
+    pair.up.ahead = 0
+    assert pair.forward()

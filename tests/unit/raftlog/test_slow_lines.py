@@ -102,6 +102,45 @@ def test_what_it_says_keeps_the_leader_in_office_and_proves_no_more_than_it_did(
     assert not leader.engine.is_leader
 
 
+def test_a_leader_leads_on_while_its_followers_send_something_behind_which_their_answers_lie() -> None:
+    """Found by review: what they pass on or hand over, on a line that takes its time for it, cost it the quorum."""
+    leader = Voter(now=1000.0)
+    leader.wait(1.0)
+    leader.engine.receive(THEIRS, {"type": "pre_vote_ok", "term": leader.engine.term + 1})
+    leader.wait(STEP_S)
+    leader.engine.receive(THEIRS, {"type": "response_vote", "term": leader.engine.term})
+    commit = leader.engine.commit_index
+    for _ in range(100):
+        leader.wait(STEP_S)
+        leader.engine.sends(THEIRS)
+    assert leader.engine.is_leader
+    assert leader.engine.quorum_round() == 0 < leader.engine.round, "that proves nothing"
+    assert leader.engine.commit_index == commit
+    leader.wait(1.0)
+    assert not leader.engine.is_leader
+
+
+@pytest.mark.parametrize("kind", [Kind.FORWARD, Kind.FETCHED, Kind.SNAPSHOT_CHUNK])
+def test_whatever_a_follower_sends_says_that_it_is_there(kind: Kind) -> None:
+    cluster = Cluster(3)
+
+    async def story() -> None:
+        leader = await led(cluster)
+        others = [node for node in cluster.ids if node != leader.node_id]
+        for each in others:
+            cluster.net.cut(f"{each}:1", f"{leader.node_id}:1")
+        for _ in range(100):
+            await cluster.sleep(STEP_S)
+            leader.raft.link_arriving(others[0], Frame(kind, 0, {}))
+        assert leader.raft.engine.is_leader
+        await cluster.sleep(2.0)
+        assert not leader.raft.engine.is_leader
+        await cluster.heal()
+
+    cluster.tell(story())
+    cluster.check()
+
+
 @pytest.mark.parametrize(
     ("kind", "ahead", "counts"),
     [(Kind.PAYLOAD, 0, True), (Kind.PAYLOAD, -1, False), (Kind.PAYLOAD, 1, False), (Kind.FORWARD, 0, False)],
