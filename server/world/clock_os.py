@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Final
+
+CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""One that goes on while the machine is suspended: what was heard before is as old as it is (`max_staleness`)."""
 
 
 class OsClock:
@@ -11,7 +15,7 @@ class OsClock:
     @staticmethod
     def monotonic() -> float:
         """See Clock."""
-        return time.monotonic()
+        return time.clock_gettime(CLOCK)
 
     @staticmethod
     def wall_ms() -> int:
