@@ -74,6 +74,7 @@ MOST: Final = {
 MAY_BE_ZERO: Final = frozenset(
     (
         "hold_ms",
+        "dump_stall_ms",
         "warn_days",
         "slow_ms",
         "stalled_ms",

@@ -218,6 +218,8 @@ class Node:
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
             fatal=self.fatal,
+            give_up=partial(self.world.give_up, SETS),
+            free_bytes=self.data_dir.free_bytes,
             spare_bytes=spare_bytes,
         )
         installing = Installing(
@@ -263,7 +265,7 @@ class Node:
         return Signals(
             make_signals(
                 settings,
-                free_bytes=lambda: self.disk.free_bytes(self.data_dir.path),
+                free_bytes=self.data_dir.free_bytes,
                 resident_bytes=self.world.resident_bytes,
             ),
             settings,

@@ -8,13 +8,13 @@ into one set. When it is complete, the node compacts to the set before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
 
 from dispatcher.upkeep.compaction import Compaction
+from dispatcher.upkeep.gathering import Asked, Gathering, let_go
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
@@ -42,6 +42,7 @@ SHORT_OF_ROOM: Final = 4
 """So many times what sets leave to the logs: from there on `disk_free` has less admitted."""
 ROOM_LOOK_S: Final = 1.0
 """Between two looks at how much is free: it is the file system that is asked, on the loop."""
+DUMP_LOOK_S: Final = 1.0
 ASK_AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
 """Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
@@ -66,41 +67,6 @@ class Progress(NamedTuple):
     """Some of those whose state is not captured yet."""
 
 
-@dataclass(slots=True, eq=False)
-class _Gathering:
-    """One cut: whose state is captured, and whose is not yet."""
-
-    parent: ParentState
-    raft_term: int
-    partitions: int
-    missing: dict[PartitionId, None]
-    idle: list[PartitionId]
-    """Those of them that nobody has asked yet."""
-    dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
-    over: bool = False
-    began: float = 0.0
-
-    @property
-    def global_index(self) -> GlobalLogIndex:
-        """G: where the cut is."""
-        return self.parent.global_index
-
-    def end(self) -> None:
-        """What was captured is needed no more."""
-        self.over = True
-        for partition_id, dump in self.dumps.items():
-            _let_go(partition_id, dump)
-        self.dumps.clear()
-
-
-def _let_go(partition_id: PartitionId, dump: StateDump) -> None:
-    """One of a user's machine may raise anything: the others have to be closed, and another snapshot be begun."""
-    try:
-        dump.close()
-    except Exception as error:
-        log.exception("dump_not_closed", partition=partition_id, error=repr(error))
-
-
 class Snapshotting:
     """One node's."""
 
@@ -121,11 +87,15 @@ class Snapshotting:
         global_index: Callable[[], GlobalLogIndex],
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
+        give_up: Callable[[], None] = lambda: None,
+        free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop.
 
-        ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs.
+        ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs,
+        which have ``free_bytes``, if theirs is another one than the sets'.
+        ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to.
         """
         self._settings = settings
         self._cluster = cluster
@@ -141,8 +111,15 @@ class Snapshotting:
         self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
+        self._give_up = give_up
+        self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
-        self._gathering: _Gathering | None = None
+        self._gathering: Gathering | None = None
+        self._asked_first: tuple[Asked, float] | None = None
+        """What its thread was found to wait for, and since when."""
+        self._stuck: dict[PartitionId, Gathering] = {}
+        """Whose dump was given up, and of which cut: a thread still waits for it."""
+        self._look_at_dumps_at = 0.0
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
         self._waiting: list[Done] = []
@@ -166,7 +143,8 @@ class Snapshotting:
     # -- when
 
     def tick(self) -> None:
-        """Now and then: is a snapshot due?"""
+        """Now and then: is a snapshot due? And does the one under way get on?"""
+        self._look_at_dumps()
         if not self._raft.admits:
             self._fail(NotLeader("this node no longer leads", leader=None))
             return
@@ -206,7 +184,8 @@ class Snapshotting:
             return False
         if now >= self._look_at:
             self._look_at = now + ROOM_LOOK_S
-            self._short_of_room = self._store.free_bytes() < SHORT_OF_ROOM * self._spare_bytes
+            free = self._store.free_bytes() if self._free_bytes is None else self._free_bytes()
+            self._short_of_room = free < SHORT_OF_ROOM * self._spare_bytes
         return self._short_of_room
 
     def create(self, done: Done) -> Callable[[], None]:
@@ -260,12 +239,18 @@ class Snapshotting:
         if any(worker.applied_index > tails[p] for p, worker in workers.items()):
             log.debug("cut_is_past", global_index=parent.global_index)  # replayed after a start
             return
+        stuck = self._stuck.keys() & workers.keys()
+        if stuck:
+            self.failed += 1
+            story = f"a dump of partition {min(stuck)} that was begun earlier has not returned"
+            log.warning("cut_passed_over", global_index=parent.global_index, reason=story)
+            self._fail(Unavailable(f"{story}; try again later", retry_after=FAILED_S))
+            return
         if any(worker.useless for worker in workers.values()):
             log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
             self._fail(Unavailable("the state of a partition is damaged here"))
             return
-        gathering = _Gathering(parent, term, len(workers), dict.fromkeys(workers), [])
-        gathering.began = self._clock.monotonic()
+        gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], self._clock.monotonic())
         self._gathering = gathering
         for partition_id, worker in workers.items():
             worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
@@ -276,14 +261,16 @@ class Snapshotting:
             self._ask_next(gathering)
         log.info("snapshot_begins", global_index=parent.global_index, raft_index=raft_index)
 
-    def _ask_next(self, gathering: _Gathering) -> None:
+    def _ask_next(self, gathering: Gathering) -> None:
         if gathering.idle and not gathering.over:
             self._workers[gathering.idle.pop()].hurry()
 
-    def _captured(self, gathering: _Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
+    def _captured(self, gathering: Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
         if gathering.over:
             if dump is not None:
-                _let_go(partition_id, dump)
+                let_go(partition_id, dump)
+            if self._stuck.get(partition_id) is gathering:
+                self._returned(gathering)
             return
         if dump is None:
             self._abandon(gathering, f"the state of partition {partition_id} could not be captured")
@@ -295,6 +282,39 @@ class Snapshotting:
         else:
             self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
 
+    def _look_at_dumps(self) -> None:
+        """One of a user's machine that gives nothing for so long may never return: the others are let go of."""
+        gathering, now, limit_ms = self._gathering, self._clock.monotonic(), self._settings.dump_stall_ms
+        if gathering is None or now < self._look_at_dumps_at or self._closed:
+            return
+        self._look_at_dumps_at = now + DUMP_LOOK_S
+        asked, before = self._asked_of(gathering), self._asked_first
+        if asked is None or before is None or asked != before[0]:
+            self._asked_first = None if asked is None else (asked, now)
+        elif 0 < limit_ms <= (now - before[1]) * 1000:
+            self._asked_first = None
+            try:
+                if not gathering.missing:
+                    self._give_up()
+            except OSError as error:  # no more threads: it is looked at again
+                log.warning("dump_not_given_up", partition=asked.partition_id, error=str(error))
+                return
+            self._stuck[asked.partition_id] = gathering
+            story = f"the dump of partition {asked.partition_id} has given nothing for {limit_ms / 1000:g} s"
+            self._abandon(gathering, story, Unavailable(story))
+
+    def _asked_of(self, gathering: Gathering) -> Asked | None:
+        """The dump that something waits for."""
+        capturing = (p for p in gathering.missing if p in self._workers and self._workers[p].capturing)
+        return next((Asked(p, 0) for p in capturing), gathering.asked)
+
+    def _returned(self, gathering: Gathering) -> None:
+        """What was given up has come to its end."""
+        back = [p for p, cut in self._stuck.items() if cut is gathering]
+        for partition_id in back:
+            del self._stuck[partition_id]
+            log.info("dump_returned", partition=partition_id, global_index=gathering.global_index)
+
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is gone: a set that still lacks its state will not be."""
         if self._gathering is not None and partition_id in self._gathering.missing:
@@ -302,9 +322,10 @@ class Snapshotting:
 
     def holds(self, partition_id: PartitionId) -> bool:
         """What was captured of its state is still needed: its machine must not be closed."""
-        return self._gathering is not None and partition_id in self._gathering.dumps
+        gathering = self._gathering
+        return partition_id in self._stuck or (gathering is not None and gathering.holds(partition_id))
 
-    def _abandon(self, gathering: _Gathering, why: str, error: BaseException | None = None) -> None:
+    def _abandon(self, gathering: Gathering, why: str, error: BaseException | None = None) -> None:
         for partition_id in gathering.missing:
             if partition_id in self._workers:
                 self._workers[partition_id].drop_cut()
@@ -319,7 +340,7 @@ class Snapshotting:
         story = error.message if isinstance(error, LogboomError) else why
         self._fail(Unavailable(f"the snapshot failed: {story}", retry_after=later))
 
-    def _write(self, gathering: _Gathering) -> SetMeta:
+    def _write(self, gathering: Gathering) -> SetMeta:
         """Off the loop."""
         parent = gathering.parent
         if self._closed:
@@ -330,9 +351,10 @@ class Snapshotting:
         writer = self._store.begin(parent.global_index, self._pace())
         try:
             for partition_id in sorted(gathering.dumps):
-                with gathering.dumps[partition_id] as dump:
+                with gathering.take(partition_id) as dump:
                     kind = kind_of(self._cluster, parent.lifecycle, partition_id)
                     writer.add(partition_id, kind.state_machine, dump)
+            gathering.check()
             written = writer.finish()
             meta = SetMeta(
                 cluster=self._cluster.id,
@@ -370,9 +392,12 @@ class Snapshotting:
 
         return pace
 
-    def _written(self, gathering: _Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
+    def _written(self, gathering: Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
         if isinstance(error, InvariantViolated):
             self._fatal(error)
+            return
+        if gathering.over:
+            self._returned(gathering)
             return
         if meta is None:
             # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.

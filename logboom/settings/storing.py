@@ -128,6 +128,9 @@ class SnapshotSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields
     hold_ms: int = 21_600_000
     """A set that a node or a backup fetches is kept beyond its time, with all that follows it in the logs, but no
     longer than this: then whoever fetches it begins with a newer one. 0: as long as anybody asks for it."""
+    dump_stall_ms: int = 120_000
+    """A snapshot is given up when a state machine's dump has given nothing for so long: a call of yours hangs. Until it
+    returns, or its partition is destroyed, that node takes no other; what was captured is let go of. 0: never."""
 
 
 class ScrubSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -94,6 +94,8 @@ class ApplyWorker:
             ended=self._saved,
         )
         self._running = False
+        self.capturing = False
+        """The machine is being asked for something of its state, for one who has it stop there."""
         self._stops: list[Stop] = []
         """The nearest first."""
         self._closing = False
@@ -296,12 +298,13 @@ class ApplyWorker:
 
     def _capture(self, stop: Stop) -> None:
         """As a group of its own: nothing is applied meanwhile."""
-        self._running, self._aim = True, self.applied_index
+        self._running = self.capturing = True
+        self._aim = self.applied_index
         self._stops.remove(stop)
         machine, began = self.machine, self._clock.monotonic()
 
         def captured(found: Any, error: BaseException | None) -> None:
-            self._running = False
+            self._running = self.capturing = False
             self.counts.pauses.observe(self._clock.monotonic() - began)
             if error is not None:
                 log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=traced(error))

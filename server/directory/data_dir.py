@@ -98,14 +98,23 @@ class DataDir:
         """Where snapshot sets live."""
         return self.path / SNAPSHOTS
 
+    @property
+    def partitions(self) -> Path:
+        """Where all partitions live."""
+        return self.path / "partitions"
+
     def partition(self, partition_id: int) -> Path:
         """Where one partition lives."""
-        return self.path / "partitions" / str(partition_id)
+        return self.partitions / str(partition_id)
+
+    def free_bytes(self) -> int:
+        """Of the disk that has the least left: the journal may have one of its own, and the partitions."""
+        there = (each for each in (self.path, self.journal, self.partitions) if self._disk.exists(each))
+        return min(map(self._disk.free_bytes, there))
 
     def partition_directories(self, disk: Disk) -> list[str]:
         """Names of what lies where partitions do."""
-        root = self.path / "partitions"
-        return disk.list(root) if disk.exists(root) else []
+        return disk.list(self.partitions) if disk.exists(self.partitions) else []
 
     def strangers(self, disk: Disk, known: set[int]) -> list[str]:
         """Partition directories that neither the configuration nor the log names. They are left alone."""
@@ -136,7 +145,8 @@ class DataDir:
         try:
             return disk.lock(self.path / LOCK)
         except BlockingIOError as error:
-            raise ConfigError(f"{self.path} is in use by another process", path="node.data_dir") from error
+            who = f"`fuser -v {self.path / LOCK}` says which"
+            raise ConfigError(f"{self.path} is in use by another process: {who}", path="node.data_dir") from error
 
 
 def number_in(name: str) -> int | None:

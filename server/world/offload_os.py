@@ -14,8 +14,10 @@ from types import FrameType
 from typing import Final, TypeVar
 
 from ports.offload import Place
+from ports.timers import wait
 
 T = TypeVar("T")
+CLOSE_LOOK_S: Final = 0.002
 
 
 class _Pool(ThreadPoolExecutor):
@@ -28,17 +30,29 @@ class _Pool(ThreadPoolExecutor):
             if not self._threads:
                 raise
 
+    def works(self) -> bool:
+        """Threads that end only after what was submitted are still there."""
+        return any(thread.is_alive() for thread in self._threads)
+
 
 class ThreadOffload:
     """A bounded pool; results come back on the loop that submitted."""
 
     def __init__(self, *, workers: int, name: str) -> None:
         """Raises OSError if there cannot be a single thread: no job is ever left lying."""
-        self._pool = _Pool(max_workers=workers, thread_name_prefix=name)
+        self._workers, self._name = workers, name
+        self._pool = self._begun()
+        self._given_up: list[_Pool] = []
+        """Whose threads may come back."""
+
+    def _begun(self) -> _Pool:
+        workers, name = self._workers, self._name
+        pool = _Pool(max_workers=workers, thread_name_prefix=name)
         try:
-            self._pool.submit(int)
+            pool.submit(int)
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, f"{error}, for {name!r}: is there a limit of processes?") from error
+        return pool
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """See Offload."""
@@ -69,8 +83,10 @@ class ThreadOffload:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def close(self) -> None:
-        """Wait for the jobs under way."""
-        await asyncio.to_thread(self._pool.shutdown)
+        """Wait for the jobs under way; without a thread for that, which is not always to be had."""
+        self._pool.shutdown(wait=False)
+        while any(pool.works() for pool in (self._pool, *self._given_up)):
+            await wait(CLOSE_LOOK_S)
 
 
 OWN: Final = ("dispatcher", "logboom", "partitions", "ports", "raftlog", "server", "snapshots")
@@ -98,13 +114,24 @@ class SlowOffload(ThreadOffload):
     def _watched(self, job: Callable[[], T]) -> Callable[[], T]:
         def work() -> T:
             self._moved += 1
-            self._thread = threading.get_ident()
+            thread = self._thread = threading.get_ident()
             try:
                 return job()
             finally:
-                self._thread = None
+                if self._thread == thread:  # else it was given up
+                    self._thread = None
 
         return work
+
+    def give_up(self) -> None:
+        """On the job under way: it keeps its thread, and what is submitted from now on gets another.
+
+        Raises OSError if there is none; then all is as it was.
+        """
+        given_up, self._pool = self._pool, self._begun()
+        given_up.shutdown(wait=False)
+        self._given_up = [pool for pool in (*self._given_up, given_up) if pool.works()]
+        self._thread = None
 
     def sleep(self, seconds: float) -> None:
         """Of a job that is not to be faster: it does not stand still."""

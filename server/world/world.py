@@ -85,6 +85,8 @@ class World:
     """So many more files the process can have open; None: any number."""
     lasting: Mapping[str, Offload] = field(default_factory=dict)
     """Threads for what calls machines of users and may not return, by name; what is not in here does the slow one."""
+    give_up: Callable[[str], None] = lambda _: None
+    """On the job that one of ``lasting`` has, which may never return: the next gets another thread. Raises OSError."""
     places: Callable[[], Mapping[str, Place]] = dict
     """Where the thread of ``slow_offload`` is, and those of ``lasting``, by name; not of one that has nothing to do."""
 
@@ -111,6 +113,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
         slow_offload=slow[OTHERWISE],
         lasting={name: slow[name] for name in (SETS, SCRUBBING, STATES)},
+        give_up=lambda name: slow[name].give_up(),
         places=places,
         sleep=slow[SETS].sleep,
         open_state_file=partial(_state_file, Lists()),

@@ -52,7 +52,8 @@ class Counter:
         pass
 
     def close(self):
-        pass
+        while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-close"):
+            time.sleep(0.01)
 
     def apply(self, batches, seal):
         while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-end"):

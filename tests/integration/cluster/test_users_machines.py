@@ -186,6 +186,46 @@ def test_a_dump_that_does_not_return_keeps_nothing_but_snapshots_from_going_on(t
         wait_for(lambda: holds(lambda: client.create_snapshot()["global_index"] > first["global_index"]))
 
 
+def test_a_dump_that_does_not_return_is_given_up_and_its_partition_may_go(tmp_path: Path, refuse: Path) -> None:
+    """Found by review: no snapshot was taken any more, whatever became of the partition, and nobody said which."""
+    hangs = refuse.with_name("refuse-to-dump")
+    settings = {"snapshot.dump_stall_ms": 500}
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created, other = (client.create_partition(state_machine="counter") for _ in range(2))
+        client.submit(created, Record(b"x"), wait="applied")
+        hangs.touch()
+        with pytest.raises(LogboomError, match=f"the dump of partition {created}"):
+            client.create_snapshot()
+        with pytest.raises(LogboomError, match=f"dump of partition {created} .* has not returned"):
+            client.create_snapshot()
+        for partition in (created, other):
+            client.destroy_partition(partition)
+        last = client.submit(KV, Put(b"k", b"v"), wait="applied").global_index
+        assert client.create_snapshot()["global_index"] >= last
+        hangs.unlink()
+        wait_for(lambda: "dump_returned" in cluster.log("n1").read_text())
+
+
+def test_a_close_that_does_not_return_keeps_no_node_from_ending(tmp_path: Path, refuse: Path) -> None:
+    """Found by review: it is called on the loop, where the time that a node has to close was looked at, too."""
+    hangs = refuse.with_name("refuse-to-close")
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings={"node.stop_ms": 1_000}) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        client.submit(created, Record(b"x"), wait="applied")
+        hangs.touch()
+        cluster.kill("n1", signal.SIGTERM)
+        assert cluster.wait_ended("n1", timeout=20) == 5
+        hangs.unlink()
+        cluster.start_node("n1")
+        client.submit(created, Record(b"x"), wait="applied")
+
+
 def holds(question: Callable[[], bool]) -> bool:
     try:
         return question()

@@ -28,7 +28,7 @@ class Worker:
         self.applied_index = applied
         self.asked: tuple[int, Callable[[Any], None]] | None = None
         self.hurries = 0
-        self.broken = self.useless = False
+        self.broken = self.useless = self.capturing = False
         self.dumps: list[Closing] = []
 
     def cut(self, through_index: int, taken: Callable[[Any], None]) -> None:
@@ -97,7 +97,7 @@ class Bench:
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
         self.lineage = ""
-        self.slept = list[float]()
+        self.slept, self.given_up = list[float](), list[int]()
         self.counts = ApplyCounts()
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
 
@@ -118,6 +118,7 @@ class Bench:
             global_index=lambda: GlobalLogIndex(self.global_index),
             completed=self.completed.append,
             fatal=self.fatal.append,
+            give_up=lambda: self.given_up.append(1),
             spare_bytes=spare_bytes,
         )
 

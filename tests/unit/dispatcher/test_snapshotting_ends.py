@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from dispatcher.sessions import admin
 from dispatcher.upkeep.snapshotting import WAITERS_MAX
 from logboom.errors import DeadlineExceeded, Unavailable
+from logboom.settings import SnapshotSettings
+from logboom.state_machine import Entry
 from logboom.types import PartitionId
 from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
 
 BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
+STALL_S = SnapshotSettings().dump_stall_ms / 1000
 
 
 def under_way() -> Bench:
@@ -103,3 +107,84 @@ def test_a_dump_that_cannot_be_closed_costs_its_snapshot_and_no_other(monkeypatc
     bench.cut(31)
     bench.offload.run()
     assert bench.sets() == [31]
+
+
+class Silent(Closing):
+    """Gives nothing until ``meanwhile`` has returned."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__(10)
+        self._meanwhile = meanwhile
+
+    def entries(self) -> Iterator[Entry]:
+        self._meanwhile()
+        return super().entries()
+
+
+def wait_in_vain(bench: Bench) -> None:
+    for _ in range(3):
+        bench.now += STALL_S
+        bench.taking.tick()
+
+
+def test_a_dump_that_gives_nothing_is_given_up_and_named() -> None:
+    """Found by review: no snapshot was taken on that node any more, even once the partition was destroyed."""
+    bench = Bench(partitions=3, behind=1)
+    answers: list[Any] = bench.create()
+    seen: list[str] = []
+
+    def meanwhile() -> None:
+        bench.taking.tick()
+        bench.now += STALL_S / 2
+        bench.taking.tick()
+        assert not bench.given_up, "it may be slow"
+        wait_in_vain(bench)
+        assert bench.given_up == [1]
+        assert [type(answer) for answer in answers] == [Unavailable]
+        assert f"the dump of partition {BEHIND}" in answers[0].message
+        assert [bench.workers[PartitionId(p)].dumps[0].closed for p in (1, 2)] == [True, True], "nobody else waits"
+        assert not dump.closed, "its thread may still be in there"
+        assert bench.taking.holds(BEHIND)
+        assert not bench.taking.holds(CAPTURED)
+        again = bench.create()
+        bench.cut(40)
+        assert f"partition {BEHIND}" in again[0].message
+        seen.append("refused")
+
+    dump = Silent(meanwhile)
+    bench.cut(30)
+    worker = bench.workers[BEHIND]
+    worker.applied_index = 10
+    (_, taken), worker.asked = worker.asked, None  # type: ignore[misc]
+    taken(dump)
+    bench.offload.run()
+    assert seen
+    assert dump.closed
+    assert not bench.taking.holds(BEHIND)
+    assert (bench.sets(), bench.taking.failed) == ([], 2)
+    bench.cut(60)
+    bench.offload.run()
+    assert bench.sets() == [60]
+    assert not bench.fatal
+
+
+def test_a_machine_that_does_not_return_from_dump_is_given_up_too() -> None:
+    bench = under_way()
+    worker = bench.workers[BEHIND]
+    wait_in_vain(bench)
+    assert bench.taking.progress() is not None, "who has much to apply takes his time"
+    (_, taken), worker.asked = worker.asked, None  # type: ignore[misc]
+    worker.capturing = True
+    wait_in_vain(bench)
+    assert bench.taking.progress() is None
+    assert not bench.given_up, "that is no thread of ours"
+    bench.cut(40)
+    assert bench.taking.progress() is None
+    worker.capturing = False
+    late = Closing(10)
+    taken(late)
+    assert late.closed
+    worker.applied_index = 10
+    bench.cut(50)
+    bench.offload.run()
+    assert bench.sets() == [50]

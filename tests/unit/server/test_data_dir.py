@@ -305,3 +305,21 @@ class TestFirstStartThatFailed:
         with pytest.raises((OSError, LogboomError)):
             open_dir(tmp_path / "data", disk=FullDisk())
         open_dir(tmp_path / "data").close()
+
+
+def test_of_several_disks_the_one_with_the_least_room_counts(tmp_path: Path) -> None:
+    """Found by review: a journal on a small disk of its own filled it and ended its node, which refused nothing."""
+    free = {"n1": 9, "journal": 7, "partitions": 8}
+
+    class Disks(OsDisk):
+        def free_bytes(self, path: Path) -> int:
+            return free[path.name]
+
+    held = open_dir(tmp_path / "n1", disk=Disks())
+    assert held.free_bytes() == 9, "there are no others yet"
+    for path in (held.journal, held.partitions):
+        path.mkdir()
+    assert held.free_bytes() == 7
+    free["partitions"] = 1
+    assert held.free_bytes() == 1
+    held.close()

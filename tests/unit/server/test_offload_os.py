@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from server.world.offload_os import ThreadOffload
+from server.world.offload_os import SlowOffload, ThreadOffload
 
 
 def no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +51,39 @@ async def test_whatever_a_job_raises_who_waits_is_told(error: BaseException) -> 
     with pytest.raises(RuntimeError, match="a job raised"):
         await asyncio.wait_for(offload.run(job), 20)
     await offload.close()
+
+
+async def test_a_pool_is_closed_where_no_further_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: a node at its limit of processes ended as after a failure when it was told to stop."""
+    offload, done = ThreadOffload(workers=1, name="one"), list[int | None]()
+    busy = threading.Event()
+    offload.submit(lambda: busy.wait(60), lambda _, __: None)
+    offload.submit(lambda: 1, lambda found, _: done.append(found))
+    asyncio.get_running_loop().call_later(0.01, busy.set)
+    no_more(monkeypatch)
+    await asyncio.wait_for(offload.close(), 20)
+    await asyncio.sleep(0)
+    assert done == [1], "what was submitted before is done"
+
+
+async def test_a_job_that_is_given_up_keeps_its_thread_and_no_others() -> None:
+    offload, busy, done = SlowOffload(name="slow"), threading.Event(), asyncio.Queue[int | None]()
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hangs() -> int:
+        loop.call_soon_threadsafe(begun.set)
+        busy.wait(60)
+        return 1
+
+    offload.submit(hangs, lambda found, _: done.put_nowait(found))
+    await begun.wait()
+    offload.give_up()
+    assert offload.place() is None
+    assert await asyncio.wait_for(offload.run(lambda: 2), 20) == 2
+    closing = asyncio.ensure_future(offload.close())
+    await asyncio.sleep(0.02)
+    assert not closing.done(), "it may still be where it was: nobody takes away what it uses"
+    busy.set()
+    await asyncio.wait_for(closing, 20)
+    assert await done.get() == 1

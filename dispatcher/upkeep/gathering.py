@@ -1,0 +1,135 @@
+"""One cut of the parent log: whose state is captured, and the dumps on their way into a set.
+
+A thread writes them; the loop looks how that goes. Dumps are users' code, too: one may not return.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+import structlog
+
+from logboom.errors import Unavailable
+from logboom.state_machine import Entry, Position, StateDump
+from logboom.types import GlobalLogIndex, PartitionId
+from raftlog.entries.parent_state import ParentState
+
+log = structlog.get_logger(__name__)
+
+
+class Asked(NamedTuple):
+    """What the thread waits for. As long as that is the same, nothing has come."""
+
+    partition_id: PartitionId
+    given: int
+    """Entries before it."""
+
+
+@dataclass(slots=True, eq=False)
+class Gathering:
+    """See the module."""
+
+    parent: ParentState
+    raft_term: int
+    partitions: int
+    missing: dict[PartitionId, None]
+    """Those whose state is not captured yet."""
+    idle: list[PartitionId]
+    """Those of them that nobody has asked yet."""
+    began: float
+    dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
+    """Captured, and not written yet."""
+    over: bool = False
+    asked: Asked | None = None
+    _written: PartitionId | None = None
+    """The one that the thread has."""
+    _taking: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def global_index(self) -> GlobalLogIndex:
+        """G: where the cut is."""
+        return self.parent.global_index
+
+    def holds(self, partition_id: PartitionId) -> bool:
+        """What was captured of its state is still needed: its machine must not be closed."""
+        return partition_id in self.dumps or partition_id == self._written
+
+    def end(self) -> None:
+        """What was captured is needed no more; what the thread has it closes itself, whenever that is."""
+        with self._taking:
+            self.over = True
+            left, self.dumps = self.dumps, {}
+        for partition_id, dump in left.items():
+            let_go(partition_id, dump)
+
+    # -- the thread
+
+    def take(self, partition_id: PartitionId) -> Dumping:
+        """To be written, and closed. Raises Unavailable if that is over."""
+        with self._taking:
+            self.check()
+            self._written = partition_id
+            return Dumping(self, partition_id, self.dumps.pop(partition_id))
+
+    def check(self) -> None:
+        """Raises Unavailable if nobody wants the set any more."""
+        if self.over:
+            raise Unavailable("the snapshot was given up")
+
+    def done(self, partition_id: PartitionId) -> None:
+        """Its dump is closed."""
+        if self._written == partition_id:
+            self._written = None
+
+
+def let_go(partition_id: PartitionId, dump: StateDump) -> None:
+    """One of a user's machine may raise anything: the others have to be closed, and another snapshot be begun."""
+    try:
+        dump.close()
+    except Exception as error:
+        log.exception("dump_not_closed", partition=partition_id, error=repr(error))
+
+
+class Dumping:
+    """A dump that says what it is asked for: a StateDump."""
+
+    def __init__(self, gathering: Gathering, partition_id: PartitionId, dump: StateDump) -> None:
+        self.position: Position = dump.position
+        self._gathering = gathering
+        self._partition_id = partition_id
+        self._dump = dump
+        self._given = 0
+
+    def entries(self) -> Iterator[Entry]:
+        """See StateDump."""
+        self._gathering.asked = Asked(self._partition_id, self._given)
+        found = iter(self._dump.entries())
+        while True:
+            self._gathering.asked = Asked(self._partition_id, self._given)
+            try:
+                entry = next(found)
+            except StopIteration:
+                return
+            finally:
+                self._gathering.asked = None
+            self._gathering.check()
+            self._given += 1
+            yield entry
+
+    def close(self) -> None:
+        """See StateDump."""
+        self._gathering.asked = Asked(self._partition_id, self._given)
+        try:
+            self._dump.close()
+        finally:
+            self._gathering.asked = None
+            self._gathering.done(self._partition_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
