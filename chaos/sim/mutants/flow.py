@@ -255,6 +255,19 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "durable-once-ordered",
+        "Write-behind: a barrier until all is durable is answered once it is ordered (BarrierSound).",
+        ("BarrierSound",),
+        (
+            Edit(
+                "dispatcher.barriers.barriers:Barriers.frontier",
+                "self._commit if partition_id in self._whole else 0",
+                "self._commit",
+            ),
+        ),
+        needs="write_behind",
+    ),
+    Mutant(
         "mode-any",
         "A barrier over several partitions is answered once one of them is there (BarrierSound).",
         ("BarrierSound",),
