@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +31,8 @@ PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 1.0
 """Between two beginnings of a stream, about; longer where a node asks for it."""
 DOUBLINGS_MAX: Final = 10
+STOOD_S: Final = 10.0
+"""A stream that has stood for so long was answered, though nothing came: a silent node is given up sooner."""
 FETCH_ROWS: Final = 1_000
 """Records asked for at a time,"""
 FETCH_RANGES: Final = 8_192
@@ -73,12 +76,17 @@ class Start:
 
 
 class _Failures:
-    """In a row, of one stream, and since when: until ``patience`` seconds without anything it is begun again."""
+    """In a row, of one stream, and since when: it is begun again until ``patience`` seconds have passed without any."""
 
     def __init__(self, cluster: Cluster, patience: float) -> None:
         self._cluster, self._patience = cluster, patience
         self._count = 0
         self._since = cluster.begin()
+        self._begun = math.inf
+
+    def begun(self) -> None:
+        """A stream was asked for."""
+        self._begun = self._cluster.now
 
     def none(self) -> None:
         """Something came."""
@@ -86,6 +94,9 @@ class _Failures:
 
     async def another(self, error: LogboomError) -> None:
         """Wait a little; or raise it."""
+        if self._cluster.now - self._begun >= STOOD_S:
+            self._count = 0
+        self._begun = math.inf
         if isinstance(error, NoSuchPartition):
             error = await self._cluster.unknown(error, refreshed=False, deadline=self._cluster.now + self._patience)
         if not self._count:
@@ -231,6 +242,7 @@ class LogStreams:
                 connection = await nodes.connection()
                 header = {"partition": partition_id, "credit": credit, **start.fields(), **fields}
                 frames = connection.stream(Kind.TAIL, header, credit=credit)
+                failures.begun()
                 try:
                     async for frame in frames:
                         failures.none()
@@ -288,6 +300,7 @@ class LogStreams:
                     raise IncompatibleVersion(f"{connection.address} is of an older release and cannot scan the log")
                 asked = {**header, **start.fields(), "through_global": through}
                 frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit)
+                failures.begun()
                 count, last = 0, 0
                 try:
                     async for frame in frames:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from logboom import Client, Record, RecordBlock
+from logboom.client.home import Home
 from logboom.client.log_batches import LogBatch, batches_of
 from logboom.errors import (
     CorruptData,
@@ -24,7 +25,7 @@ from logboom.errors import (
 from logboom.types import PartitionId, ProducerId, Term
 from logboom.wire import Frame, Kind
 from partitions.log.batch import build_batch
-from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails
+from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails, silent, until
 
 
 def raw(partition: int, first: int, payloads: list[bytes]) -> bytes:
@@ -183,6 +184,26 @@ async def test_what_one_node_has_removed_another_is_asked_for() -> None:
             with pytest.raises(IndexCompacted) as refused:
                 _ = [b async for b in boom.tail(0, start=5)]
             assert refused.value.first == 6, "of those that can be reached"
+
+
+@pytest.mark.parametrize("kind", [Kind.TAIL, Kind.LOG_SCAN])
+async def test_who_follows_where_nothing_is_written_outlives_any_number_of_restarts(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two failures with an hour between them, and nothing to read in it, the second one ended it."""
+    ahead = 0.0
+    monkeypatch.setattr(Home, "now", property(lambda self: self.loop.time() + ahead))
+    async with cluster() as [node], Client(node.address) as boom:
+        scanning(node)
+        node.answers[kind] = silent
+        feed = boom.tail(0, follow=True) if kind is Kind.TAIL else boom.scan_log([0], follow=True)
+        following = asyncio.ensure_future(anext(feed))
+        for restarts in range(1, 5):
+            await until(lambda restarts=restarts: len(node.of(kind)) == restarts or following.done())
+            assert not following.done()
+            ahead += 3600.0
+            node.sessions[0].transport.abort()
+        following.cancel()
 
 
 async def test_a_node_that_has_not_heard_of_a_partition_yet_is_asked_again() -> None:
