@@ -8,6 +8,7 @@ import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from logboom.certs import Tls, current
@@ -147,6 +148,9 @@ class Cluster(Lookout):
             cluster=self.id,
             on_beat=self._beats(),
         )
+        if self.closed:  # meanwhile: nobody would close this one
+            opened.close()
+            raise InvalidRequest(CLOSED)
         self._made[next(self._serial)] = opened
         try:
             self._learn(opened.welcome)
@@ -228,9 +232,30 @@ class Cluster(Lookout):
             raise InvalidRequest(f"a node is named by its id or address, not by {node!r}")
         if node not in self.members and not is_address(node):
             await self.any()
+            if node not in self.members:  # another client may have added it since
+                await self.any()
+            if node not in self.members:  # another client may have added it since
+                await self._ask_members()
             if node not in self.members:
                 raise InvalidRequest(f"no node {node!r}; members are {', '.join(sorted(self.members))}")
-        return await self.connection(self.members.get(node, node))
+        address = self.members.get(node, node)
+        try:
+            return await self.connection(address)
+        except Unavailable:
+            if node not in self.members or not self._live():
+                raise
+            await self._ask_members()  # it may be elsewhere by now
+            if self.members.get(node, address) == address:
+                raise
+            return await self.connection(self.members[node])
+
+    async def _ask_members(self) -> None:
+        """Learn who they are now, of whoever leads, if it tells us. Raises Unavailable."""
+        asked = await self.leader()
+        with suppress(LogboomError, TimeoutError):
+            async with asyncio.timeout(CONNECT_S):
+                said = await asked.request(Kind.ADMIN, {"action": "members"})
+            self.told_members(said.header.get("members"))
 
     async def everyone(self) -> dict[str, str]:
         """Node ids and addresses of all members. Raises Unavailable."""

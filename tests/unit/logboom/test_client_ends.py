@@ -106,3 +106,21 @@ async def test_who_uses_a_closed_client_is_told_so() -> None:
         for call in (boom.get(0, b"a"), boom.submit(0, Put(b"a", b"")), boom.barrier(1), boom.status()):
             with pytest.raises(InvalidRequest, match="closed"):
                 await call
+
+
+async def test_a_connection_of_its_own_that_opens_while_the_client_closes_is_none() -> None:
+    """A scan that had just begun went on over it, behind the back of a client that was closed."""
+    async with cluster() as [node]:
+        boom = Client(node.address, timeout=600)
+        await boom.partitions()
+        hello = list[Any]()
+        node.answers[Kind.HELLO] = lambda *request: hello.append(request)
+        reading = asyncio.ensure_future(anext(boom.scan(0)))
+        await until(lambda: hello)
+        await boom.close()
+        session, frame = hello[0]
+        session.usual(frame)
+        with pytest.raises(InvalidRequest, match="closed"):
+            await reading
+        await until(lambda: not node.sessions)
+        assert not node.of(Kind.SCAN)

@@ -164,6 +164,7 @@ async def test_who_adds_a_member_knows_it_at_once(monkeypatch: pytest.MonkeyPatc
     async with cluster(1) as [first], cluster(1) as [added], Client(first.address) as boom:
         added.name, added.members = "n4", first.members
         added.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {"node": "n4"})
+        first.answers[Kind.ADMIN] = says(first, at=1)
         with pytest.raises(InvalidRequest, match="no node 'n4'"):
             await boom.status(node="n4")
         first.answers[Kind.ADMIN] = says(first, added, at=7)
@@ -173,3 +174,32 @@ async def test_who_adds_a_member_knows_it_at_once(monkeypatch: pytest.MonkeyPatc
         first.answers[Kind.ADMIN] = says(first, at=8, removed=("n4",))
         await boom.remove_member("n4")
         assert set(await boom.members()) == {"n1"}
+
+
+async def test_one_that_somebody_else_has_added_is_found_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LOOK_S", 3600)
+    async with cluster(1) as [first], cluster(1) as [added], Client(first.address) as boom:
+        added.name, added.members = "n4", first.members
+        added.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {"node": "n4"})
+        assert set(await boom.members()) == {"n1"}
+        first.answers[Kind.ADMIN] = says(first, added, at=7)
+        assert (await boom.status(node="n4"))["node"] == "n4"
+
+
+async def test_one_that_has_moved_is_found_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for by its id it was looked for where it had been, for up to half a minute."""
+    monkeypatch.setattr(lookout, "LOOK_S", 3600)
+    async with cluster(2) as [first, before], cluster(1) as [moved], Client(first.address) as boom:
+        moved.name, moved.members = "n2", {"n1": first.address, "n2": moved.address}
+        moved.answers[Kind.STATUS] = lambda session, frame: session.send(frame, Kind.STATUS_REPLY, {"node": "n2"})
+        assert (await boom.members())["n2"] == before.address
+        await before.stop()
+        first.answers[Kind.ADMIN] = says(first, moved, at=7)
+        assert (await boom.status(node="n2", timeout=5.0))["node"] == "n2"
+
+
+async def test_a_node_that_tells_nobody_who_the_members_are_makes_no_id_known() -> None:
+    async with cluster(1) as [first], Client(first.address) as boom:
+        first.answers[Kind.ADMIN] = fails(InvalidRequest("not to you"))
+        with pytest.raises(InvalidRequest, match="no node 'n4'; members are n1"):
+            await boom.status(node="n4")
