@@ -19,6 +19,8 @@ KEPT_MIN: Final = 1024
 """Principals; of more those who owe nothing, and are not connected, are forgotten."""
 CHUNK_BYTES_MIN: Final = 16 * KIB
 CHUNK_BYTES_MAX: Final = 1 << 62
+WEIGHT: Final = 0.25
+"""Of the last get, in what one is expected to take."""
 AGAIN_S: Final = 0.001
 """Not sooner: a clock's smallest step would be waited for again and again."""
 
@@ -68,6 +70,10 @@ class Pace:
         self.connections = 0
         self._paid_at = 0.0
         """When nothing will be owed."""
+        self._sure_at = 0.0
+        """The same, without what is only expected."""
+        self._key_bytes: float | None = None
+        """What a key of a get took of late; None: none was answered yet."""
         self._line: dict[object, Callable[[], None]] = {}
         self._turn: object = None
         """Whose it is."""
@@ -103,13 +109,41 @@ class Pace:
     def take(self, nbytes: int) -> None:
         """So much was read."""
         if self._rates.per_s:
-            self._paid_at = max(self._paid_at, self._rates.clock.monotonic()) + nbytes / self._rates.per_s
+            now, seconds = self._rates.clock.monotonic(), nbytes / self._rates.per_s
+            self._paid_at = max(self._paid_at, now) + seconds
+            self._sure_at = max(self._sure_at, now) + seconds
+
+    def expect(self, keys: int) -> float:
+        """A get of so many keys is about to be read: what it will take, in seconds, is owed at once. ``was`` is told.
+
+        Else all that wait would go as soon as one may. Of the first nothing is known: others wait for it, or a burst.
+        """
+        rates = self._rates
+        if not rates.per_s:
+            return 0.0
+        expected = 2 * rates.burst_s if self._key_bytes is None else keys * self._key_bytes / rates.per_s
+        self._paid_at = max(self._paid_at, rates.clock.monotonic()) + expected
+        return expected
+
+    def was(self, expected: float, nbytes: int | None, keys: int) -> None:
+        """It took so much; None: it came to nothing."""
+        if not self._rates.per_s:
+            return
+        self._paid_at -= expected
+        if nbytes is not None:
+            each, before = nbytes / keys, self._key_bytes
+            self._key_bytes = each if before is None else before + (each - before) * WEIGHT
+            self.take(nbytes)
+        if self._timer is not None:  # it was to ring later, or sooner
+            self._timer.cancel()
+            self._timer = None
+            self._set_timer()
 
     async def turn(self, seconds: float | None = None) -> None:
         """Wait until more may be read. Raises DeadlineExceeded after so many ``seconds``, or at once."""
         if not self._rates.per_s:
             return
-        if seconds is not None and self.owed - self._rates.burst_s > seconds:
+        if seconds is not None and self._ahead > seconds:
             raise self._too_late()
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.admits(room, lambda: None if room.done() else room.set_result(None)):
@@ -122,10 +156,15 @@ class Pace:
         finally:
             self.leave(room)
 
+    @property
+    def _ahead(self) -> float:
+        """Seconds of which it is sure that they have to be waited for."""
+        return max(0.0, self._sure_at - self._rates.clock.monotonic()) - self._rates.burst_s
+
     def _too_late(self) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"the read has to wait for your rate (reads.principal_bytes_per_s, {self._rates.per_s}), of which you are "
-            f"{self.owed:.3g} s ahead: longer than it may take",
+            f"{self._ahead + self._rates.burst_s:.3g} s ahead: longer than it may take",
             outcome="not_applied",
         )
 

@@ -161,8 +161,13 @@ class Answering:
     async def _get(self, frame: Frame, deadline: float) -> None:
         lone, pace = len(self._tasks) == 1, self._pace()
         await pace.turn(deadline - self._backend.clock.monotonic())
-        header, body = await reads.get(self._backend, frame, deadline, lone=lone)
-        pace.take(sum(map(len, body)))
+        keys, nbytes = _keys_of(frame), None
+        expected = pace.expect(keys)
+        try:
+            header, body = await reads.get(self._backend, frame, deadline, lone=lone)
+            nbytes = sum(map(len, body))
+        finally:
+            pace.was(expected, nbytes, keys)
         self._client.reply(frame.request_id, Kind.VALUES, header, body)
         if lone and self._client.is_open:
             self._client.connection.flush()
@@ -262,3 +267,9 @@ class Answering:
             piece = await self._backend.snapshots.serving.read(frame)
             kind = Kind.SNAPSHOT_PIECE if frame.kind is Kind.SNAPSHOT_READ else Kind.LOG_PIECE
             self._client.reply(frame.request_id, kind, piece.header, piece.body)
+
+
+def _keys_of(frame: Frame) -> int:
+    """How many a GET asks for, about: whether it is one is seen later."""
+    said = frame.header.get("lengths") or frame.header.get("keys")
+    return max(1, len(said)) if isinstance(said, list) else 1

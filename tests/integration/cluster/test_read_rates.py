@@ -54,7 +54,11 @@ async def got(boom: Client) -> int:
     return sum([await boom.get(0, b"%03d" % k) == VALUE for k in range(ROWS)])
 
 
-@pytest.mark.parametrize("read", [tailed, scanned, keys, got], ids=lambda read: read.__name__)
+async def got_at_once(boom: Client) -> int:
+    return sum(value == VALUE for value in await asyncio.gather(*(boom.get(0, b"%03d" % k) for k in range(ROWS))))
+
+
+@pytest.mark.parametrize("read", [tailed, scanned, keys, got, got_at_once], ids=lambda read: read.__name__)
 async def test_who_reads_fast_ends_up_at_that_rate_and_gets_all_of_it(bounded: LocalCluster, read: object) -> None:
     loop = asyncio.get_running_loop()
     async with Client(bounded.endpoints, timeout=60.0) as boom:

@@ -312,3 +312,61 @@ def test_the_clock_is_all_that_is_asked(desk: Desk) -> None:
     assert pace.owed == pytest.approx(3.0)
     desk.after(9.0)
     assert pace.owed == 0.0
+
+
+class TestGets:
+    """Many at once: how much they take is known only when they were read."""
+
+    def gets(self, desk: Desk, pace: Pace, count: int, size: int, *, seconds: float = 600.0) -> list[float]:
+        """When each was read; those that are told that there is no time for them are not."""
+        done = list[float]()
+
+        async def one() -> None:
+            try:
+                await pace.turn(seconds)
+            except DeadlineExceeded:
+                return
+            expected, nbytes = pace.expect(1), None
+            try:
+                await asyncio.sleep(0.005)
+                nbytes = size
+            finally:
+                pace.was(expected, nbytes, 1)
+            done.append(desk.loop.now)
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(one() for _ in range(count)))
+
+        desk.loop.run_until_complete(all_of_them())
+        return done
+
+    @pytest.mark.parametrize("size", [10, 10 * KIB, 300 * KIB])
+    def test_a_hundred_at_once_are_read_at_that_rate(self, desk: Desk, size: int) -> None:
+        began, pace = desk.loop.now, desk.rates.enter("p")
+        done = self.gets(desk, pace, 100, size)
+        assert len(done) == 100
+        assert desk.rates.waiting == 0
+        for seconds in (0.5, 1.0, 10.0, 100.0):
+            by_then = sum(at <= began + seconds for at in done) * size
+            assert by_then <= PER_S * (seconds + 0.2) + 2 * size
+        assert done[-1] - began <= 100 * size / PER_S + 1.0, "and not slower"
+
+    def test_what_comes_to_nothing_is_not_owed(self, desk: Desk) -> None:
+        pace = desk.rates.enter("p")
+        self.gets(desk, pace, 1, 10 * KIB)
+        desk.after(10.0)
+        pace.was(pace.expect(1_000), None, 1_000)
+        assert pace.owed == pytest.approx(0.0)
+
+    def test_what_is_only_expected_tells_nobody_that_there_is_no_time(self, desk: Desk) -> None:
+        pace = desk.rates.enter("p")
+        expected = pace.expect(1)
+        assert pace.owed > 0.2
+        desk.loop.run_until_complete(pace.turn(0.21))
+        pace.was(expected, 10, 1)
+        assert len(self.gets(desk, pace, 5, 10, seconds=0.1)) == 5
+
+    def test_nothing_is_looked_at_where_nothing_is_bounded(self, desk: Desk) -> None:
+        pace = ReadRates(per_s=0, burst_ms=1, clock=VirtualClock(desk.loop)).enter("p")
+        pace.was(pace.expect(10), 1 << 40, 10)
+        assert pace.owed == 0.0
