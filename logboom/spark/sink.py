@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from logboom.client import Client
+from logboom.client import PATIENCE_S_MAX, Client
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, RecordTooLarge
 from logboom.records import RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
@@ -38,6 +38,8 @@ COLLECT_BYTES: Final = 4 * MIB
 REQUESTS_MAX: Final = 1024
 """Under way at once per task: each takes about 15 KiB of its memory, however little it carries."""
 FINE: Final = frozenset((Status.OK, Status.NOT_FOUND))
+PATIENCE: Final = 0.5
+"""Of the time of a request that a rate holds up: so long it stands in line at a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,9 @@ class _Run:
             )
             self._bytes += block.nbytes
 
-    def _start(self, partition_id: int, block: RecordBlock, first: int) -> Future[Receipt]:
+    def _start(
+        self, partition_id: int, block: RecordBlock, first: int, *, admission_wait: float | None = None
+    ) -> Future[Receipt]:
         # Always until applied: refusals (a gap, a command that is no command) are decided at apply.
         return self._sender.start(
             lambda client: client.submit_block(
@@ -276,6 +280,7 @@ class _Run:
                 block,
                 wait="applied",
                 timeout=self._plan.target.request_timeout_ms / 1000,
+                admission_wait=admission_wait,
                 producer_id=self._producer,
                 epoch=self._plan.epoch,
                 sequence=first,
@@ -304,20 +309,23 @@ class _Run:
             self._judge(receipt.results or (), sent.block.count)
 
     def _goes_on(self, sent: _Sent, error: LogboomError) -> bool:
-        """What ran out of time is sent again, as long as others land, or a rate is all that is in the way.
+        """What ran out of time is sent again, as long as others land, or a rate is all that holds it up.
 
-        A task may have more under way than a cluster, or a rate, takes in the time of one request; and where many tasks
-        share a rate, nothing of one may be taken for so long.
+        A task may have more under way than a cluster, or a rate, takes in the time of one request. And many tasks may
+        share a rate: none of them is to fail because it was the turn of others all that time. Those say that they wait.
         """
         landed = self._landed + sum(each.has_landed for each in self._window)
-        late = [each for each in self._window if each.has_run_out]
-        taken, rated = landed > sent.landed, any(_is_held_by_a_rate(each.answer.exception()) for each in late)
-        if not _is_late(error) or not (taken or rated):
+        rate = _rate_of(error)
+        if not _is_late(error) or (landed <= sent.landed and rate is None):
             return False
-        why = "others were taken meanwhile" if taken else "a rate lets it in later"
+        late = [each for each in self._window if each.has_run_out]
+        why = "others were taken meanwhile" if rate is None else f"{rate} lets it in later"
         log.warning("task %d: %s; going on, as %s (%d again)", self._task, error, why, len(late))
+        wait = min(self._plan.target.request_timeout_ms / 1000 * PATIENCE, PATIENCE_S_MAX)
+        patience = None if rate is None else wait
         for each in late:
-            each.answer, each.landed = self._start(each.partition_id, each.block, each.first), landed
+            each.answer = self._start(each.partition_id, each.block, each.first, admission_wait=patience)
+            each.landed = landed
         return True
 
     def _judge(self, results: tuple[Status, ...], rows: int) -> None:
@@ -347,13 +355,14 @@ def _is_late(error: BaseException | None) -> bool:
     return isinstance(error, LogboomError) and (error.retryable or isinstance(error, DeadlineExceeded))
 
 
-def _is_held_by_a_rate(error: BaseException | None) -> bool:
-    """Nothing is wrong, and time lets it in: the last attempt was refused by one of `admission.*_per_s`."""
+def _rate_of(error: BaseException | None) -> str | None:
+    """The setting of the rate that it was refused for, or the attempt before it. Whoever waits is let in by any."""
     while error is not None:
-        if isinstance(error, Overloaded) and str(error.fields.get("limit")).endswith("_per_s"):
-            return True
+        limit = error.fields.get("limit") if isinstance(error, Overloaded) else None
+        if isinstance(limit, str) and (limit.endswith("_per_s") or limit == "node_pace"):
+            return limit
         error = error.__cause__
-    return False
+    return None
 
 
 def check_write_id(write_id: str) -> str:

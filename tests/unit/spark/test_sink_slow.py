@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from logboom.errors import Overloaded, ProducerFenced, UnknownOutcome
+from logboom.errors import DeadlineExceeded, Overloaded, ProducerFenced
 from logboom.spark.sink import write_task
 from tests.unit.spark.sink_world import Cluster, plan, rows
 
@@ -53,40 +53,6 @@ def test_where_nothing_is_taken_nothing_is_sent_again():
     assert cluster.sent == cluster.open_most
 
 
-class Rated(Slow):
-    """Shares its rate with others, who are taken first, for longer than a request's time."""
-
-    def __init__(self, refusals, error):
-        super().__init__(0)
-        self.refusals, self.error = refusals, error
-
-    def apply(self, request):
-        if self.refusals:
-            self.refusals -= 1
-            self.unacknowledged -= request[1].nbytes
-            self.open -= 1
-            raise self.error
-        return Cluster.apply(self, request)
-
-
-def rate(limit):
-    return Overloaded("the node: your own requests reach it", partition_id=None, limit=limit, retry_after=2.0)
-
-
-def test_where_a_rate_is_all_that_is_in_the_way_it_is_waited_for_however_long(caplog):
-    """Many tasks of one principal: it may be the turn of others for longer than one request may take."""
-    with caplog.at_level(logging.WARNING, "logboom.spark"):
-        report = write(Rated(50, rate("principal_ops_per_s")))
-    assert report.rows == 2000
-    assert "task 0: the node: your own requests reach it; going on, as a rate lets it in later" in caplog.text
-    doubtful = UnknownOutcome("the deadline passed; an earlier attempt was sent, the last one failed")
-    doubtful.__cause__ = rate("partition_bytes_per_s")
-    assert write(Rated(3, doubtful)).rows == 2000
-    for full in ("node_bytes", None):
-        with pytest.raises(Overloaded):
-            write(Rated(1, rate(full)))
-
-
 def test_an_error_that_more_time_does_not_mend_is_not_tried_again():
     class Fenced(Cluster):
         def apply(self, request):
@@ -98,3 +64,53 @@ def test_an_error_that_more_time_does_not_mend_is_not_tried_again():
     with pytest.raises(ProducerFenced):
         write(cluster)
     assert len(cluster.calls) == 5
+
+
+class Shared(Cluster):
+    """A rate that others use up, until they have what they wanted."""
+
+    def __init__(self, refusals):
+        super().__init__()
+        self.refusals, self.waits = refusals, []
+
+    def submit_block(self, partition_id, block, **how):
+        self.waits.append(how["admission_wait"])
+        return super().submit_block(partition_id, block, **how)
+
+    def apply(self, request):
+        if self.refusals:
+            self.unacknowledged -= request[1].nbytes
+            self.open -= 1
+            raise self.refusals.pop()
+        return super().apply(request)
+
+
+def refused():
+    return Overloaded("your own requests reach principal_bytes_per_s", limit="principal_bytes_per_s")
+
+
+def too_late():
+    late = DeadlineExceeded("the deadline passed before an answer came")
+    late.__cause__ = refused()
+    return late
+
+
+def paced():
+    return Overloaded("your own requests reach node_pace", limit="node_pace")
+
+
+@pytest.mark.parametrize("how", [refused, too_late, paced])
+def test_a_rate_that_many_tasks_share_fails_none_of_them(how, caplog):
+    """While it was the turn of others for all the time of its first request, nothing of this task had landed."""
+    cluster = Shared([how() for _ in range(3)])
+    with caplog.at_level(logging.WARNING, "logboom.spark"):
+        report = write(cluster)
+    assert report.rows == sum(map(len, cluster.rows.values())) == 2000
+    assert "lets it in later" in caplog.text
+    timeout = plan().target.request_timeout_ms / 1000
+    assert set(cluster.waits) == {None, timeout / 2}, "what comes again stands in line"
+
+
+def test_what_is_refused_for_another_reason_fails_where_nothing_is_taken():
+    with pytest.raises(Overloaded):
+        write(Shared([Overloaded("node_bytes is used up", limit="node_bytes") for _ in range(1000)]))
