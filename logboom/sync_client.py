@@ -151,6 +151,11 @@ class SyncClient(Unportable):
         """See Client."""
         return self._start().client.superseded
 
+    @property
+    def has_met(self) -> bool:
+        """See Client."""
+        return self._start().client.has_met
+
     partitions = _blocking(Client.partitions)
     refresh_partitions = _blocking(Client.refresh_partitions)
     key_partitions = _blocking(Client.key_partitions)

@@ -96,6 +96,9 @@ def _hint(error: LogboomError) -> str:
     """What to look at, where the error itself cannot say it."""
     if error.code == "not_leader" and not error.fields.get("leader"):  # whoever was asked leads no more, or not yet
         return "; in all this time no node has led: `logboom status` says which can be reached"
+    if error.code == "unavailable" and error.fields.get("addresses"):
+        asked = ", ".join(map(str, error.fields["addresses"]))
+        return f"; asked were {asked}: is that where nodes run? (--endpoints, LOGBOOM_ENDPOINTS)"
     if error.code == "deadline_exceeded" or (error.code == "unavailable" and "no leader" in error.message):
         return "; `logboom status` says which nodes can be reached, and who leads"
     if error.code == "no_such_partition":

@@ -7,7 +7,10 @@ import binascii
 import json
 import re
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -28,6 +31,8 @@ INDEX_MAX: Final = 1 << 62
 """What nodes take; so for ids of partitions."""
 PARTITION_MAX: Final = (1 << 32) - 1
 DURATION_S_MAX: Final = 366 * 86_400.0
+ALONE_S: Final = 3.0
+"""Without an answer: then it is said that there is none."""
 HEADING: Final = 5
 TEXT_COLUMN: Final = 12
 """Columns of a table that does not fit are no narrower: what a heading, and a text, is folded to."""
@@ -172,7 +177,19 @@ class Target:
 
     def connect(self) -> SyncClient:
         """A client; connects when it is first used. Raises InvalidRequest or ConfigError."""
-        return SyncClient(self.endpoints, tls=self.tls_dir, token=self.token, timeout=self.timeout)
+        client = SyncClient(self.endpoints, tls=self.tls_dir, token=self.token, timeout=self.timeout)
+        if self.timeout > ALONE_S:
+            timer = threading.Timer(ALONE_S, self._tell_if_alone, (weakref.ref(client),))
+            timer.daemon = True  # who has ended is not waited for
+            timer.start()
+        return client
+
+    def _tell_if_alone(self, client: weakref.ref[SyncClient]) -> None:
+        """Who waits for nothing but a time-out may want to look at the address."""
+        found = client()
+        with suppress(InvalidRequest):  # it is closed
+            if found is not None and not found.has_met:
+                talk(f"logboom: no node answers at {self.endpoints} yet; trying for {self.timeout:g} s (--timeout)")
 
 
 def cluster_options(command: F) -> F:

@@ -61,6 +61,11 @@ class Operations:
         """The cluster was restored since: what this client has seen is of another history, and a new one is needed."""
         return self._cluster.superseded
 
+    @property
+    def has_met(self) -> bool:
+        """A node has answered, and said which cluster this is."""
+        return self._cluster.id is not None
+
     async def key_partitions(self, *, timeout: float | None = None) -> int:
         """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
         await self._cluster.know_partitions(deadline=self._deadline(timeout))

@@ -12,9 +12,14 @@ import pytest
 
 from logboom import SyncClient
 from logboom.certs import client_context, make_test_authority
+from logboom.cli import common
 from logboom.client.cluster import parse_endpoints
 from logboom.client.connection import NodeConnection
 from logboom.errors import ConfigError, InvalidRequest, Unauthenticated, Unavailable
+from logboom.testing import free_ports
+from logboom.wire import Kind
+from tests.unit.logboom.fake_server import FakeNode, silent
+from tests.unit.logboom.test_cli import run
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:7901", "https://n1:7701", "n1/x:7701", "http://n1:7701/"])
@@ -105,3 +110,26 @@ def test_a_file_of_tls_that_is_missing_or_none_is_named(tmp_path: Path, missing:
     (tmp_path / missing).unlink()
     with pytest.raises(ConfigError, match=missing):
         client_context(tmp_path)
+
+
+def test_who_asks_where_nobody_is_hears_so_before_his_time_is_over(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty seconds of silence, for an address with a wrong digit."""
+    monkeypatch.setattr(common, "ALONE_S", 0.2)
+    (port,) = free_ports(1)
+    nowhere = f"127.0.0.1:{port}"
+    status, out, err = run(capsys, "status", "--endpoints", nowhere, "--timeout", "1s")
+    assert (status, out) == (3, "")
+    first, last = err.splitlines()
+    assert first == f"logboom: no node answers at {nowhere} yet; trying for 1 s (--timeout)"
+    assert f"asked were {nowhere}: is that where nodes run? (--endpoints, LOGBOOM_ENDPOINTS)" in last
+
+
+def test_who_is_answered_hears_nothing_of_the_kind(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "ALONE_S", 0.1)
+    node.answers[Kind.GET] = silent
+    _, _, err = run(capsys, "get", "-p", "0", "k", "--timeout", "500ms")
+    assert "no node answers" not in err
