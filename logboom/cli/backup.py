@@ -9,10 +9,12 @@ import click
 
 from logboom import config
 from logboom.cli.common import Duration, Target, cluster_options, output_option, print_one, talk
+from logboom.cli.ends import in_doubt
 from logboom.cli.node import server_module
 from logboom.cli.offline import progress_bar
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
+KEPT: Final = "what was copied is kept: with --resume it goes on, while the node still has the snapshot"
 
 
 @click.command(epilog="Example:  logboom backup /backups/shop")
@@ -45,7 +47,7 @@ def backup(
     A directory holds any number of backups of one cluster. What an interrupted one has copied of logs is not copied
     again.
     """
-    with progress_bar("backup") as progress, target.connect() as client:
+    with in_doubt(KEPT), progress_bar("backup") as progress, target.connect() as client:
         done = server_module("server.offline.backup").backup(
             client,
             directory,

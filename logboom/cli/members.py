@@ -8,12 +8,15 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import TEXT, Target, cluster_options, output_option, print_rows, talk
+from logboom.cli.common import TEXT, Target, cluster_options, on_terminal, output_option, print_rows, talk
+from logboom.cli.ends import in_doubt
 from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient
 
 POLL_S: Final = 0.2
 EXIT_NO_VOTE: Final = 1
+EXIT_NOT_DONE: Final = 1
+DOUBT: Final = "this may have been done, or may be yet: `logboom members list` says"
 
 
 @click.group(epilog="Example:  logboom members list")
@@ -51,11 +54,14 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
     if not (name and peer and client_address):
         raise InvalidRequest(f"{member!r} is not id=peer_host:port@client_host:port")
     with target.connect() as client:
-        found = client.add_member(name, peer_address=peer, client_address=client_address, learner=learner)
+        with in_doubt(f"{name} may have been taken in, or may be yet: `logboom members list` says; {_undone(name)}"):
+            found = client.add_member(name, peer_address=peer, client_address=client_address, learner=learner)
         if learner or no_wait:
             _print(found, output)
         else:
-            _wait_for(client, name, target.timeout, output)
+            story = f"{name} is taken in, and votes as soon as it has caught up, if it runs; {_undone(name)}"
+            with in_doubt(story, done=True):
+                _wait_for(client, name, target.timeout, output)
 
 
 @members.command(epilog="Example:  logboom members update n2 --peer-address 10.0.0.9:7801")
@@ -71,7 +77,7 @@ def update(target: Target, node: str, peer_address: str | None, client_address: 
     """
     if not (peer_address or client_address):
         raise InvalidRequest("say what changes: --peer-address, --client-address, or both")
-    with target.connect() as client:
+    with target.connect() as client, in_doubt(DOUBT):
         _print(client.update_member(node, peer_address=peer_address, client_address=client_address), output)
 
 
@@ -83,21 +89,35 @@ def update(target: Target, node: str, peer_address: str | None, client_address: 
 def promote(target: Target, node: str, no_wait: bool, output: str) -> None:
     """Make a learner a voter, as soon as it has caught up."""
     with target.connect() as client:
-        found = client.promote_member(node)
+        with in_doubt(DOUBT):
+            found = client.promote_member(node)
         if no_wait:
             _print(found, output)
         else:
-            _wait_for(client, node, target.timeout, output)
+            with in_doubt(f"{node} is to vote, and does as soon as it has caught up, if it runs", done=True):
+                _wait_for(client, node, target.timeout, output)
 
 
 @members.command(epilog="Example:  logboom members remove n2")
 @click.argument("node", type=TEXT)
+@click.option("--yes", is_flag=True, help="Do not ask. Where nobody can be asked, as in a script, nobody is.")
 @output_option
 @cluster_options
-def remove(target: Target, node: str, output: str) -> None:
-    """Remove a member for good: its id is never used again. If it leads, another takes over first."""
+def remove(target: Target, node: str, yes: bool, output: str) -> None:
+    """Remove a member for good: its id is never used again. If it leads, another takes over first.
+
+    On a terminal it asks before. Not done while those that would be left and can be reached are no majority.
+    """
     with target.connect() as client:
-        _print(client.remove_member(node), output)
+        left, thin = _left_without(node, client.member_list())
+        if left and not yes and on_terminal(sys.stdin) and on_terminal(sys.stderr):
+            if not click.confirm(f"{node} is removed for good; its id is not used again. {left}. Go on?", err=True):
+                talk("logboom: nothing was changed")
+                sys.exit(EXIT_NOT_DONE)
+        elif thin:
+            talk(f"logboom: {left}; `logboom members add` takes another in")
+        with in_doubt(DOUBT):
+            _print(client.remove_member(node), output)
 
 
 @members.command(epilog="Example:  logboom members transfer n3")
@@ -106,8 +126,34 @@ def remove(target: Target, node: str, output: str) -> None:
 @cluster_options
 def transfer(target: Target, to: str | None, output: str) -> None:
     """Have another node lead: TO, or whichever is nearest."""
-    with target.connect() as client:
+    with target.connect() as client, in_doubt(DOUBT):
         _print(client.transfer(to), output)
+
+
+def _undone(node: str) -> str:
+    return f"`logboom members remove {node}` takes it out again, for good: its id is not used after that"
+
+
+def _left_without(node: str, found: dict[str, Any]) -> tuple[str, bool]:
+    """In words, who is left without it; and whether the cluster bears less then, and nothing any more.
+
+    No words for what the nodes refuse: it is none of them, or the only one that votes.
+    """
+    voters = [each for each in found["members"] if each["role"] == "voter"]
+    others = [each for each in voters if each["id"] != node]
+    if not others or all(each["id"] != node for each in found["members"]):
+        return "", False
+    before, after = _spare(voters), _spare(others)
+    away = [each["id"] for each in others if not each["connected"]]
+    who = f"Voters left: {len(others)}" + (f", without a link: {', '.join(away)}" if away else "")
+    if after < 0:
+        return f"{who}. Those with one are no majority: it waits for them", False
+    return f"{who}. {f'{after} of them may fail' if after else 'None of them may fail'}", after == 0 < before
+
+
+def _spare(voters: list[dict[str, Any]]) -> int:
+    """So many of those that can be reached may go, and a majority of all is left."""
+    return sum(bool(each["connected"]) for each in voters) - len(voters) // 2 - 1
 
 
 def _wait_for(client: SyncClient, node: str, seconds: float, output: str) -> None:

@@ -21,6 +21,7 @@ from logboom.cli.common import (
     talk,
 )
 from logboom.cli.cursors import cursor_row
+from logboom.cli.ends import in_doubt
 from logboom.client.reads import watermark_of
 from logboom.errors import InvalidRequest, LogboomError, PermissionDenied, Unavailable
 from logboom.sync_client import SyncClient
@@ -30,6 +31,7 @@ EXIT_UNHEALTHY = 5
 CURSORS_S = 2.0
 PROBLEMS_SHOWN = 10
 Answers = Mapping[str, dict[str, Any] | LogboomError]
+DOUBT = "this may have been done, or may be yet: `logboom partitions list` says"
 
 
 @click.command(epilog="Example:  logboom status -o json")
@@ -289,7 +291,7 @@ def create(target: Target, state_machine: str | None, mode: str | None, count: i
     """
     made = []
     try:
-        with target.connect() as client:
+        with target.connect() as client, in_doubt(DOUBT):
             for _ in range(count):
                 partition = client.create_partition(state_machine=state_machine, mode=mode)
                 made.append({"partition": partition})
@@ -307,7 +309,7 @@ def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
     """Destroy a partition and its data, on all nodes, for good. Its id is not given again."""
     if not yes:
         raise click.UsageError(f"this removes everything in partition {partition}, for good: say --yes")
-    with target.connect() as client:
+    with target.connect() as client, in_doubt(DOUBT):
         refuse_cursors(client, partition)
         client.destroy_partition(partition)
     print_one({"partition": partition, "state": "destroyed"}, output)

@@ -30,6 +30,7 @@ from logboom.cli.common import (
     to_bytes,
     to_text,
 )
+from logboom.cli.ends import while_read
 from logboom.cli.txns import shown_wide
 from logboom.client.log_batches import LogBatch
 from logboom.commands import OP_ADD, OP_CAS, OP_DELETE, OP_PUT, Value, unpack_numbers
@@ -149,7 +150,7 @@ def _entry(key: bytes, value: Value, encoding: str) -> dict[str, Any]:
 
 
 @click.command(epilog="\b\nExamples:\n  logboom tail -p 3 -f\n  logboom tail --start-global 100 -o jsonl")
-@click.option("-p", "--partition", type=PARTITION, help="One partition; without it, all in global order.")
+@click.option("-p", "--partition", type=PARTITION, help="One; without it all that there are now, in global order.")
 @click.option("--start", type=INDEX, default=0, help="First index (with -p); 0: the earliest.")
 @click.option("--start-global", type=INDEX, default=0, help="First global index.")
 @click.option(
@@ -196,7 +197,7 @@ def tail(
         "on_compacted": "first" if from_first else "error",
         "node": node,
     }
-    with target.connect() as client:
+    with target.connect() as client, while_read(client):
         kinds = {} if raw else client.state_machines()
         batches: Iterable[LogBatch]
         if partition is None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows, talk
+from logboom.cli.ends import in_doubt
 
 
 @click.group(epilog="Example:  logboom snapshot create")
@@ -23,7 +24,7 @@ def snapshot() -> None:
 @cluster_options
 def create(target: Target, output: str) -> None:
     """Every node takes one now, of everything committed so far; ends when the leader's is complete."""
-    with target.connect() as client:
+    with target.connect() as client, in_doubt("one may have been begun, and goes on: `logboom snapshot list` says"):
         found = client.create_snapshot()
     print_one(_row(found), output)
 

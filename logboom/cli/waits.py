@@ -27,6 +27,7 @@ from logboom.cli.common import (
     talk,
     watermark_row,
 )
+from logboom.cli.ends import while_read
 from logboom.types import BarrierProgress, BarrierResult, WatermarkUpdate
 
 _RECEIPT: Final = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
@@ -172,7 +173,7 @@ def watermarks(
     target: Target, partitions: list[int] | None, follow: bool, every: float, node: str | None, output: str
 ) -> None:
     """Where partitions are on a node, and how far all of them have applied."""
-    with target.connect() as client:
+    with target.connect() as client, while_read(client):
         updates = client.watermarks_stream(partitions, node=node, every=every)
         if follow and output == "table" and on_terminal(sys.stdout):
             _live(updates)

@@ -137,7 +137,8 @@ class LogReading:
     ) -> AsyncGenerator[LogBatch, None]:
         """Batches of many partitions (None: all) in global order, up to what was safe to give when it began.
 
-        Nothing that comes out can be preceded by something that does not. With ``follow``, for ever. Memory is
+        Nothing that comes out can be preceded by something that does not. With ``follow``, for ever; of partitions
+        that are created meanwhile nothing comes (``tail`` those). Memory is
         bounded on both sides, however many partitions there are. What was lost and declared void is stepped over, and
         ``on_void`` is told of it in its place; what that raises ends the scan. ``timeout``: for learning which there
         are, and for finding a node to go on at.

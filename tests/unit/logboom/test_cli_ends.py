@@ -1,0 +1,163 @@
+"""How commands end before their time: nobody reads what they write, Ctrl-C, no answer; and who is asked before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from logboom.cli import members as members_module
+from logboom.errors import DeadlineExceeded, Unavailable
+from logboom.sync_client import SyncClient
+from logboom.wire import Frame, Kind
+from tests.unit.logboom.fake_server import FakeNode, Session, silent
+from tests.unit.logboom.test_cli import run
+from tests.unit.logboom.test_cli_unfinished import members
+from tests.unit.logboom.test_connection import records
+
+MARKS = [[0, 5, 5, 4, 0, 8, "running"]]
+
+
+def one_record(session: Session, frame: Frame) -> None:
+    """And then none, for ever."""
+    records(session, frame, 1, 1, [b"first"])
+
+
+def one_mark(session: Session, frame: Frame) -> None:
+    """And then none, for ever."""
+    about = {"node": "n1", "commit_index": 9, "minimum": 8, "watermarks": MARKS, "gone": []}
+    session.send(frame, Kind.WATCHED, {**about, "first": True, "whole": True}, more=True)
+
+
+@pytest.mark.parametrize(
+    "command", [["tail", "-p", "0", "-f", "--raw"], ["tail", "-f", "-o", "jsonl"], ["watermarks", "-f", "-o", "jsonl"]]
+)
+@pytest.mark.parametrize("reader", ["pipe", "gone"])
+def test_what_follows_ends_when_nobody_reads_it_any_more(node: FakeNode, command: list[str], reader: str) -> None:
+    """`logboom tail -f | head -1` stayed until the next record came, which may be tomorrow."""
+    node.features = ["log_scan"]
+    node.answers[Kind.TAIL] = one_record
+    node.answers[Kind.LOG_SCAN] = silent
+    node.answers[Kind.ADMIN] = lambda session, frame: session.send(
+        frame, Kind.ADMIN_REPLY, {"partitions": [[0, "log", "write_ahead"]], "key_partitions": 1}
+    )
+    node.answers[Kind.WATCH] = one_mark
+    started = [sys.executable, "-m", "logboom", *command, "--endpoints", node.address]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            if reader == "pipe" and command[:2] != ["tail", "-f"]:
+                assert process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(60) == 0
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "says"),
+    [
+        (["members", "add", "n4=h:1@h:2"], "add_member", ["n4 may have been taken in", "`logboom members remove n4`"]),
+        (["members", "add", "n4=h:1@h:2"], "member_list", ["n4 is taken in", "its id is not used after that"]),
+        (["members", "promote", "n4"], "promote_member", ["may have been done", "`logboom members list`"]),
+        (["members", "promote", "n4"], "member_list", ["n4 is to vote"]),
+        (["members", "update", "n1", "--client-address", "h:9"], "update_member", ["`logboom members list`"]),
+        (["members", "remove", "n4"], "remove_member", ["may have been done", "`logboom members list`"]),
+        (["members", "transfer", "n4"], "transfer", ["may have been done", "`logboom members list`"]),
+        (["partitions", "create"], "create_partition", ["may have been done", "`logboom partitions list`"]),
+        (["partitions", "destroy", "0", "--yes"], "destroy_partition", ["`logboom partitions list`"]),
+        (["snapshot", "create"], "create_snapshot", ["goes on", "`logboom snapshot list`"]),
+    ],
+)
+@pytest.mark.parametrize("how", [interrupted, DeadlineExceeded("not done in time")])
+def test_what_may_stand_half_done_is_said(
+    node: FakeNode,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    method: str,
+    says: list[str],
+    how: Any,
+) -> None:
+    def ends(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt if how is interrupted else how
+
+    node.answers[Kind.ADMIN] = members(("n1", "voter"), ("n2", "voter"), ("n3", "voter"), ("n4", "joining"))
+    monkeypatch.setattr(SyncClient, "cursors_partition", lambda *_, **__: None)
+    monkeypatch.setattr(SyncClient, method, ends)
+    status, out, err = run(capsys, *command)
+    assert (status, out) == (130 if how is interrupted else 3, "")
+    assert all(each in err for each in says), err
+
+
+def test_who_is_taken_in_stays_so_whatever_becomes_of_waiting_for_it(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaderless(*_: Any, **__: Any) -> None:
+        raise Unavailable("there is no leader right now")
+
+    node.answers[Kind.ADMIN] = members(("n1", "voter"), ("n4", "joining"))
+    monkeypatch.setattr(SyncClient, "member_list", leaderless)
+    status, _, err = run(capsys, "members", "add", "n4=h:1@h:2")
+    assert status == 3
+    assert "n4 is taken in" in err
+
+
+def removed(node: FakeNode) -> list[str]:
+    return [frame.header["id"] for frame in node.of(Kind.ADMIN) if frame.header["action"] == "member_remove"]
+
+
+THREE = (("n1", "voter"), ("n2", "voter"), ("n3", "voter"))
+
+
+@pytest.mark.parametrize(
+    ("seats", "says"),
+    [
+        (THREE, "Voters left: 2. None of them may fail; `logboom members add`"),
+        ((*THREE, ("n4", "voter")), ""),
+        ((*THREE, ("n4", "learner")), "Voters left: 2. None of them may fail"),
+    ],
+)
+def test_a_script_is_not_asked_and_told_what_is_left(node: FakeNode, capsys: Any, seats: Any, says: str) -> None:
+    node.answers[Kind.ADMIN] = members(*seats)
+    status, _, err = run(capsys, "members", "remove", "n2")
+    assert (status, removed(node)) == (0, ["n2"])
+    assert says in err if says else err == ""
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 130)])
+def test_a_person_is_asked_before_a_member_is_removed(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+) -> None:
+    """Its id is never used again: what is removed by mistake comes back as another one, with an empty disk."""
+    monkeypatch.setattr(members_module, "on_terminal", lambda _: True)
+    reading, writing = os.pipe()
+    os.write(writing, answer.encode())
+    os.close(writing)
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        node.answers[Kind.ADMIN] = members(*THREE)
+        found, _, err = run(capsys, "members", "remove", "n2")
+        assert (found, removed(node)) == (status, ["n2"] if status == 0 else [])
+        assert "Voters left: 2. None of them may fail. Go on?" in err
+        assert ("nothing was changed" in err) == (status == 1)
+        if status == 0:
+            assert "Go on?" not in run(capsys, "members", "remove", "n3", "--yes")[2]
+
+
+def test_what_is_refused_anyway_is_not_asked_about(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members_module, "on_terminal", lambda _: True)
+    node.answers[Kind.ADMIN] = members(*THREE)
+    assert run(capsys, "members", "remove", "n9")[0] == 0  # as the nodes say it
+    assert removed(node) == ["n9"]
