@@ -136,10 +136,13 @@ class Cluster(Lookout):
         self._connections[address] = opened
         return opened
 
-    async def dedicated(self, address: str) -> NodeConnection:
-        """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
+    def _check_open(self) -> None:
         if self.closed:
             raise InvalidRequest(CLOSED)
+
+    async def dedicated(self, address: str) -> NodeConnection:
+        """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
+        self._check_open()
         opened = await NodeConnection.open(
             address,
             tls=current(self._tls),
@@ -148,13 +151,11 @@ class Cluster(Lookout):
             cluster=self.id,
             on_beat=self._beats(),
         )
-        if self.closed:  # meanwhile: nobody would close this one
-            opened.close()
-            raise InvalidRequest(CLOSED)
         self._made[next(self._serial)] = opened
         try:
+            self._check_open()  # meanwhile it may be: nobody would close this one
             self._learn(opened.welcome)
-        except LineageMismatch:
+        except InvalidRequest:  # of another history, too
             opened.close()
             raise
         return opened
