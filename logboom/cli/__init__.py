@@ -75,6 +75,12 @@ class _Lazy(click.Group):
         except BrokenPipeError:  # `| head` has what it wanted; click would call it a failure
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is left in the buffer goes there
             raise click.exceptions.Exit(0) from None
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            command = None if error.ctx is not None or name is None else self.get_command(ctx, name)
+            if name is not None and command is not None:  # click does not always say whose help to look at
+                error.ctx = click.Context(command, ctx, name)
+            raise
 
 
 @click.group(cls=_Lazy, help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

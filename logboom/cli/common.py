@@ -189,7 +189,7 @@ class Target:
         found = client()
         with suppress(InvalidRequest):  # it is closed
             if found is not None and not found.has_met:
-                talk(f"logboom: no node answers at {self.endpoints} yet; trying for {self.timeout:g} s (--timeout)")
+                talk(f"logboom: no node has answered yet ({self.endpoints}); trying for {self.timeout:g} s (--timeout)")
 
 
 def cluster_options(command: F) -> F:

@@ -250,3 +250,14 @@ def test_who_is_refused_is_told_so_and_nobody_is_asked_again(node: FakeNode, cap
     node.answers[Kind.SUBMIT] = fails(error)
     assert run(capsys, "submit", "-p", "3", "put", "k", "v") == (1, "", "logboom: 'me' may not [permission_denied]\n")
     assert len(node.of(Kind.SUBMIT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "whose"), [(["scan", "--prefix"], "logboom scan"), (["members", "add", "--timeout"], "logboom members")]
+)
+def test_whose_help_to_look_at_is_said_where_an_option_lacks_its_value(
+    capsys: Any, command: list[str], whose: str
+) -> None:
+    status, _, err = run(capsys, *command)
+    assert status == 2
+    assert f"(see `{whose} --help`)" in err

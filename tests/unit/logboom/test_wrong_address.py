@@ -122,7 +122,7 @@ def test_who_asks_where_nobody_is_hears_so_before_his_time_is_over(
     status, out, err = run(capsys, "status", "--endpoints", nowhere, "--timeout", "1s")
     assert (status, out) == (3, "")
     first, last = err.splitlines()
-    assert first == f"logboom: no node answers at {nowhere} yet; trying for 1 s (--timeout)"
+    assert first == f"logboom: no node has answered yet ({nowhere}); trying for 1 s (--timeout)"
     assert f"asked were {nowhere}: is that where nodes run? (--endpoints, LOGBOOM_ENDPOINTS)" in last
 
 
@@ -132,4 +132,4 @@ def test_who_is_answered_hears_nothing_of_the_kind(
     monkeypatch.setattr(common, "ALONE_S", 0.1)
     node.answers[Kind.GET] = silent
     _, _, err = run(capsys, "get", "-p", "0", "k", "--timeout", "500ms")
-    assert "no node answers" not in err
+    assert "has answered" not in err
