@@ -36,6 +36,8 @@ CONNECT_S: Final = 2.0
 """TCP, TLS and WELCOME of one node."""
 STAGGER_S: Final = 0.2
 """With no connection open, the next node is tried beside the first after this long."""
+MOVED_S: Final = 0.5
+"""For the question whether a node that cannot be reached is elsewhere by now; once in ``CONNECT_S``."""
 DOWN_MIN_S: Final = 0.05
 DOWN_MAX_S: Final = 2.0
 DOWN_KEPT: Final = 64
@@ -78,6 +80,7 @@ class Cluster(Lookout):
         self._serial = itertools.count()
         self._left = weakref.finalize(self, _leave, self._made, os.getpid())
         self._left.atexit = False
+        self._ask_again_at = 0.0
         self._rng = rng if rng is not None else random.Random()
         self._next = self._rng.randrange(len(self.endpoints))
         self.closed = False
@@ -236,25 +239,26 @@ class Cluster(Lookout):
             if node not in self.members:  # another client may have added it since
                 await self.any()
             if node not in self.members:  # another client may have added it since
-                await self._ask_members()
+                await self._ask_members(timeout=CONNECT_S)
             if node not in self.members:
                 raise InvalidRequest(f"no node {node!r}; members are {', '.join(sorted(self.members))}")
         address = self.members.get(node, node)
         try:
             return await self.connection(address)
         except Unavailable:
-            if node not in self.members or not self._live():
+            if node not in self.members or not self._live() or self.now < self._ask_again_at:
                 raise
-            await self._ask_members()  # it may be elsewhere by now
+            self._ask_again_at = self.now + CONNECT_S
+            await self._ask_members(timeout=MOVED_S)  # it may be elsewhere by now
             if self.members.get(node, address) == address:
                 raise
             return await self.connection(self.members[node])
 
-    async def _ask_members(self) -> None:
+    async def _ask_members(self, *, timeout: float) -> None:
         """Learn who they are now, of whoever leads, if it tells us. Raises Unavailable."""
         asked = await self.leader()
         with suppress(LogboomError, TimeoutError):
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(timeout):
                 said = await asked.request(Kind.ADMIN, {"action": "members"})
             self.told_members(said.header.get("members"))
 
