@@ -56,8 +56,8 @@ SETTINGS: Final = {
 OPS_PER_S: Final = 2_500
 """Records that a partition takes, with ``--throttled``."""
 BURST_MS: Final = 200
-LIGHT_COMMIT_MS: Final = 4
-"""With ``--paced``: about twice what a leader takes to commit a lone command here, but for one in a hundred."""
+LIGHT_COMMIT_MS: Final = 3
+"""With ``--paced``: below twice what a lone command takes here, all in all."""
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,13 @@ def rates(rng: random.Random, admission: AdmissionSettings) -> AdmissionSettings
     )
 
 
+def pace(rng: random.Random, admission: AdmissionSettings) -> AdmissionSettings:
+    """A target that is missed now and then, or always."""
+    return msgspec.structs.replace(
+        admission, light_commit_ms=rng.choice([1, 5, 20]), pace_bytes_per_s_min=rng.choice([2 * KIB, 64 * KIB])
+    )
+
+
 def read_rates(rng: random.Random, reads: ReadSettings) -> ReadSettings:
     """So low that whoever reads much waits now and then."""
     return msgspec.structs.replace(reads, principal_bytes_per_s=rng.choice([4 * KIB, 64 * KIB]))

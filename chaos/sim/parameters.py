@@ -43,6 +43,8 @@ RATED: Final = 0.15
 """Share of the seeds in which it is bounded how fast somebody may write,"""
 PACED: Final = 0.15
 """and of those in which it is how fast somebody may read."""
+LIGHT: Final = 0.15
+"""Share of the seeds in which those who write much are slowed down where others would notice."""
 GIVE_UP: Final = 0.5
 """Share of the seeds in which clients wait for admission, and do not always wait to the end."""
 WAITS: Final = 0.6
@@ -253,7 +255,18 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     moves = drawn.members_change  # that has a story of its own of lost disks
     drawn = _damaged(drawn, rng, "lose_disk", DISKS_LOST, never=moves)
     drawn = _damaged(drawn, rng, "put_back", PUT_BACK, never=moves)
-    for later in (_forgetting, _acknowledged, _narrow, _rated, _paced, _thinned, _impatient, _held_briefly, _slowed):
+    for later in (
+        _forgetting,
+        _acknowledged,
+        _narrow,
+        _rated,
+        _paced,
+        _thinned,
+        _impatient,
+        _held_briefly,
+        _slowed,
+        _light,
+    ):
         drawn = later(drawn, rng)
     return drawn
 
@@ -403,6 +416,14 @@ def _slowed(drawn: Parameters, rng: random.Random) -> Parameters:
         for f in drawn.faults
     ]
     return replace(drawn, faults=tuple(faults), kinds=tuple(sorted({*drawn.kinds, "slow_cpu"})))
+
+
+def _light(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, who writes little may notice little of the others; drawn last."""
+    if rng.random() >= LIGHT:
+        return drawn
+    admission = drawn_settings.pace(rng, drawn.settings.admission)
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, admission=admission))
 
 
 def _contested(drawn: Parameters) -> Parameters:
