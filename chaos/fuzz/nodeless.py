@@ -157,7 +157,13 @@ class NoNode:
     parent = SimpleNamespace(agreed=frozenset(), global_index=5, voids=SimpleNamespace(count=0, kept=()))
     recovery = SimpleNamespace(over=True)
     scrubbing = lagging = SimpleNamespace(status=dict)
-    admission = SimpleNamespace(used=lambda *_: (0, 0), admitted=0, refused_by={}, judged=lambda: iter(()))
+    admission = SimpleNamespace(
+        pace=SimpleNamespace(bytes_per_s=None),
+        used=lambda *_: (0, 0),
+        admitted=0,
+        refused_by={},
+        judged=lambda: iter(()),
+    )
     signals = SimpleNamespace(failures={})
     submitting = SimpleNamespace(waiting=NobodyWaits(), gone=lambda _: None, cancel=lambda _: None)
     voiding = SimpleNamespace(check_blocked=lambda want: want, rows=lambda _: [])

@@ -129,7 +129,7 @@ class Pace:
         """It took so much; None: it came to nothing."""
         if not self._rates.per_s:
             return
-        self._paid_at -= expected
+        self._paid_at = max(self._paid_at - expected, self._sure_at)  # no time that passed meanwhile is saved up
         if nbytes is not None:
             each, before = nbytes / keys, self._key_bytes
             self._key_bytes = each if before is None else before + (each - before) * WEIGHT

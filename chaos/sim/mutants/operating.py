@@ -84,8 +84,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.reading.read_rates:Pace.take",
-                "max(self._paid_at, self._rates.clock.monotonic())",
-                "self._paid_at",
+                "max(self._paid_at, now) + seconds",
+                "self._paid_at + seconds",
             ),
         ),
         needs="paced",

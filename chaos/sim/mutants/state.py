@@ -37,8 +37,8 @@ MUTANTS: Final = (
         (
             Edit(
                 APPLY + "_View.within",
-                "merged(self._within(start, end), self.dirty, start=start, end=end)",
-                "self._within(start, end)",
+                "merged(below, self.dirty, start=start, end=end, keys=keys)",
+                "below",
             ),
         ),
         needs="transfers",

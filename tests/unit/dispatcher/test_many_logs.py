@@ -12,8 +12,8 @@ import pytest
 from dispatcher.pipeline.backend import Backend
 from dispatcher.reading.lately import Lately
 from logboom.types import GlobalLogIndex, Level, PartitionId
+from tests.unit.dispatcher.log_scan_world import begin, globals_of, settle
 from tests.unit.dispatcher.reading_world import Client, World
-from tests.unit.dispatcher.test_log_scan import begin, globals_of, settle
 
 
 async def test_a_batch_is_looked_for_where_it_came(monkeypatch: pytest.MonkeyPatch) -> None:

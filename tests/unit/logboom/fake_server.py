@@ -226,3 +226,18 @@ def records(session: Session, frame: Any, first: int, global_index: int, payload
         "data": len(block.data),
     }
     session.send(frame, Kind.RECORDS, header, [bytes(block.metadata), bytes(block.data)], more=True)
+
+
+def members(*rows: tuple[str, str], removed: tuple[str, ...] = (), connected: bool = True) -> Any:
+    """What a leader answers of members: ids and roles."""
+
+    def answer(session: Session, frame: Frame) -> None:
+        each = {"peer_address": "h:1", "client_address": "h:2", "connected": connected, "raft_index": 9}
+        about = {
+            "node": "n1", "leader": "n1", "term": 1, "index": 5, "committed": True, "raft_index": 9,
+            "removed": list(removed),
+            "members": [{"id": name, "role": role, **each} for name, role in rows],
+        }  # fmt: skip
+        session.send(frame, Kind.ADMIN_REPLY, {"members": about})
+
+    return answer

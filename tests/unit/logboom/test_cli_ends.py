@@ -13,10 +13,8 @@ from logboom.cli import members as members_module
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, silent
-from tests.unit.logboom.test_cli import run
-from tests.unit.logboom.test_cli_unfinished import members
-from tests.unit.logboom.test_connection import records
+from tests.unit.logboom.command_line import run
+from tests.unit.logboom.fake_server import FakeNode, Session, members, records, silent
 
 MARKS = [[0, 5, 5, 4, 0, 8, "running"]]
 

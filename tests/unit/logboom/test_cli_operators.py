@@ -127,7 +127,7 @@ def test_bytes_that_are_no_text_are_told_since_text_does_not_bring_them_back(nod
 
 def test_where_nobody_leads_it_is_said_what_to_look_at(node: FakeNode, capsys: Any) -> None:
     node.answers[Kind.ADMIN] = fails(NotLeader("this node does not lead", leader=None))
-    status, _, err = run(capsys, "members", "list", "--timeout", "200ms")
+    status, _, err = run(capsys, "members", "list", "--timeout", "1s")
     assert status == 3
     assert "no node has led" in err
     assert "logboom status" in err
@@ -149,7 +149,7 @@ def test_what_to_look_at_is_said_where_the_error_cannot(
     node: FakeNode, capsys: Any, error: LogboomError, hint: str | None
 ) -> None:
     node.answers[Kind.GET] = fails(error)
-    err = run(capsys, "get", "-p", "9", "k", "--timeout", "200ms")[2]
+    err = run(capsys, "get", "-p", "9", "k", "--timeout", "1s")[2]
     assert hint in err if hint else "logboom status" not in err
 
 
@@ -161,12 +161,12 @@ def test_a_command_that_nobody_has_answered_may_have_been_submitted(
 ) -> None:
     """It ended with `the deadline passed before an answer came`, which says nothing of that."""
     node.answers[Kind.SUBMIT] = silent
-    status, out, err = run(capsys, "submit", "-p", "0", *name, "add", "n", "1", "--timeout", "200ms")
+    status, out, err = run(capsys, "submit", "-p", "0", *name, "add", "n", "1", "--timeout", "1s")
     assert (status, out) == (3, "")
     assert "may have been submitted" in err
     assert advice in err
     node.answers[Kind.SUBMIT] = fails(Unavailable("there is no leader right now"))
-    assert "may have been" not in run(capsys, "submit", "-p", "0", "add", "n", "1", "--timeout", "200ms")[2]
+    assert "may have been" not in run(capsys, "submit", "-p", "0", "add", "n", "1", "--timeout", "1s")[2]
 
 
 def test_a_key_that_is_not_there_is_told_with_where_it_was_looked_for(node: FakeNode, capsys: Any) -> None:

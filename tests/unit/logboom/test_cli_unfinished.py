@@ -15,22 +15,7 @@ from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_kv import Kv
-from tests.unit.logboom.fake_server import FakeNode, Session
-
-
-def members(*rows: tuple[str, str], removed: tuple[str, ...] = (), connected: bool = True) -> Any:
-    """What a leader answers of members: ids and roles."""
-
-    def answer(session: Session, frame: Frame) -> None:
-        each = {"peer_address": "h:1", "client_address": "h:2", "connected": connected, "raft_index": 9}
-        about = {
-            "node": "n1", "leader": "n1", "term": 1, "index": 5, "committed": True, "raft_index": 9,
-            "removed": list(removed),
-            "members": [{"id": name, "role": role, **each} for name, role in rows],
-        }  # fmt: skip
-        session.send(frame, Kind.ADMIN_REPLY, {"members": about})
-
-    return answer
+from tests.unit.logboom.fake_server import FakeNode, Session, members
 
 
 @pytest.mark.parametrize("args", [("add", "n4=h:1@h:2"), ("promote", "n4")])

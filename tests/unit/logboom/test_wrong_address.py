@@ -18,8 +18,8 @@ from logboom.client.connection import NodeConnection
 from logboom.errors import ConfigError, InvalidRequest, Unauthenticated, Unavailable
 from logboom.testing import free_ports
 from logboom.wire import Kind
+from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, silent
-from tests.unit.logboom.test_cli import run
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:7901", "https://n1:7701", "n1/x:7701", "http://n1:7701/"])

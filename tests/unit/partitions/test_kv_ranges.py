@@ -22,8 +22,7 @@ from partitions.machines import kv_apply, kv_layers
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_layers import Emptied, Ordered
 from ports.state_file import KEY_BYTES_MAX
-from tests.unit.partitions.test_worker_inline import inline, turn
-from tests.unit.partitions.worker_world import HeldOffload, world
+from tests.unit.partitions.worker_world import HeldOffload, inline, turn, world
 
 KEYS = [bytes((a, *rest)) for a in b"ab\xff" for rest in ((), (0,), (98,), (255,), (255, 255))]
 SOME = st.sampled_from(KEYS)

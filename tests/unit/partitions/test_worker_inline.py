@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from logboom.settings import ApplySettings
 from partitions.log.recent import HEADER_BYTES
 from ports.invariant import InvariantViolated
-from tests.unit.partitions.worker_world import HeldOffload, world
-
-
-def inline(**changes: Any) -> Any:
-    """A worker whose jobs wait for the test if they go elsewhere."""
-    return world(HeldOffload, applies_in_memory=True, **{"linger_ms": 100, **changes})
-
-
-async def turn() -> None:
-    await asyncio.sleep(0)
+from tests.unit.partitions.worker_world import HeldOffload, inline, turn, world
 
 
 def test_who_waits_for_one_command_waits_for_no_thread() -> None:

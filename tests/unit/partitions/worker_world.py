@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -189,3 +190,12 @@ def failures(count: int) -> list[Exception]:
 
 def pauses(attempts: list[float]) -> list[int]:
     return [round((b - a - JOB_S) * 1000) for a, b in pairwise(attempts)]
+
+
+def inline(**changes: Any) -> Any:
+    """A worker whose jobs wait for the test if they go elsewhere."""
+    return world(HeldOffload, applies_in_memory=True, **{"linger_ms": 100, **changes})
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)

@@ -38,7 +38,7 @@ ONLY_ONCE_THERE = {
     # Nothing to tell without a peer, an error, certificates, a snapshot, or somebody who asks.
     "link_up", "link_queued_bytes", "link_connects_total", "follower_lag_entries", "follower_feed",
     "request_errors_total", "http_requests_total", "certificate_ends_seconds",
-    "snapshot_age_seconds", "admission_withheld",
+    "snapshot_age_seconds", "admission_withheld", "admission_pace_bytes_per_second",
 }  # fmt: skip
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
