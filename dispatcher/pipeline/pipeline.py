@@ -354,8 +354,8 @@ class Pipeline(Presence):
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
-        moved = touched & self.workers.keys()  # another may still be opened
-        self._unsynced |= moved  # as far as is known, until each is looked at
+        moved = touched & self.workers.keys()  # another may still be opened, and be read all the same
+        self._unsynced |= touched & self.logs.keys()  # as far as is known, until each is looked at
         for partition_id in moved:
             store = self.logs[partition_id]
             self.pending.durable(partition_id, store.durable_index)

@@ -351,6 +351,15 @@ class TestGets:
             assert by_then <= PER_S * (seconds + 0.2) + 2 * size
         assert done[-1] - began <= 100 * size / PER_S + 1.0, "and not slower"
 
+    def test_time_that_passes_while_one_is_expected_is_not_saved_up(self, desk: Desk) -> None:
+        """Seed 2 of the simulator: it paid for what was expected, and that was then given back to the stream."""
+        pace = desk.rates.enter("p")
+        expected = pace.expect(1)
+        desk.after(0.1)
+        pace.take(PER_S)
+        pace.was(expected, None, 1)
+        assert pace.owed == pytest.approx(1.0)
+
     def test_what_comes_to_nothing_is_not_owed(self, desk: Desk) -> None:
         pace = desk.rates.enter("p")
         self.gets(desk, pace, 1, 10 * KIB)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
-from logboom.types import DurabilityMode, PartitionId
+from logboom.types import DurabilityMode, Level, PartitionId
 
 ONE = PartitionId(1)
 
@@ -125,3 +125,12 @@ async def test_what_was_written_behind_is_synced_and_nothing_else_is_looked_at()
     async with asyncio.timeout(10):
         await asked.wait()
     assert looked == [7, 3, 9]
+
+
+def test_a_log_that_nobody_applies_here_yet_is_not_taken_for_durable() -> None:
+    """Whoever reads many logs in order goes as far as all of them are durable: of this one nobody had asked."""
+    pipeline = settling()
+    pipeline.workers = {}
+    pipeline.logs[ONE].undurable_from = 1
+    Pipeline._settle(pipeline)
+    assert Backend.safe_horizon(cast("Backend", pipeline), [ONE], Level.DURABLE) == 0
