@@ -222,7 +222,7 @@ class KvMachine:
         self._file.write(state, meta, position)
         # A power loss may undo the last transaction: let that be one that changes nothing.
         self._file.write({}, {}, position)
-        self._position = position
+        self._position, self._emptied = position, Emptied()
 
     def close(self) -> None:
         """See Machine."""

@@ -99,6 +99,18 @@ def rows(count: int, prefix: bytes = b"k") -> list[Command]:
     return [Put(b"%s%05d" % (prefix, n), b"v") for n in range(count)]
 
 
+def test_where_nothing_was_before_another_state_was_loaded_is_looked_at(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Reads(monkeypatch)
+    other.apply(rows(3))
+    assert reads.apply([DeletePrefix(b"k")]) == [[Status.NOT_FOUND]]
+    with other.machine.dump() as dump:
+        reads.machine.load(iter(list(dump.entries())), dump.position)
+    assert reads.apply([DeletePrefix(b"k")]) == [[Status.OK]]
+    assert reads.keys() == []
+
+
 # -- what it costs
 
 
