@@ -22,6 +22,8 @@ from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed,
 from raftlog.entries.configuration import Configuration, Role
 
 LIVE_WITHIN_S: Final = 30.0
+SLOWLY_READ_S: Final = 300.0
+"""Everything, of one node after the other, where it is bounded how fast somebody may read."""
 REACHED_LOOK_S: Final = 5.0
 WATCHER: Final = "watcher"
 
@@ -86,7 +88,8 @@ class Ending:
         self._oracle.checkpoint()
         whole = [h for h in self._hosts if h.may_run and h.name not in self._damaged | self._forgetful]
         out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
-        await self.within("everything is read", out.play(fork()))
+        seconds = SLOWLY_READ_S if self._parameters.paced else LIVE_WITHIN_S
+        await self.within("everything is read", out.play(fork()), seconds=seconds)
         self._oracle.idle()
 
     def _quorum(self, rng: random.Random) -> list[Host]:
@@ -105,14 +108,21 @@ class Ending:
             quorum += more[: max(0, missing)]
         return quorum
 
-    async def within(self, what: str, work: Awaitable[None], why: Callable[[], str] | None = None) -> None:
+    async def within(
+        self,
+        what: str,
+        work: Awaitable[None],
+        why: Callable[[], str] | None = None,
+        *,
+        seconds: float = LIVE_WITHIN_S,
+    ) -> None:
         """Else the run fails."""
         started = self._loop.now
         task = asyncio.ensure_future(work)
-        done, _ = await asyncio.wait([task], timeout=LIVE_WITHIN_S)
+        done, _ = await asyncio.wait([task], timeout=seconds)
         if not done:
             standing = (why or self.standing)()
-            self._fail("Liveness" if why is None else "FollowsAll", f"{what}: not in {LIVE_WITHIN_S:.0f} s; {standing}")
+            self._fail("Liveness" if why is None else "FollowsAll", f"{what}: not in {seconds:.0f} s; {standing}")
             task.cancel()
             return
         task.result()
