@@ -220,3 +220,22 @@ def test_who_is_refused_is_told_by_what_and_for_how_long() -> None:
     assert error.fields["limit"] == GATE
     assert 0 < error.fields["retry_after"] < 1
     assert isinstance(admission.try_admit(parts(COMMAND), machine.now, "light 0"), Ticket)
+
+
+def test_whoever_comes_while_others_owe_it_all_is_not_told_that_it_was_he() -> None:
+    admission = Admission(settings(), [A])
+    machine = Machine(admission.pace)
+    machine.run(10.0)
+    while isinstance(admission.try_admit(parts(BLOCK), machine.now, "heavy 0"), Ticket):
+        pass
+    found = admission.try_admit(parts(10 * BLOCK), machine.now, "another")
+    assert not isinstance(found, Ticket)
+    assert found.lane is None
+    assert f"{GATE} is used up" in str(admission.refuse(found))
+
+
+def test_however_high_it_has_grown_it_falls_from_what_is_admitted(machine: Machine) -> None:
+    machine.run(10.0)
+    machine.pace.per_s = 1e15
+    machine.run(1.0)
+    assert machine.pace.per_s < 2 * machine.bytes_per_s

@@ -139,3 +139,9 @@ def test_thousands_that_may_go_at_once_leave_the_loop_to_others_in_between() -> 
     assert node.admission.used() == (0, 0)
     node.submitting.close()
     node.loop.close()
+
+
+def test_a_pace_ends_with_the_leadership_that_it_was_found_in(node: Node) -> None:
+    node.admission.pace.per_s = 1.0
+    node.submitting.lost_leadership()
+    assert node.admission.pace.bytes_per_s is None
