@@ -16,7 +16,7 @@ from chaos.sim.drawn_faults import DAMAGE, KINDS, LAG_KINDS, Fault, schedule
 from chaos.sim.drawn_settings import member_of
 from chaos.sim.network import NetworkProfile
 from chaos.sim.stories import Stories, told
-from logboom.settings import NodeSettings, Settings
+from logboom.settings import AdmissionSettings, NodeSettings, Settings
 from logboom.types import KIB, DurabilityMode
 
 BLACKOUTS: Final = 0.4
@@ -369,10 +369,7 @@ def _admitted(drawn: Parameters, rng: random.Random) -> Parameters:
 
 def _rated(drawn: Parameters, rng: random.Random) -> Parameters:
     """In some, whoever writes much writes faster than is let in; drawn last."""
-    if rng.random() >= RATED:
-        return drawn
-    admission = drawn_settings.rates(rng, drawn.settings.admission)
-    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, admission=admission))
+    return drawn if rng.random() >= RATED else _admitting(drawn, drawn_settings.rates(rng, drawn.settings.admission))
 
 
 def _paced(drawn: Parameters, rng: random.Random) -> Parameters:
@@ -420,9 +417,10 @@ def _slowed(drawn: Parameters, rng: random.Random) -> Parameters:
 
 def _light(drawn: Parameters, rng: random.Random) -> Parameters:
     """In some, who writes little may notice little of the others; drawn last."""
-    if rng.random() >= LIGHT:
-        return drawn
-    admission = drawn_settings.pace(rng, drawn.settings.admission)
+    return drawn if rng.random() >= LIGHT else _admitting(drawn, drawn_settings.pace(rng, drawn.settings.admission))
+
+
+def _admitting(drawn: Parameters, admission: AdmissionSettings) -> Parameters:
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, admission=admission))
 
 

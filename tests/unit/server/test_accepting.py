@@ -51,6 +51,14 @@ async def left(it: Serving, found: list[Stranger]) -> int:
     return len(it.sessions)
 
 
+async def gone(found: list[Stranger]) -> None:
+    """All of them, before there are other numbers."""
+    for each in found:
+        each.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await each.writer.wait_closed()
+
+
 @contextlib.contextmanager
 def no_numbers_between() -> Iterator[int]:
     """All descriptors below the yielded one are taken, none from it on: what other tests have open leaves holes."""
@@ -121,10 +129,7 @@ async def test_descriptors_are_left_for_files(tls: bool, tmp_path: Path, monkeyp
             monkeypatch.setattr(accepting, "CONNECTIONS_LEAST", 0)
             found = await strangers(it)
             assert 3 <= await left(it, found) <= 5
-            for each in found:
-                each.writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await each.writer.wait_closed()
+            await gone(found)
             monkeypatch.undo()
 
 
@@ -138,8 +143,5 @@ async def test_where_files_have_taken_what_there_is_a_few_connections_are_taken_
             monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
             found = await strangers(it)
             assert 3 <= await left(it, found) <= 5
-            for each in found:
-                each.writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await each.writer.wait_closed()
+            await gone(found)
             monkeypatch.undo()
