@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from logboom import Add, Client, Put, RecordBlock
+from logboom.commands import Command
 from logboom.testing import LocalCluster
 
 PARTITIONS = 4
@@ -35,7 +36,7 @@ def say(text: str) -> None:
 
 def block(number: int) -> RecordBlock:
     """A thousand records: one more block is there, and puts of a kilobyte, no two alike."""
-    rows = [Add(APPLIED, 1), *(Put(b"%d-%d" % (number, k), VALUE) for k in range(RECORDS - 1))]
+    rows: list[Command] = [Add(APPLIED, 1), *(Put(b"%d-%d" % (number, k), VALUE) for k in range(RECORDS - 1))]
     return RecordBlock.from_records(row.record() for row in rows)
 
 
