@@ -89,7 +89,7 @@ bench-restart: setup ## from exec to serving, beside etcd; ARGS=--quick for a lo
 bench-endless: setup ## disk and memory while twenty times of what is kept is written
 	@$(IN) python -m bench.endless $(ARGS)
 
-bench-storm: setup ## ten times what can be done, for a minute: goodput, memory, fairness; ARGS=--paced, --throttled
+bench-storm: setup ## ten times what can be done, for a minute: goodput, memory, fairness; ARGS=--throttled
 	@$(IN) python -m bench.storm $(ARGS)
 
 bench-backlog: setup ## memory while ten million committed records are not applied

@@ -1,32 +1,33 @@
 """``python -m bench.storm``: ten times what can be done is asked for; does what is done stay what it was?
 
-First a closed loop finds the capacity, and a quiet client its latency. Then the storm: for a minute client processes
-begin ten times as many requests per second, each with a deadline, whether they are answered or not. Then the closed
-loop again: a machine, and a node with snapshots and compaction to do, is not as fast at one time as at another. The
-quiet client goes on beside all of them. Then the quiet client alone, beside a hot client on another partition, and
-beside one on the same, in turn and three times: its p99 is the median of the three. Last, every acknowledged and every
-refused request is counted in the states.
+First a closed loop finds the capacity. Then the storm: for a minute client processes begin ten times as many requests
+per second, each with a deadline, whether they are answered or not. Then the closed loop again: a machine, and a node
+with snapshots and compaction to do, is not as fast at one time as at another. A quiet client goes on beside all of
+them. Last, every acknowledged and every refused request is counted in the states.
+
+Then, on a cluster that is told what light clients may notice (``admission.light_commit_ms``), the quiet client alone,
+beside a hot client on another partition, and beside one on the same, in turn and three times: its p99 is the median of
+the three. What it is where nobody has said anything is taken once, on the first cluster, and has no bound. With
+``--throttled`` one cluster has to keep all bounds, by rates.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from bench.endless import resident
-from bench.report import RESULTS, ROOT, SCRATCH, Check, quantiles_ms, say, verdict, write
+from bench.crowd import PATIENCE_S, Crowd, Memory
+from bench.report import RESULTS, SCRATCH, Check, quantiles_ms, say, verdict, write
 from bench.storm_client import Plan, Tally, counter
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
@@ -43,7 +44,6 @@ ROUNDS: Final = 3
 """Of quiet clients: a machine that stands still for a tenth of a second is the p99 of one of them."""
 CONNECTIONS: Final = 4
 """Per process: principals without certificates are connections."""
-PATIENCE_S: Final = 60.0
 QUIET: Final = Plan(
     (), "quiet", (PARTITIONS - 1,), 1, 100, 0.0, rate=QUIET_RATE, timeout_s=30.0, admission_wait_s=5.0, niceness=0
 )
@@ -57,12 +57,12 @@ OPS_PER_S: Final = 2_500
 """Records that a partition takes, with ``--throttled``."""
 BURST_MS: Final = 200
 LIGHT_COMMIT_MS: Final = 3
-"""With ``--paced``: below twice what a lone command takes here, all in all."""
+"""Below twice what a quiet client's command takes here, all in all."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the load."""
+    """Of the load, and of what the nodes are told of it."""
 
     processes: int
     records: int
@@ -71,104 +71,15 @@ class Shape:
     wait_s: float
     """For admission, in the storm."""
     ops_per_s: int = 0
-    """Records a second that each partition takes: settings bound what can be done; 0: the machine does."""
+    """Records a second that each partition takes: rates bound what can be done; 0: the machine does."""
     light_commit_ms: int = 0
-    """What light clients may notice of the others bounds what can be done; 0: it does not."""
+    """What light clients may notice, where fairness is measured; not beside rates."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Of the nodes."""
-        settings = dict(SETTINGS)
+    def settings(self, *, fair: bool) -> dict[str, Any]:
+        """Of the nodes, in the storm, or where fairness is measured."""
         if self.ops_per_s:
-            settings |= {"admission.partition_ops_per_s": self.ops_per_s, "admission.rate_burst_ms": BURST_MS}
-        if self.light_commit_ms:
-            settings |= {"admission.light_commit_ms": self.light_commit_ms}
-        return settings
-
-    @property
-    def is_bound(self) -> bool:
-        """By settings, so that nobody need wait for the machine."""
-        return self.ops_per_s > 0 or self.light_commit_ms > 0
-
-
-class Crowd:
-    """Client processes that begin together. Ends those that are left."""
-
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        command = [sys.executable, "-m", "bench.storm_client"]
-        self._processes = [
-            subprocess.Popen(
-                [*command, json.dumps(asdict(plan))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=ROOT,
-            )
-            for plan in plans
-        ]
-        self._patience_s = max(plan.seconds + plan.timeout_s for plan in plans) + PATIENCE_S
-
-    def run(self) -> list[Tally]:
-        """All of them. Raises RuntimeError if one fails."""
-        watchdog = threading.Timer(self._patience_s, self._end)
-        watchdog.start()
-        try:
-            if any(self._line(each) != "ready" for each in self._processes):
-                raise RuntimeError("a client did not get ready")
-            for each in self._processes:
-                if each.stdin is not None:
-                    each.stdin.write("go\n")
-                    each.stdin.flush()
-            return [_tally(json.loads(self._line(each))) for each in self._processes]
-        finally:
-            watchdog.cancel()
-            self._end()
-
-    def _line(self, process: subprocess.Popen[str]) -> str:
-        line = process.stdout.readline() if process.stdout is not None else ""
-        if not line.endswith("\n"):
-            raise RuntimeError(f"a client ended with status {process.wait()}; its error is above")
-        return line.strip()
-
-    def _end(self) -> None:
-        for each in self._processes:
-            if each.poll() is None:
-                each.kill()
-            each.wait()
-
-
-def _tally(raw: dict[str, Any]) -> Tally:
-    return Tally(**{**raw, "by_partition": {int(p): rows for p, rows in raw["by_partition"].items()}})
-
-
-class Memory:
-    """Resident memory of all nodes, twice a second, until it is left."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-        self.samples: list[dict[str, int]] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(0.5):
-            self.samples.append({node: resident(self._cluster.pid(node)) for node in self._cluster.nodes})
-
-    def growth(self) -> float:
-        """Most of any node in the last half, by its most in the first."""
-        half = len(self.samples) // 2
-        if not half:
-            return 1.0
-        first, last = self.samples[:half], self.samples[half:]
-        return max(max(s[n] for s in last) / max(s[n] for s in first) for n in first[0])
+            return SETTINGS | {"admission.partition_ops_per_s": self.ops_per_s, "admission.rate_burst_ms": BURST_MS}
+        return SETTINGS | ({"admission.light_commit_ms": self.light_commit_ms} if fair else {})
 
 
 class Storm:
@@ -231,9 +142,27 @@ class Storm:
 
     def fairness(self, seconds: float) -> list[Check]:
         """A quiet client alone and beside hot ones, in turn."""
-        waits = ("committed", "applied") if self._shape.is_bound else ("applied",)
+        p99s = self._beside_hot(seconds, ("committed", "applied"), ROUNDS)
+        self.figures["quiet_p99_ms"] = p99s
+        return [
+            Check(f"quiet client's p99 {case} / alone", p99 / p99s[alone], at_most=UNFAIR_MAX)
+            for case, p99 in p99s.items()
+            if (alone := _alone(case)) != case
+        ]
+
+    def unbounded(self, seconds: float) -> None:
+        """The same once, where nothing but the machine bounds what a hot client does: no bound, but a figure."""
+        p99s = self._beside_hot(seconds, ("applied",), 1)
+        self.figures["quiet_p99_ms_unbounded"] = p99s
+        for case, p99 in p99s.items():
+            say(
+                f"storm: quiet client's p99 {case}: {p99:.1f} ms, {p99 / p99s[_alone(case)]:.1f} times alone; no target"
+            )
+
+    def _beside_hot(self, seconds: float, waits: tuple[str, ...], rounds: int) -> dict[str, float]:
+        """p99 in ms by case, medians of the rounds."""
         p99s: dict[str, list[float]] = {}
-        for number in range(ROUNDS):
+        for number in range(rounds):
             for wait in waits:
                 cases = (
                     (f"alone, until {wait}", HOT[0], ()),
@@ -246,13 +175,7 @@ class Storm:
                     plans = [self.hot(f"hot beside {name}", each, seconds) for each in hot]
                     p99 = self.quiet(name, self._quiet(name, seconds, partition, wait), *plans)
                     p99s.setdefault(case, []).append(p99)
-        middle = {case: statistics.median(each) for case, each in p99s.items()}
-        self.figures["quiet_p99_ms"] = middle
-        return [
-            Check(f"quiet client's p99 {case} / alone", p99 / middle[alone], at_most=UNFAIR_MAX)
-            for case, p99 in middle.items()
-            if (alone := f"alone, until {case.split()[-1]}") != case
-        ]
+        return {case: statistics.median(each) for case, each in p99s.items()}
 
     def storm(self, seconds: float, short: float) -> list[Check]:
         """The storm, ``short`` closed loops before and after it, and what is to be said of it."""
@@ -292,8 +215,8 @@ class Storm:
         """One client that does as much as it can, on one partition."""
         return replace(self._base, name=name, partitions=(partition,), seconds=seconds, concurrency=64, connections=1)
 
-    def counted(self) -> list[Check]:
-        """What the states say of everything that was ever asked for."""
+    def counted(self) -> tuple[int, int]:
+        """What the states say of everything that was ever asked for: lost, and too much."""
         lost = phantom = 0
         with self._cluster.client(timeout=PATIENCE_S) as client:
             client.barrier(client.last_seen, scope="all")
@@ -303,25 +226,48 @@ class Storm:
                     applied = int(found[0]) if isinstance(found, tuple) else 0
                     lost += max(0, acknowledged - applied)
                     phantom += max(0, applied - acknowledged - unknown)
-        return [
-            Check("acknowledged and lost", float(lost), at_most=0.0),
-            Check("refused or sent once, and applied (again)", float(phantom), at_most=0.0),
-        ]
+        return lost, phantom
+
+
+def _alone(case: str) -> str:
+    return f"alone, until {case.rsplit(maxsplit=1)[-1]}"
+
+
+@contextmanager
+def _storm(shape: Shape, directory: Path, warm_up_s: float, *, fair: bool) -> Iterator[Storm]:
+    """Over a fresh cluster."""
+    directory.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="storm-", dir=directory)).resolve()
+    try:
+        with LocalCluster(partitions=PARTITIONS, directory=place, settings=shape.settings(fair=fair)) as cluster:
+            storm = Storm(cluster, shape)
+            storm.warm_up(warm_up_s)
+            yield storm
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def measured(shape: Shape, seconds: float, directory: Path) -> tuple[dict[str, Any], list[Check]]:
-    """A fresh cluster. Raises the errors of logboom, OSError, RuntimeError and ValueError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix="storm-", dir=directory)).resolve()
+    """The storm and what is fair. Raises the errors of logboom, OSError, RuntimeError and ValueError."""
     short = max(2.0, seconds / 6)
-    try:
-        with LocalCluster(partitions=PARTITIONS, directory=place, settings=shape.settings) as cluster:
-            storm = Storm(cluster, shape)
-            storm.warm_up(short)
-            checks = [*storm.storm(seconds, short), *storm.fairness(short), *storm.counted()]
-            return storm.figures, checks
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with _storm(shape, directory, short, fair=False) as storm:
+        checks = storm.storm(seconds, short)
+        if shape.ops_per_s:
+            checks += storm.fairness(short)
+        else:
+            storm.unbounded(short)
+        figures, counts = storm.figures, [storm.counted()]
+    if not shape.ops_per_s:
+        say(f"storm: light clients' commands are to be committed within {shape.light_commit_ms} ms from here on")
+        with _storm(shape, directory, short, fair=True) as storm:
+            checks += storm.fairness(short)
+            figures, counts = figures | {"fair": storm.figures}, [*counts, storm.counted()]
+    lost, phantom = (float(sum(each)) for each in zip(*counts, strict=True))
+    checks += [
+        Check("acknowledged and lost", lost, at_most=0.0),
+        Check("refused or sent once, and applied (again)", phantom, at_most=0.0),
+    ]
+    return figures, checks
 
 
 def _on_term(*_: object) -> None:
@@ -344,16 +290,14 @@ def main() -> int:
         const=OPS_PER_S,
         default=0,
         metavar="OPS_PER_S",
-        help=f"settings bound what can be done, not the machine: records a second and partition, {OPS_PER_S:,}",
+        help=f"rates bound what can be done, not the machine: records a second and partition, {OPS_PER_S:,}",
     )
     parser.add_argument(
-        "--paced",
+        "--light-commit-ms",
         type=int,
-        nargs="?",
-        const=LIGHT_COMMIT_MS,
-        default=0,
+        default=LIGHT_COMMIT_MS,
         metavar="MS",
-        help=f"what light clients may notice bounds what can be done: `admission.light_commit_ms`, {LIGHT_COMMIT_MS}",
+        help=f"what light clients may notice where fairness is measured, {LIGHT_COMMIT_MS}; not with --throttled",
     )
     parser.add_argument("--directory", type=Path, default=SCRATCH, help="on the disk to be measured")
     parser.add_argument("--output", type=Path, default=RESULTS / "storm.json")
@@ -362,7 +306,7 @@ def main() -> int:
     if asked.records is None:
         # Ten times what can be done has to be asked for with a part of two CPUs, so requests are large.
         asked.records = 100 if asked.throttled else 1_000
-    if min(asked.seconds, asked.processes, asked.records, asked.deadline) <= 0:
+    if min(asked.seconds, asked.processes, asked.records, asked.deadline, asked.light_commit_ms) <= 0:
         parser.error("everything is above 0")
     signal.signal(signal.SIGTERM, _on_term)
     shape = Shape(
@@ -372,14 +316,14 @@ def main() -> int:
         asked.deadline,
         asked.admission_wait,
         asked.throttled,
-        asked.paced,
+        0 if asked.throttled else asked.light_commit_ms,
     )
     try:
         figures, checks = measured(shape, asked.seconds, asked.directory)
     except (LogboomError, TimeoutError, OSError, RuntimeError, ValueError) as error:
         say(f"storm: {error!r}")
         return 2
-    settings = {"seconds": asked.seconds, "shape": asdict(shape), "servers": shape.settings}
+    settings = {"seconds": asked.seconds, "shape": asdict(shape), "servers": shape.settings(fair=True)}
     write(asked.output, settings=settings, checks=checks, figures=figures)
     return verdict(checks, floors=not asked.no_floors)
 

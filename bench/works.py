@@ -147,10 +147,10 @@ def _bulk() -> list[Work]:
     ]
 
 
-def _singles(at_once: int, goals: tuple[Goal, ...]) -> Work:
+def _singles(at_once: int, goals: tuple[Goal, ...], machine: str = "kv") -> Work:
     c = at_once
     # Every partition that a group touches costs a sync; with few commands under way one partition is best.
-    mine = (*_logboom([(c, 1, 1)], partitions=1), *_logboom([(c, 1, 1)]))
+    mine = (*_logboom([(c, 1, 1)], partitions=1, machine=machine), *_logboom([(c, 1, 1)], machine=machine))
     shapes = {
         "etcd": _shapes("etcd", [(c, 1, 4), (c, 1, 1), (c, 2, 2)]),
         # A session commits one insert at a time, so its connections are what goes on at once.
@@ -159,7 +159,7 @@ def _singles(at_once: int, goals: tuple[Goal, ...]) -> Work:
         "nats": (*_shapes("nats", [(c, 1, 1), (c, 2, 1)]), *_shapes("nats", [(c, 1, 1)], partitions=PARTITIONS)),
         "logboom": mine,
     }
-    return Work(f"{c:,} at once", shapes, goals)
+    return Work(f"{c:,} at once, {machine}", shapes, goals)
 
 
 def _one() -> Work:
@@ -179,7 +179,8 @@ def works() -> list[Work]:
     """All that are loads, in their order: light ones first, so that what heavy ones leave behind is not measured."""
     rate = "commands_per_s"
     many = (Goal(rate, "etcd", at_least=7), Goal(rate, "nats", at_least=1.5), _floor(rate, 1))
-    return [_one(), _singles(64, (_floor(rate, 1),)), _singles(1000, many), *_bulk()]
+    few = _singles(64, (_floor(rate, 1),))
+    return [_one(), few, _singles(1000, many, "log"), _singles(1000, many), *_bulk()]
 
 
 KILLED_GOALS: Final = (

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.backlog import Backlog, Stand, judge
-from bench.storm import Memory
+from bench.crowd import Memory
 
 
 def memory(*samples: int) -> Memory:

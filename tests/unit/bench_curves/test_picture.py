@@ -34,8 +34,8 @@ def test_a_work_is_shown_by_the_figure_its_goals_are_about():
     assert [row["work"] for row in rows] == [
         "bulk, log, committed",
         "bulk, kv, applied",
-        "64 at once",
-        "1,000 at once",
+        "64 at once, kv",
+        "1,000 at once, kv",
         "one at a time",
         "leader killed",
     ]
