@@ -56,7 +56,7 @@ SETTINGS: Final = {
 OPS_PER_S: Final = 2_500
 """Records that a partition takes, with ``--throttled``."""
 BURST_MS: Final = 200
-LIGHT_COMMIT_MS: Final = 3
+LIGHT_COMMIT_MS: Final = 2
 """Below twice what a quiet client's command takes here, all in all."""
 
 
@@ -131,9 +131,15 @@ class Storm:
 
     def quiet(self, name: str, plan: Plan, *beside: Plan) -> float:
         """p99 of a quiet client in ms."""
-        tally = self._play(plan, *beside)[0]
+        tally, *hot = self._play(plan, *beside)
         p50, p99 = quantiles_ms(tally.latencies)
-        self.figures[name] = {"p50_ms": p50, "p99_ms": p99, "acknowledged": tally.acknowledged, "errors": tally.errors}
+        self.figures[name] = {
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "acknowledged": tally.acknowledged,
+            "errors": tally.errors,
+            "beside_records_per_s": sum(each.acknowledged * self._shape.records for each in hot) / plan.seconds,
+        }
         return p99
 
     def warm_up(self, seconds: float) -> None:
@@ -171,10 +177,11 @@ class Storm:
                 )
                 for case, partition, hot in cases:
                     name = f"quiet {case}, {number + 1}"
-                    say(f"storm: {name}")
                     plans = [self.hot(f"hot beside {name}", each, seconds) for each in hot]
                     p99 = self.quiet(name, self._quiet(name, seconds, partition, wait), *plans)
                     p99s.setdefault(case, []).append(p99)
+                    rate = f", {self.figures[name]['beside_records_per_s']:,.0f} records/s" if hot else ""
+                    say(f"storm: {name}{rate}: p99 {p99:.1f} ms")
         return {case: statistics.median(each) for case, each in p99s.items()}
 
     def storm(self, seconds: float, short: float) -> list[Check]:
