@@ -55,7 +55,7 @@ PER_PARTITION: Final = Chapter(
         Metric(
             "partition_running",
             "gauge",
-            "1: takes and applies writes; 0: retrying, paused, frozen or damaged",
+            "1: takes and applies writes; 0: retrying, paused, frozen, withdrawn, lost or damaged",
             ("partition",),
         ),
     ),
@@ -199,7 +199,7 @@ OTHERS: Final = (
             Metric("barriers_limit", "gauge", "barrier.waiters_max"),
             Metric("barriers_reached_total", "counter", "Answered: reached"),
             Metric("barriers_timed_out_total", "counter", "Answered: the time was up"),
-            Metric("barriers_blocked_total", "counter", "Answered at once: a partition is paused or damaged"),
+            Metric("barriers_blocked_total", "counter", "Answered at once: a partition is paused, damaged or lost"),
         ),
     ),
     Chapter(
