@@ -59,6 +59,7 @@ LEAST: Final = {
     "net.handshake_ms": (200, "nobody is as fast as that every time, and nodes would not meet"),
     "net.frame_ms": (1_000, "nobody is as fast as that every time, and nodes would lose each other"),
     "snapshot.bytes_per_s": (64 * KIB, "no snapshot would ever be complete"),
+    "reads.hold_ms": (1, "a scan that waits for its client for a moment would end"),
 }
 """What is less than what is needed whatever else is set, and why."""
 MOST: Final = {

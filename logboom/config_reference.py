@@ -52,7 +52,8 @@ OF_ONE = "`state_machine`, `mode`, `ack` and `linearizable` of one partition.\n"
 CHECKS = """\
 ## Checked together
 
-* `raft.election_min_ms` is over 3 x `raft.heartbeat_ms`, `raft.election_max_ms` over `raft.election_min_ms`.
+* `raft.election_min_ms` is over 3 x `raft.heartbeat_ms`, `raft.election_max_ms` over `raft.election_min_ms`,
+  `raft.fallback_ms` over `raft.heartbeat_ms`.
 * `log.batch_bytes_max` leaves 64 KiB below `net.peer_frame_bytes` and `log.segment_bytes`.
 * `admission.node_bytes` holds at least one request (`net.client_frame_bytes`).
 * `net.peer_send_buffer_bytes` holds one frame (`net.peer_frame_bytes`), `net.client_send_buffer_bytes` one batch, or
@@ -61,14 +62,20 @@ CHECKS = """\
   `log.batch_bytes_max` raise these on all nodes first.
 * `log.batch_bytes_max` is 8 KiB to 64 MiB less 64 KiB. At least: `raft.heartbeat_ms` 5, `net.client_frame_bytes`
   16 KiB, `net.unauthenticated_frame_bytes` 4 KiB, `apply.kv_map_bytes` 1 MiB, `snapshot.bytes_per_s` 64 KiB,
-  `net.handshake_ms` 200 and `net.frame_ms` 1000. At most: `raft.journal_segment_bytes`, frames and send buffers 1 GiB,
-  `http.connections_max` 65536, `apply.linger_ms` a minute, and below `lag.slow_ms` and `lag.stalled_ms`.
-* `reads.scans_max` and `reads.views_max` are 256 at most together.
-* `admission.fair_share_percent` is 1 to 100. In the environment `admission.signals` is a list with commas.
+  `reads.hold_ms` 1, `net.handshake_ms` 200 and `net.frame_ms` 1000. At most: `raft.journal_segment_bytes`, frames and
+  send buffers 1 GiB, `http.connections_max` 65536, `apply.linger_ms` a minute, and below `lag.slow_ms` and
+  `lag.stalled_ms`.
+* `net.peer_frame_bytes` has room for a piece of a snapshot: 1 MiB and 64 KiB at least.
+* `reads.scans_max` and `reads.views_max` are 256 at most together; `barrier.waiters_reserved` is below
+  `barrier.waiters_max`; `snapshot.keep` is 2 at least.
+* `admission.fair_share_percent`, `lag.throttle_percent` and `lag.node_percent` are 1 to 100, `trace.sample` is 0 to 1
+  and, above 0, needs `trace.file` or `trace.endpoint`. No number is negative, and a 0 that would mean nothing is
+  refused. In the environment `admission.signals` is a list with commas.
 * `cluster.id` has 1 to 255 bytes.
 * `access.file` needs `tls.directory`, and in there a `client-ca.pem` none of which is in `ca.pem`.
-* Member ids are unique and `node.id` is one of them; addresses are `host:port`; partitions are 1 to 100000.
-* Everything in `[cluster]` is equal on all nodes; they compare it when they connect.
+* Member ids are unique, have 64 characters at most, and `node.id` is one of them; addresses are `host:port`;
+  `cluster.partitions` is 1 to 100000, and `cluster.overrides` name partitions below that.
+* Everything in `[cluster]` but the members is equal on all nodes; they compare it when they connect.
 
 ## Other environment variables
 

@@ -235,7 +235,7 @@ class BarrierTimeout(LogboomError):
 
 
 class BarrierBlocked(BarrierTimeout):
-    """``blocked``: partitions that are paused, damaged or frozen, with their state; ``watermarks``, ``frontiers``."""
+    """``blocked``: partitions paused, damaged, lost or frozen, with their state; ``watermarks``, ``frontiers``."""
 
     code = "barrier_blocked"
     retryable = True

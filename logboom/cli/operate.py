@@ -206,7 +206,7 @@ def problems(answers: Answers) -> list[str]:
                 f"{answer['node']} has no link with any other: its log says why (`peer_refused`, `peer_not_trusted`)"
             )
         found += [
-            f"{answer['node']} can take no writes: {row[1]} withholds everything (docs/operating.md, Overload)"
+            f"{answer['node']} can take no writes: {row[1]} withholds everything (docs/operating.md, {_about(row[1])})"
             for row in (answer.get("admission") or {}).get("withheld", ())
             if row[0] is None and row[2] >= 1
         ]
@@ -223,6 +223,11 @@ def problems(answers: Answers) -> list[str]:
     found += [f"{name} refuses us: {error}" for name, error in answers.items() if isinstance(error, PermissionDenied)]
     found += _rules(reached)
     return found + still
+
+
+def _about(signal: str) -> str:
+    """Where the page for operators says what to do about it."""
+    return "A disk that fills up" if signal.startswith("disk_free") else "Overload"
 
 
 def _away(answers: Answers) -> list[str]:

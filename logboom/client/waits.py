@@ -77,8 +77,8 @@ class Waits:
         ``mode``: ``all`` partitions, ``any``, or how many.
 
         Raises BarrierTimeout with the watermarks reached; BarrierBlocked at once when too few partitions can get
-        there while some are paused or damaged, unless ``wait_blocked``; PartitionDestroyed; BarrierFuture for a target
-        absurdly far ahead; LineageMismatch for another cluster's; QuotaExceeded.
+        there while some are paused, damaged or lost, unless ``wait_blocked``; PartitionDestroyed; BarrierFuture for a
+        target absurdly far ahead; LineageMismatch for another cluster's; QuotaExceeded.
         """
         asked = await self._asked(target, partitions, scope, level, mode, timeout, wait_blocked=wait_blocked, node=node)
 

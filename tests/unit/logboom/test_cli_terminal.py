@@ -98,7 +98,7 @@ def test_a_node_that_can_take_nothing_needs_a_hand() -> None:
         "admission": {"withheld": [[None, "disk_free", 1.0], [3, "apply_lag", 1.0]]},
     }
     assert operate.problems({"n1": answer}) == [
-        "n1 can take no writes: disk_free withholds everything (docs/operating.md, Overload)"
+        "n1 can take no writes: disk_free withholds everything (docs/operating.md, A disk that fills up)"
     ]
     some: dict[str, Any] = {**answer, "admission": {"withheld": [[None, "disk_free", 0.9]]}}
     assert operate.problems({"n1": some}) == []

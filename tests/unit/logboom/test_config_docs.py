@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from logboom import config, config_reference
+from logboom.errors import ConfigError
 from logboom.settings import Settings
 
 FILE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
@@ -82,3 +84,36 @@ def test_the_manifest_for_kubernetes_is_let_in_where_pods_are_restricted() -> No
         "seccompProfile: {type: RuntimeDefault}",
     ):
         assert wanted in text, wanted
+
+
+LINGERING = {"raft.spare_linger_ms", "raft.commit_linger_ms", "snapshot.retain_bytes"}
+"""A 0 needs no words there: not at all, nothing."""
+
+
+def test_a_zero_is_taken_where_the_table_says_what_it_means_and_nowhere_else() -> None:
+    for section, rows in re.findall(r"^## \[(\w+)\]\n(.*?)(?=^##)", FILE.read_text(), re.MULTILINE | re.DOTALL):
+        for key, default, meaning in re.findall(r"^\| `(\w+)` \| `(\d+)`[^|]* \| (.*) \|$", rows, re.MULTILINE):
+            path = f"{section}.{key}"
+            if path in LINGERING or re.search(r"(?<!\d)\b0: ", meaning):
+                config.load(environment={}, flags={path: 0})
+                continue
+            assert int(default) > 0, path
+            with pytest.raises(ConfigError, match=key):
+                config.load(environment={}, flags={path: 0})
+
+
+def test_what_is_checked_is_told() -> None:
+    """Whatever a start may be refused for is in the tables, or under "Checked together"."""
+    text = FILE.read_text()
+    _, _, together = text.partition("## Checked together")
+    source = Path(config.__file__).read_text()
+    named = set(re.findall(r'_wrong\(\s*"([a-z]+\.[a-z_]+)"', source)) | set(config.LEAST) | set(config.MOST)
+    assert "raft.fallback_ms" in named
+    buffers = {
+        "net.client_frame_bytes",
+        "net.peer_frame_bytes",
+        "net.client_send_buffer_bytes",
+        "net.peer_send_buffer_bytes",
+    }
+    for path in named - buffers - {"cluster.members", "node.data_dir"}:
+        assert f"`{path}`" in together, path
