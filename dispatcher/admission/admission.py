@@ -181,8 +181,11 @@ class Admission:
             what = f"it has its share of {refusal.gate}"
         else:
             what = f"{refusal.gate} is used up"
+        what = f"{what} ({used} of {maximum})"
+        if verdict is not None and verdict.signal == refusal.gate:
+            what = f"the signal {refusal.gate} withholds {used:.0%} of its budgets"
         return Overloaded(
-            f"{_where(refusal.partition_id)}: {what} ({used} of {maximum}); try again",
+            f"{_where(refusal.partition_id)}: {what}; try again",
             partition_id=refusal.partition_id,
             limit=refusal.gate,
             maximum=maximum,

@@ -109,6 +109,8 @@ def _hint(error: LogboomError) -> str:
         return "; `logboom status` says which nodes can be reached, and who leads"
     if error.code == "no_such_partition":
         return "; `logboom partitions list` says which there are"
+    if error.code == "overloaded":
+        return "; what that is, and what to do about it: docs/operating.md, Overload"
     return ""
 
 

@@ -171,6 +171,7 @@ class TestJudging:
         with pytest.raises(Overloaded) as refused:
             admission.admit([(B, 1, 0)], 0.0)
         assert (refused.value.limit, refused.value.partition_id) == ("disk_free", None)
+        assert refused.value.message == "the node: the signal disk_free withholds 100% of its budgets; try again"
         assert admission.refused_by == {"disk_free": 1}
 
     def test_a_signals_own_error_is_the_answer_each_time_a_new_one(self) -> None:

@@ -13,6 +13,7 @@ from logboom.errors import (
     LogboomError,
     NoSuchPartition,
     NotLeader,
+    Overloaded,
     PermissionDenied,
     Unavailable,
 )
@@ -143,6 +144,7 @@ def test_where_nobody_leads_it_is_said_what_to_look_at(node: FakeNode, capsys: A
             "`logboom partitions list` says which there are",
         ),
         (Unavailable("n4 is not there"), None),
+        (Overloaded("the node: node_ops is used up (2 of 2); try again"), "docs/operating.md, Overload"),
     ],
 )
 def test_what_to_look_at_is_said_where_the_error_cannot(
