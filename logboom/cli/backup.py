@@ -17,7 +17,7 @@ DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 KEPT: Final = "what was copied is kept: with --resume it goes on, while the node still has the snapshot"
 
 
-@click.command(epilog="Example:  logboom backup /backups/shop")
+@click.command(short_help="Copy a running cluster to a directory.", epilog="Example:  logboom backup /backups/shop")
 @click.argument("directory", type=DIRECTORY)
 @click.option("--node", help="Copy from this node (id or address); else from a follower.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted backup's snapshot, if it is still there.")
@@ -61,7 +61,10 @@ def backup(
     print_one({"directory": str(directory), **done._asdict()}, output)
 
 
-@click.command(epilog="Example:  logboom restore /backups/shop --config n1.toml")
+@click.command(
+    short_help="Make a node of a backup, before it is started.",
+    epilog="Example:  logboom restore /backups/shop --config n1.toml",
+)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--config", "file", type=click.Path(), help="Of the node: TOML; LOGBOOM_<SECTION>__<KEY> overrides it.")
 @click.option("--id", "node_id", help="The node's id among cluster.members.")
@@ -99,7 +102,9 @@ def restore(
     print_one({"directory": str(directory), **done._asdict()}, output)
 
 
-@click.command(epilog="Example:  logboom recover --config n1.toml --yes")
+@click.command(
+    short_help="Most nodes are lost: begin again with one.", epilog="Example:  logboom recover --config n1.toml --yes"
+)
 @click.option("--config", "file", type=click.Path(), help="Of the node: TOML; LOGBOOM_<SECTION>__<KEY> overrides it.")
 @click.option("--id", "node_id", help="The node's id among cluster.members.")
 @click.option("--data-dir", help="Where the stopped node keeps its data.")

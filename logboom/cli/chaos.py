@@ -11,7 +11,9 @@ import click
 from logboom.cli.node import server_module
 
 
-@click.group(epilog="Example:  logboom chaos sim --seeds 20")
+@click.group(
+    short_help="For those who work on logboom: the simulator.", epilog="Example:  logboom chaos sim --seeds 20"
+)
 def chaos() -> None:
     """Tests of a kind that a release must pass; for those who work on logboom, and those who want to see."""
 

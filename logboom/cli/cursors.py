@@ -12,7 +12,7 @@ from logboom.errors import LogboomError, Unavailable
 from logboom.sync_client import SyncClient
 
 
-@click.group(epilog="Example:  logboom cursors list")
+@click.group(short_help="Positions that named consumers keep.", epilog="Example:  logboom cursors list")
 def cursors() -> None:
     """List, move and delete the positions that named consumers have committed."""
 
@@ -32,7 +32,9 @@ def list_(target: Target, output: str) -> None:
     print_rows(map(cursor_row, found), output)
 
 
-@cursors.command("set", epilog="Example:  logboom cursors set billing 1200 -p 3 --force")
+@cursors.command(
+    "set", short_help="Move a cursor, or make it.", epilog="Example:  logboom cursors set billing 1200 -p 3 --force"
+)
 @click.argument("name", type=TEXT)
 @click.argument("position", type=Whole(1))
 @_partition

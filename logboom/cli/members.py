@@ -19,7 +19,7 @@ EXIT_NOT_DONE: Final = 1
 DOUBT: Final = "this may have been done, or may be yet: `logboom members list` says"
 
 
-@click.group(epilog="Example:  logboom members list")
+@click.group(short_help="Who is in the cluster; add, remove, hand over.", epilog="Example:  logboom members list")
 def members() -> None:
     """List the members of the cluster, add and remove them, choose who leads; while it runs.
 
@@ -37,7 +37,10 @@ def list_(target: Target, node: str | None, output: str) -> None:
         _print(client.member_list(node=node), output)
 
 
-@members.command(epilog="Example:  logboom members add n4=10.0.0.4:7801@10.0.0.4:7701")
+@members.command(
+    short_help="Take in a node; ends when it votes.",
+    epilog="Example:  logboom members add n4=10.0.0.4:7801@10.0.0.4:7701",
+)
 @click.argument("member", type=TEXT, metavar="ID=PEER_HOST:PORT@CLIENT_HOST:PORT")
 @click.option("--learner", is_flag=True, help="Keep it one that does not vote until `promote`.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it votes.")
@@ -64,7 +67,10 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
                 _wait_for(client, name, target.timeout, output)
 
 
-@members.command(epilog="Example:  logboom members update n2 --peer-address 10.0.0.9:7801")
+@members.command(
+    short_help="Tell the cluster where a member is now.",
+    epilog="Example:  logboom members update n2 --peer-address 10.0.0.9:7801",
+)
 @click.argument("node", type=TEXT)
 @click.option("--peer-address", type=TEXT, metavar="HOST:PORT", help="Where other nodes reach it from now on.")
 @click.option("--client-address", type=TEXT, metavar="HOST:PORT", help="Where clients do.")

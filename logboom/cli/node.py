@@ -53,7 +53,10 @@ def server_module(name: str) -> Any:
             del sys.modules["rich"]
 
 
-@click.command(epilog="Example:  logboom local --nodes 3 --partitions 8 --state-machine kv")
+@click.command(
+    short_help="A cluster of real processes on this machine.",
+    epilog="Example:  logboom local --nodes 3 --partitions 8 --state-machine kv",
+)
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 9), help="How many, n1 to n9.")
 @click.option("--dir", "directory", type=click.Path(), help="Keep data here (default: temporary, removed at the end).")
 @click.option("--partitions", default=8, show_default=True, type=click.IntRange(1), help="How many to begin with.")
@@ -102,7 +105,7 @@ def local(
                     click.echo(f"logboom: {name} has ended by itself; its log: {cluster.log(name)}", err=True)
 
 
-@click.command(epilog="Example:  logboom demo")
+@click.command(short_help="A Spark job into three nodes; then the leader dies.", epilog="Example:  logboom demo")
 @click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="Use this cluster, and kill nobody; LOGBOOM_ENDPOINTS.")
 @click.option(
     "--tls-dir", envvar="LOGBOOM_TLS_DIR", type=click.Path(), help="ca.pem, client.pem and client.key; LOGBOOM_TLS_DIR."

@@ -38,7 +38,9 @@ def progress_bar(title: str) -> Iterator[Progress]:
         yield show
 
 
-@click.command(epilog="Example:  logboom verify /var/lib/logboom")
+@click.command(
+    short_help="Check every byte of a stopped node, or a backup.", epilog="Example:  logboom verify /var/lib/logboom"
+)
 @click.argument("path", type=PATH)
 @output_option
 def verify(path: Path, output: str) -> None:

@@ -276,7 +276,7 @@ def _voters(reached: Sequence[Mapping[str, Any]]) -> set[str]:
     return {row[0] for row in said[-1]["members"] if row[3] == "voter"} if said else set()
 
 
-@click.group()
+@click.group(short_help="Create and destroy partitions; hold one still.")
 def partitions() -> None:
     """List, create and destroy partitions; hold one still at one node, and let it go again."""
 
@@ -320,7 +320,9 @@ def destroy(target: Target, partition: int, yes: bool, output: str) -> None:
     print_one({"partition": partition, "state": "destroyed"}, output)
 
 
-@partitions.command(epilog="Example:  logboom partitions void 3 --index 4711 --yes")
+@partitions.command(
+    short_help="Declare a batch void that nobody has.", epilog="Example:  logboom partitions void 3 --index 4711 --yes"
+)
 @click.argument("partition", type=PARTITION)
 @click.option("--index", type=Whole(1), multiple=True, help="A record of the lost batch; may be repeated.")
 @click.option("--all", "all_", is_flag=True, help="Every lost batch of the partition that is shown in `status`.")
@@ -355,7 +357,7 @@ def lost_in(answers: Answers, partition: int) -> list[int]:
     return sorted({row[1] for answer in found for row in answer.get("lost", ()) if row[0] == partition})
 
 
-@partitions.command("list", epilog="Example:  logboom partitions list")
+@partitions.command("list", short_help="Every partition on every node.", epilog="Example:  logboom partitions list")
 @output_option
 @cluster_options
 def list_(target: Target, output: str) -> None:
@@ -377,8 +379,10 @@ def list_(target: Target, output: str) -> None:
     print_rows(rows, output)
 
 
-def _action(name: str, explained: str) -> None:
-    @partitions.command(name, help=explained, epilog=f"Example:  logboom partitions {name} 3 --node n2")
+def _action(name: str, short: str, explained: str) -> None:
+    @partitions.command(
+        name, short_help=short, help=explained, epilog=f"Example:  logboom partitions {name} 3 --node n2"
+    )
     @click.argument("partition", type=PARTITION)
     @click.option("--node", required=True, help="At which node (id or address).")
     @output_option
@@ -389,7 +393,15 @@ def _action(name: str, explained: str) -> None:
         print_one({"partition": partition, "node": node, "state": state}, output)
 
 
-_action("pause", "Stop applying a partition at a node until resumed, or restarted; barriers over it answer `blocked`.")
-_action("resume", "Apply again; also after failures have paused it.")
-_action("freeze", "Take no writes for a partition at a node, should it lead, until thawed, or restarted.")
-_action("thaw", "Take writes again.")
+_action(
+    "pause",
+    "Stop applying it at a node.",
+    "Stop applying a partition at a node until resumed, or restarted; barriers over it answer `blocked`.",
+)
+_action("resume", "Apply again.", "Apply again; also after failures have paused it.")
+_action(
+    "freeze",
+    "Take no writes for it at a node.",
+    "Take no writes for a partition at a node, should it lead, until thawed, or restarted.",
+)
+_action("thaw", "Take writes again.", "Take writes again.")

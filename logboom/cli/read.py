@@ -149,7 +149,10 @@ def _entry(key: bytes, value: Value, encoding: str) -> dict[str, Any]:
     return {"key": to_text(key, encoding), "value": shown(value, encoding)}
 
 
-@click.command(epilog="\b\nExamples:\n  logboom tail -p 3 -f\n  logboom tail --start-global 100 -o jsonl")
+@click.command(
+    short_help="The log of a partition, or of all in global order.",
+    epilog="\b\nExamples:\n  logboom tail -p 3 -f\n  logboom tail --start-global 100 -o jsonl",
+)
 @click.option("-p", "--partition", type=PARTITION, help="One; without it all that there are now, in global order.")
 @click.option("--start", type=INDEX, default=0, help="First index (with -p); 0: the earliest.")
 @click.option("--start-global", type=INDEX, default=0, help="First global index.")

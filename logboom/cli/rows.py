@@ -41,7 +41,7 @@ FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partiti
 TXN_FIELDS: Final = frozenset(("op", "compares", "then", "otherwise", "partition"))
 _DIGITS: Final = re.compile("[0-9]{1,10}")
 USAGE: Final = (
-    "put KEY VALUE | delete KEY | cas KEY EXPECTED VALUE | add KEY NUMBER... | delete_prefix PREFIX | "
+    "put KEY VALUE | delete KEY | cas KEY EXPECTED VALUE | add KEY NUMBER... | delete-prefix PREFIX | "
     "record PAYLOAD [KEY]"
 )
 SUFFIXES: Final = {

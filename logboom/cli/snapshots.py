@@ -11,7 +11,7 @@ from logboom.cli.common import Target, cluster_options, output_option, print_one
 from logboom.cli.ends import in_doubt
 
 
-@click.group(epilog="Example:  logboom snapshot create")
+@click.group(short_help="Take a snapshot of the cluster; list the sets.", epilog="Example:  logboom snapshot create")
 def snapshot() -> None:
     """Take a coordinated snapshot of the cluster; list the sets that nodes have.
 
@@ -19,7 +19,7 @@ def snapshot() -> None:
     """
 
 
-@snapshot.command(epilog="Example:  logboom snapshot create --timeout 60s")
+@snapshot.command(short_help="Every node takes one now.", epilog="Example:  logboom snapshot create --timeout 60s")
 @output_option
 @cluster_options
 def create(target: Target, output: str) -> None:

@@ -39,9 +39,26 @@ CHUNK_BYTES: Final = 512 * 1024
 FINE: Final = frozenset((Status.OK, Status.UNKNOWN_RESULT, Status.OTHERWISE, Status.MORE))
 """What is not refused."""
 
+HELP: Final = """Submit commands, in order, and print where they landed.
+
+\b
+A command, as arguments or one per line, is one of:
+  put KEY VALUE
+  delete KEY
+  cas KEY EXPECTED VALUE    (only if the value is EXPECTED)
+  add KEY NUMBER...
+  delete-prefix PREFIX      (some at once, then `more`)
+  record PAYLOAD [KEY]      (for partitions that are logs)
+
+JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
+op txn with compares, then and otherwise, too.
+Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
+"""
+
 
 @click.command(
     cls=WordsCommand,
+    help=HELP,
     epilog="""\b
 Examples:
   logboom submit -p 3 put greeting hello
@@ -76,14 +93,7 @@ def submit(
     encoding: str,
     output: str,
 ) -> None:
-    """Submit commands, in order, and print where they landed.
-
-    A command, as arguments or one per line, is one of:
-    put KEY VALUE, delete KEY, cas KEY EXPECTED VALUE, add KEY NUMBER..., delete_prefix PREFIX, record PAYLOAD [KEY].
-    JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
-    op txn with compares, then and otherwise, too.
-    Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
-    """
+    """See HELP."""
     if by_key and partition is not None:
         raise click.UsageError("give --partition or --by-key, not both")
     if words and path:

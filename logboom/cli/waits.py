@@ -162,7 +162,7 @@ def _bar(steps: Iterator[BarrierProgress]) -> BarrierResult:
     raise click.ClickException("the node ended the barrier without an answer")
 
 
-@click.command(epilog="Example:  logboom watermarks -p 0,1,2 --follow")
+@click.command(short_help="How far partitions are on a node.", epilog="Example:  logboom watermarks -p 0,1,2 --follow")
 @click.option("-p", "--partitions", type=PartitionIds(), help="Such as 0,3,5-9; without it, all.")
 @click.option("-f", "--follow", is_flag=True, help="Go on for ever, whenever something has moved.")
 @click.option("--every", type=Duration(), default="500ms", show_default=True, help="With --follow: at most this often.")

@@ -85,6 +85,14 @@ def test_the_examples_of_the_help_are_commands() -> None:
             check(words)
 
 
+def test_lists_of_commands_say_what_each_does_in_a_line() -> None:
+    """Of a terminal of 80 columns: click cuts what is longer."""
+    for command in every(cli, click.Context(cli, info_name="logboom")):
+        if isinstance(command, click.Group):
+            shown = command.get_help(click.Context(command, info_name="logboom", terminal_width=80))
+            assert re.findall(r"^ .*\.\.\.$", shown.partition("Commands:")[2], re.MULTILINE) == []
+
+
 @cache
 def settings() -> frozenset[str]:
     sections = msgspec.structs.fields(Settings)
