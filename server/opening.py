@@ -64,7 +64,7 @@ class Opened:
         intent = Intent(disk, self.data_dir.path)
         installing = self._install_logs(intent.read())
         self.parent = ParentState.decode(self.journal.base.state)
-        self.membership = self._membership(manifest)
+        self.membership = self._membership()
         begun = self.data_dir.manifest
         manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids, lineage=begun.lineage)
         self._check_begin()
@@ -91,8 +91,11 @@ class Opened:
             self.data_dir.take_lineage(None, fatal=self._fatal)
         return self._memory.forget(offload=self._world.apply_offload, fatal=self._fatal)
 
-    def _membership(self, wanted: Manifest) -> Membership:
-        """What the log says counts; the settings only where it has said nothing yet."""
+    def _membership(self) -> Membership:
+        """What the log says counts; the settings only where it has said nothing yet.
+
+        Then who is to join (`node.join`) is a member all the same, if it was one when its data were begun.
+        """
         begun = self.data_dir.manifest
         begins = self.parent.members
         if begins is None:
@@ -103,7 +106,7 @@ class Opened:
         if found.rejoining is not None and self._node_id in found.current.voters and len(found.current.voters) <= 2:
             log.error("rejoin_needs_a_leader", advice=NO_MAJORITY, voters=list(found.current.voters))
         if found.current.index <= 1:
-            begun.check_members(wanted, str(self.data_dir.path))
+            begun.check_members(Manifest.of(self._node_id, self._settings.cluster), str(self.data_dir.path))
         elif set(found.current.ids) != {m.id for m in self._settings.cluster.members}:
             log.warning("cluster_members_of_settings_ignored", members=list(found.current.ids))
         self._compare_address(found.current)
