@@ -42,8 +42,9 @@ DOUBT = "this may have been done, or may be yet: `logboom partitions list` says"
 def status(target: Target, node: str | None, digests: bool, output: str) -> None:
     """Every node and partition.
 
-    Exit status 5 when something needs a hand: no majority, no leader, a partition that is held or damaged;
-    3 if no node answers. A minority that is away is told on stderr and is no failure.
+    Exit status 5 when something needs a hand: no majority, no leader, a partition that is held or damaged, a full disk,
+    states that differ; what to do is in docs/operating.md, "By what you see". 3 if no node answers. A minority that is
+    away is told on stderr and is no failure.
     """
     with target.connect() as client:
         answers: Answers = (
