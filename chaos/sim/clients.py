@@ -93,7 +93,7 @@ class SimClient:
         self._begun = parameters.kv_partitions
         """With registers."""
         self._gone = seen.gone
-        self.readers = LogReaders(self.client, parameters, seen, rng)
+        self.readers = LogReaders(self.client, parameters, seen, rng, barrier_reached)
         self._late: Client | None = None
         """One that writes seldom."""
         self._acknowledged: tuple[int, str, int] | None = None

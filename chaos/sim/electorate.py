@@ -36,6 +36,8 @@ class Electorate:
         """By host: what is in its journal, of a dead process too."""
         self._moved: list[tuple[Host, Backend]] = []
         """Where another one counts since the last instant."""
+        self._told: list[Host] = []
+        """Where one was handed up since then."""
         self._said: dict[int, tuple[str, Configuration]] = {}
         """By Raft index of each that was handed up: by whom first."""
         self._removed_in: dict[NodeId, int] = {}
@@ -104,7 +106,7 @@ class Electorate:
             self._fail("IdsNotReused", story)
 
     def instant(self) -> None:
-        """A node goes by the last one in its journal."""
+        """A node goes by the last one in its journal; who leads, and is told that it has no vote, leads no more."""
         moved, self._moved = self._moved, []
         for host, backend in moved:
             if host.node is None or host.node.pipeline is not backend:
@@ -114,6 +116,10 @@ class Electorate:
             same = counts.ids == known.ids if begins else counts.says_the_same(known)
             if counts.index != known.index or not same:
                 self._fail("LastInJournal", f"{host.name} goes by {_row(counts)}, its journal says {_row(known)}")
+        told, self._told = self._told, []
+        for host in told:
+            if host.node is not None:
+                self.checkpoint(host, host.node.pipeline)
 
     def voters(self, host: str) -> tuple[NodeId, ...]:
         """Those that count there."""
@@ -137,6 +143,7 @@ class Electorate:
         """A control entry. ``committed_in``: the term of the leader that has counted it."""
         if fields.get("do") != MEMBERS:
             return
+        self._told.append(host)
         said = Configuration.parse(fields, term=term, index=raft_index)
         first = self._said.setdefault(raft_index, (host.name, said))
         if first[1] != said:

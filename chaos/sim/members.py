@@ -39,6 +39,8 @@ STRUCK: Final = 0.6
 CONFIDED: Final = 0.3
 MOVED: Final = 0.35
 """Of the steps, where members move."""
+WATCHES: Final = 0.5
+"""Of the learners that are added, how many are left to watch for a while."""
 STAY: Final = 3
 """Of fewer none does: clients that know of nobody else would never hear of it."""
 STRIKES: Final = ("kill", "power", "die_at_call", "isolate", "stop", "slow_disk", "reset")
@@ -134,6 +136,8 @@ class Operator:
         await self._something(host)
         host.start()
         if learner:
+            if not victim and self._rng.random() < WATCHES:
+                return
             await self._promote(host)
         end = self._loop.now + VOTES_WITHIN_S
         while self._loop.now < end:
@@ -150,7 +154,7 @@ class Operator:
         await self._something(host)
 
     async def _learner(self, name: str) -> None:
-        """Left over, since somebody lost patience: it becomes a voter, or goes."""
+        """It has watched, or somebody lost patience: it becomes a voter, or goes."""
         if self._rng.random() < 0.7:
             await self._promote(self._host(name))
         else:

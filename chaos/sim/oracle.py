@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from chaos.sim.electorate import Electorate
+from chaos.sim.held import check_held, look_at_removing
 from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
-from chaos.sim.rates import look_at_reading, look_at_writing
+from chaos.sim.promises import check_void
+from chaos.sim.rates import look_at_reading, look_at_shares, look_at_writing
 from chaos.sim.receipts import ReceiptWatch
 from chaos.sim.retention import RetentionWatch
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.pipeline.backend import Backend
 from logboom.errors import CorruptData, Voided
-from logboom.types import NodeId, PartitionId
+from logboom.types import NodeId, PartitionId, Watermark
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
@@ -26,6 +29,7 @@ from raftlog.engine import messages
 from raftlog.engine.stock import LEADER
 from raftlog.entries.configuration import Configuration
 from raftlog.entries.entry import Route, unpack_routes
+from raftlog.entries.voids import VOID, Void
 from snapshots.meta import SetMeta
 
 JOURNAL_LOOK: Final = 200
@@ -146,6 +150,9 @@ class Oracle:
         self.retention.started(host, backend)
         look_at_writing(host, backend.admission, backend.settings.admission, self._fail)
         look_at_reading(host, node.service.read_rates, self._fail)
+        look_at_shares(host, backend.admission, backend.settings.admission, self._fail)
+        look_at_removing(host, backend, self._fail)
+        backend.watermarks.listen(partial(self._check_mark, host))
         commit, send = backend.committed, raft.outbound.send_now
         control = backend.control
         votes = self._votes
@@ -167,6 +174,9 @@ class Oracle:
             send(peer, body)
 
         def controlled(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+            if fields.get("do") == VOID and raft_index not in self._partitions:
+                damaged = self.witness.damaged | self.rotten
+                check_void(self._hosts, Void.parse(fields, raft_index=raft_index), damaged, self._fail)
             control(raft_index, term, fields)
             self._on_control(host, backend, raft_index)
             self.electorate.handed_up(host, raft_index, term, self.witness.committed_in(raft_index), fields)
@@ -278,8 +288,7 @@ class Oracle:
         raft = backend.raft
         self.check_sets(host.name, backend.snapshots.store.sets())
         for mark in backend.watermarks.all():
-            if not mark.snapshot_index <= mark.applied_index <= mark.durable_index <= mark.log_index:
-                self._fail("I1", f"{host.name}: {mark}")
+            self._check_mark(host, mark)
         if raft.engine.may_lead:
             for command, index, _ in raft.journal.entries[1:][-JOURNAL_LOOK:]:
                 for route in unpack_routes(command):
@@ -296,6 +305,7 @@ class Oracle:
         if operations and not len(backend.pending):
             self._fail("I10", f"{host.name}: {operations} operations admitted with nothing under way")
         self._check_ledger(host, backend)
+        check_held(host, backend, self._fail)
         for partition, created in backend.parent.lifecycle.created.items():
             log = backend.logs.get(partition)
             if log is not None and log.mode is not created.kind.mode:
@@ -319,6 +329,10 @@ class Oracle:
             ends = self._ends.get(partition, [])
             if position.applied_index > (ends[-1][1] if ends else 0):
                 self._fail("I7", f"{host.name}: partition {partition} applied {position}, not committed")
+
+    def _check_mark(self, host: Host, mark: Watermark) -> None:
+        if not mark.snapshot_index <= mark.applied_index <= mark.durable_index <= mark.log_index:
+            self._fail("I1", f"{host.name}: {mark}")
 
     def _check_ledger(self, host: Host, backend: Backend) -> None:
         """Every budget is what tickets hold; whoever waits for admission is counted, in time, and at a leader."""
@@ -359,6 +373,7 @@ class Oracle:
             if len(backend.submitting.waiting):
                 self._fail("I10", f"{host.name}: {len(backend.submitting.waiting)} requests wait for no budget")
             self._check_ledger(host, backend)
+            check_held(host, backend, self._fail, idle=True)
             self._receipts.check_forwarding(host, backend, idle=True)
             if len(backend.barriers):
                 self._fail("BarrierLive", f"{host.name}: {len(backend.barriers)} barriers left behind")

@@ -1,4 +1,5 @@
-"""Promises that nobody misses who looks at the outcome: what is acknowledged is held, what is saved stays, new is new.
+"""Promises that nobody misses who looks at the outcome: what is acknowledged is held, what is saved stays, new is new,
+and what is void nobody has.
 
 Each takes a second mishap to hurt: the others lose what only they held, the power fails in between, a producer that
 should be forgotten sends again. So they are looked at when they are made.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from chaos.sim.host import Host
@@ -18,6 +19,7 @@ from logboom.types import GlobalLogIndex, NodeId
 from partitions.apply.worker import ApplyWorker
 from partitions.machines.kv import KvMachine
 from raftlog.engine import messages
+from raftlog.entries.voids import Void
 
 NOTHING: Final = 1 << 62
 Fail = Callable[[str, str], None]
@@ -94,3 +96,13 @@ def check_saved(host: Host, worker: ApplyWorker, fail: Fail) -> None:
     if worker.saved_index > left:
         where = f"{host.name}: partition {worker.log.partition_id}"
         fail("SavedStays", f"{where} counts as saved up to {worker.saved_index}; the power leaves {left}")
+
+
+def check_void(hosts: Sequence[Host], void: Void, damaged: Collection[str], fail: Fail) -> None:
+    """When it is declared nobody has it, who was not asked included."""
+    for host in hosts:
+        log = None if host.node is None else host.node.pipeline.logs.get(void.partition_id)
+        if log is None or host.name in damaged or log.is_hole(void.last_index, void.digest):
+            continue
+        if log.find(void.last_index, void.digest) is not None and log.is_durable(void.last_index, void.digest):
+            fail("VoidProven", f"{host.name} has what is declared void: {void.partition_id}/{void.last_index}")

@@ -1,6 +1,6 @@
-"""How fast somebody writes or reads: no faster than the settings say, counted beside the node's own counting.
+"""How fast somebody writes or reads, and how much he has of a budget: no more than the settings say.
 
-No client can see that: who is let in too early has only been lucky.
+Counted beside the node: no client can see it. Who is let in too early has only been lucky.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from logboom.settings import AdmissionSettings
 
 SLACK_S: Final = 1e-4
 """Sums of fractions of a second, made in another order."""
+ROUNDING: Final = 1e-9
 
 Fail = Callable[[str, str], None]
 
@@ -104,3 +105,31 @@ def look_at_reading(host: Host, rates: Any, fail: Fail) -> None:
 
     if rates.per_s:
         rates.enter = entered
+
+
+def look_at_shares(host: Host, admission: Any, settings: AdmissionSettings, fail: Fail) -> None:
+    """Who has something of a budget already gets no more of it than its share; nor does a partition of the node's."""
+    try_admit, share = admission.try_admit, settings.fair_share_percent / 100
+
+    def uses(parts: Parts, principal: str) -> dict[Hashable, tuple[Any, Any]]:
+        """Of those who have something: what, and of which gate."""
+        partitions = [part[0] for part in parts if part[0] in admission._gates]  # noqa: SLF001 - an observer
+        shares = admission._shares  # noqa: SLF001 - an observer
+        found: dict[Hashable, tuple[Any, Any]] = {
+            (principal, where): (shares.get((principal, where)), admission.gate(where)) for where in (*partitions, None)
+        }
+        found.update((partition, (admission.gate(partition), admission.gate())) for partition in partitions)
+        return {who: (use, gate) for who, (use, gate) in found.items() if use is not None and use.batches}
+
+    def tried(parts: Parts, now: float, principal: str = "") -> Any:
+        before, had = admission.admitted, uses(parts, principal)
+        found = try_admit(parts, now, principal)
+        if admission.admitted > before:
+            for who, (use, gate) in had.items():
+                has, most = (use.operations, use.nbytes, use.batches), gate.limits[1:4]
+                if any(used > share * limit * (1 + ROUNDING) for used, limit in zip(has, most, strict=True)):
+                    fail("ShareKept", f"{host.name} admits {parts} of {principal!r}: {who} has {has} of {most}")
+        return found
+
+    if share < 1:
+        admission.try_admit = tried

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from chaos.sim.parameters import Parameters
+from chaos.sim.waiting import Waited
 from logboom import Client, LogBatch
 from logboom.client.cursors import Cursor
 from logboom.errors import IndexCompacted, LogboomError, Voided
@@ -40,11 +42,20 @@ class Places:
 class LogReaders:
     """One client's."""
 
-    def __init__(self, client: Client, parameters: Parameters, seen: Seen, rng: random.Random) -> None:
+    def __init__(
+        self,
+        client: Client,
+        parameters: Parameters,
+        seen: Seen,
+        rng: random.Random,
+        reached: Callable[[Waited], None] = lambda _: None,
+    ) -> None:
+        """``reached``: told of what a node gives as durable, or applied, there."""
         self._client = client
         self._parameters = parameters
         self._seen = seen
         self._rng = rng
+        self._reached = reached
         self._cursors: dict[str, Cursor] = {}
 
     @property
@@ -86,6 +97,11 @@ class LogReaders:
             return 0
         return max(0, self._seen.places.newest - self._rng.choice(BACK))
 
+    def _somewhere(self) -> str | None:
+        """One node in some of the tails: what it says then is looked at there. Without dice."""
+        newest, nodes = self._seen.places.newest, sorted(self._seen.addresses)
+        return nodes[newest % len(nodes)] if newest % 2 else None
+
     async def _tail(self) -> None:
         partition, index, start = self._rng.choice(self._partitions), 0, self._start()
 
@@ -93,8 +109,11 @@ class LogReaders:
             nonlocal index
             index = gap.next if index else 0
 
-        level = self._rng.choice(["durable", "applied"])
-        async for batch in self._client.tail(partition, start_global=start, level=level, on_void=stepped_over):
+        level, at = self._rng.choice(["durable", "applied"]), self._somewhere()
+        tail = self._client.tail(partition, start_global=start, level=level, on_void=stepped_over, node=at)
+        async for batch in tail:
+            if at is not None and at in self._seen.addresses:
+                self._reached(Waited(self._seen.addresses[at], {partition: batch.global_index}, level))
             if batch.global_index < start:
                 self._wrong("GlobalOrder", f"{partition} from {start} on begins at {batch.global_index}")
             if index and batch.first_index != index:

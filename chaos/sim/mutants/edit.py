@@ -17,6 +17,8 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from chaos.sim.parameters import Parameters
+
 
 class Stale(Exception):
     """The code that a mutant wants to change is not what it was."""
@@ -39,7 +41,11 @@ class Mutant:
     noticed_by: tuple[str, ...]
     edits: tuple[Edit, ...]
     needs: str = ""
-    """A field of ``Parameters`` without which nothing of it is ever seen: other seeds are not played."""
+    """Fields of ``Parameters``, or kinds of faults, without which nothing of it is seen: other seeds are not played."""
+
+    def may_be_seen(self, parameters: Parameters) -> bool:
+        """A seed tells all that it needs."""
+        return all(need in parameters.kinds or getattr(parameters, need, False) for need in self.needs.split())
 
     @cached_property
     def patches(self) -> list[tuple[FunctionType, CodeType]]:

@@ -57,6 +57,30 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "late-is-refused",
+        "What no answer has come to in time is said to have had no effect (I9).",
+        ("I8", "NoPhantom"),
+        (
+            Edit(
+                "logboom.client.attempts:Attempts.too_late",
+                '"unknown" if self._writes and (sent or self._doubt) else "not_applied"',
+                '"not_applied"',
+            ),
+        ),
+    ),
+    Mutant(
+        "doubt-forgotten",
+        "An attempt that is refused is said to have had no effect, whatever became of the one before (I9).",
+        ("I8", "NoPhantom"),
+        (
+            Edit(
+                "logboom.client.attempts:Attempts.failed",
+                'self._doubt |= self._writes and error.outcome == "unknown"',
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
         "durable-at-commit",
         "A write that waits until it is durable is answered once it is committed (ReceiptTrue).",
         ("ReceiptTrue",),

@@ -107,4 +107,11 @@ MUTANTS: Final = (
         (Edit(RECOVER + "recover", "self.journal.flush()", "pass"),),
         needs="restores",
     ),
+    Mutant(
+        "only-the-last-is-listed",
+        "A backup's list has the set that came last, and no other.",
+        ("BackupKept",),
+        (Edit(DIRECTORY + "complete", "(*listed, Kept.of(meta))", "(Kept.of(meta),)"),),
+        needs="restores",
+    ),
 )

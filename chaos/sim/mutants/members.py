@@ -167,4 +167,77 @@ MUTANTS: Final = (
         ),
         needs="begun_go",
     ),
+    Mutant(
+        "asked-again-is-refused",
+        "Who asks again for what has been done, since he did not hear of it, is told that it cannot be.",
+        ("MembersMove",),
+        (
+            Edit(CONFIGURATION + "adding", "if known[:3] == seat[:3]:", "if False:"),
+            Edit(CONFIGURATION + "removing", "if node in self.removed:", "if False:"),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "promoted-with-all",
+        "Whoever is made a voter is so with all who join or watch.",
+        ("OneVoterAtATime",),
+        (
+            Edit(
+                CONFIGURATION + "giving",
+                "if seat.node == node else seat for seat",
+                "if role is Role.VOTER or seat.node == node else seat for seat",
+            ),
+            Edit(
+                CONFIGURATION + "check_step", "len(changed) <= 1 and bool(following.voters)", "bool(following.voters)"
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "removed-and-leads-on",
+        "A leader that is removed hands leadership over to nobody, and leads on.",
+        ("RemovedLeads",),
+        (
+            Edit(
+                "dispatcher.sessions.members:_try_change",
+                "if node == backend.node_id and node in backend.members.voters:",
+                "if False:",
+            ),
+            Edit(
+                ENGINE + "tick",
+                "if self.is_leader and not self.votes and self.membership.current.index <= self.applied_index:",
+                "if False:",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "newest-members-sent",
+        "To whoever lacks an older configuration a leader sends the newest in its place.",
+        ("MembersAgree",),
+        (
+            Edit(
+                ENGINE + "_entries",
+                "entry = self.journal.entry(index)",
+                "entry, now = self.journal.entry(index), self.membership.current\n        "
+                "entry = entry if not parse(*entry) or now.index <= index else "
+                "(self.journal.entry(now.index)[0], *entry[1:])",
+            ),
+        ),
+        needs="members_change",
+    ),
+    Mutant(
+        "next-id-of-those-that-live",
+        "Where the journal begins later, which id comes next is found among the partitions that live.",
+        ("PartitionsAgree", "IdsNotReused", "SnapshotEquivalence"),
+        (
+            Edit(
+                LIFECYCLE + "_parsed",
+                "return cls(begun, next_id, created, destroyed), end",
+                "return cls(begun, max([begun, *(p + 1 for p in created)]), created, destroyed), end",
+            ),
+            Edit(LIFECYCLE + "decode", "if found.encode() != raw[:end]:", "if False:"),
+        ),
+        needs="partitions_change",
+    ),
 )

@@ -10,6 +10,21 @@ FRESHNESS: Final = "dispatcher.pipeline.freshness:"
 
 MUTANTS: Final = (
     Mutant(
+        "silence-is-no",
+        "Who does not say whether it has a batch has none: it is lost, and may be void (decisions/0018).",
+        ("VoidProven",),
+        (
+            Edit(
+                "raftlog.links.lacks:Answers.verdict",
+                "if not peers or any(peer not in said for peer in peers):",
+                "if not said:",
+            ),
+            Edit("raftlog.links.lacks:Answers.verdict", "for peer in peers}", "for peer in said}"),
+            Edit("dispatcher.pipeline.voiding:Voiding._ask", "if len(known) == len(said):", "if known:"),
+        ),
+        needs="blackout",
+    ),
+    Mutant(
         "snapshot-under-way-will-do",
         "Who asks for a snapshot is given the one under way, which was cut before (SnapshotFresh).",
         ("SnapshotFresh",),
@@ -89,5 +104,29 @@ MUTANTS: Final = (
             ),
         ),
         needs="paced",
+    ),
+    Mutant(
+        "share-of-all",
+        "Who has something of a budget may have all that is left of it (ShareKept).",
+        ("ShareKept",),
+        (
+            Edit(
+                "dispatcher.admission.admission:Admission._own_share",
+                "if not self._factor or (use is None and not (principal and gate.batches)):",
+                "if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "hot-partition",
+        "One partition may have all of the node's budget (ShareKept).",
+        ("ShareKept",),
+        (
+            Edit(
+                "dispatcher.admission.admission:Admission._partition_share",
+                "if not self._factor or not gate.batches:",
+                "if True:",
+            ),
+        ),
     ),
 )

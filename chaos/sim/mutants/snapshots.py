@@ -82,7 +82,17 @@ MUTANTS: Final = (
     Mutant(
         "removed-too-much",
         "Segments go that hold what was committed behind the cut.",
-        ("InvariantViolated", "NoSelfStop", "Liveness", "I2", "AcknowledgedKept", "AckDurable", "NothingUnhandled"),
+        (
+            "InvariantViolated",
+            "NoSelfStop",
+            "Liveness",
+            "I2",
+            "AcknowledgedKept",
+            "AckDurable",
+            "NothingUnhandled",
+            "NothingEvicted",
+            "LeaseKept",
+        ),
         (
             Edit(
                 "partitions.log.log:PartitionLog.compact",
@@ -112,5 +122,48 @@ MUTANTS: Final = (
                 "rows[1:],\n        through_index=",
             ),
         ),
+    ),
+    Mutant(
+        "unapplied-removed",
+        "Of a partition that is behind all that is committed may go, applied or not.",
+        ("NothingEvicted",),
+        (
+            Edit(
+                COMPACTION + "_remove",
+                "compaction_point(through_index, retain",
+                "compaction_point(through_index if self._workers[partition_id].idle else store.committed_index, retain",
+            ),
+        ),
+        needs="lags",
+    ),
+    Mutant(
+        "snapshotted-before-applied",
+        "After a start a partition counts as snapshotted further than it is applied.",
+        ("I1",),
+        (
+            Edit(
+                "dispatcher.barriers.watermarks:Watermarks.update",
+                "PartitionLogIndex(min(self._snapshot.get(partition_id, 0), applied_index))",
+                "PartitionLogIndex(self._snapshot.get(partition_id, 0))",
+            ),
+            Edit(
+                "dispatcher.barriers.watermarks:Watermarks.update",
+                "after.snapshot_index <= after.applied_index <= after.durable_index <= after.log_index",
+                "True",
+            ),
+        ),
+    ),
+    Mutant(
+        "made-anew-and-shown",
+        "A state that is made anew is shown before it has come as far as the damaged one (I7).",
+        ("InvariantViolated", "I7", "ReadYourWrites", "BarrierSound", "LinearizableRead"),
+        (
+            Edit(
+                "dispatcher.upkeep.rebuilding:Rebuilding.shown",
+                "fence.rebuilt and worker.applied_index >= fence.floor.applied_index",
+                "fence.rebuilt",
+            ),
+        ),
+        needs="rot",
     ),
 )

@@ -12,6 +12,7 @@ from chaos.sim.mutants import (
     operating,
     producers,
     raft,
+    reading,
     snapshots,
     state,
     storage,
@@ -30,6 +31,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *lag.MUTANTS,
         *histories.MUTANTS,
         *state.MUTANTS,
+        *reading.MUTANTS,
         *operating.MUTANTS,
     )
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import dis
-from collections.abc import Iterator
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +16,16 @@ import pytest
 from chaos.sim import mutants
 from chaos.sim.mutants import hunt as hunting
 from chaos.sim.mutants.edit import Edit, Mutant, Stale
-from chaos.sim.mutants.hunt import Hunt, hunt
+from chaos.sim.mutants.hunt import Hunt, hunt, hunt_all
 from chaos.sim.mutants.table import MUTANTS
+from chaos.sim.parameters import draw
 from chaos.sim.simulation import Failure
 from raftlog.journal.outbox import GroupSync
 
 SIM = Path(mutants.__file__).parents[1]
+FAILING = ("fail", "wrong", "problem", "report")
+WITHOUT = {"NoRealWorld"}
+"""It looks at the simulator: nothing of the production code may ask the machine that it runs on."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -50,6 +56,32 @@ def test_its_invariants_are_ones_of_the_simulator(name: str) -> None:
     assert not [each for each in MUTANTS[name].noticed_by if not any(f'"{each}"' in text for text in texts)]
 
 
+def test_every_invariant_has_a_mutant_that_it_may_notice() -> None:
+    """A new one comes with a bug that breaks it: else nobody knows that it is looked at."""
+    noticed = {each for mutant in MUTANTS.values() for each in mutant.noticed_by}
+    assert _invariants() - noticed == WITHOUT
+    assert _invariants() >= WITHOUT
+
+
+def _invariants() -> set[str]:
+    """Whatever a run of the simulator may fail with."""
+    found = set[str]()
+    for path in SIM.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                said = node.args[:1] if called.strip("_") in FAILING else []
+            else:
+                said = node.elts[:1] if isinstance(node, ast.Tuple) and len(node.elts) == 2 else []
+            found |= {each.value for each in said if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return {each for each in found if re.fullmatch(r"I\d+|[A-Z][a-z]+([A-Z][a-z]+)*", each)}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_some_seeds_tell_what_it_needs(name: str) -> None:
+    assert any(MUTANTS[name].may_be_seen(draw(seed)) for seed in range(1, hunting.DRAWN_MAX))
+
+
 def test_it_undoes_itself_when_a_run_fails() -> None:
     original = GroupSync.hold.__code__
     with pytest.raises(KeyError), MUTANTS["acknowledge-before-sync"].applied():
@@ -77,7 +109,7 @@ class TestHunting:
     """``fails``: by seed, with the bug and without."""
 
     @pytest.fixture
-    def fails(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, tuple[str, str]]]:
+    def fails(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[str, str]]:
         rows: dict[int, tuple[str, str]] = {}
         original = GroupSync.hold.__code__
 
@@ -88,12 +120,11 @@ class TestHunting:
 
         monkeypatch.setattr(hunting, "draw", lambda seed, seconds: seed)
         monkeypatch.setattr(hunting, "run", run)
-        hunting._sound.cache_clear()
-        yield rows
-        hunting._sound.cache_clear()
+        monkeypatch.setattr(hunting, "_sound", {})
+        return rows
 
-    def hunted(self, seeds: int) -> tuple[str | None, int, int]:
-        caught = hunt(Hunt("acknowledge-before-sync", range(1, seeds + 1), 60.0))
+    def hunted(self, seeds: int, known: int | None = None) -> tuple[str | None, int, int]:
+        caught = hunt(Hunt("acknowledge-before-sync", 1, seeds, 60.0, known)).caught
         return caught.failure.invariant if caught.failure else None, caught.seed, caught.played
 
     def test_the_first_seed_that_fails_as_it_should_catches_it(self, fails: dict[int, tuple[str, str]]) -> None:
@@ -108,9 +139,67 @@ class TestHunting:
         fails[1] = "NothingUnhandled", ""
         assert self.hunted(5) == (None, 0, 5)
 
+    def test_the_seed_that_caught_it_the_last_time_comes_first(self, fails: dict[int, tuple[str, str]]) -> None:
+        fails.update({4: ("AckDurable", ""), 40: ("AckDurable", "")})
+        assert self.hunted(5, known=40) == ("AckDurable", 40, 1)
+        assert self.hunted(5, known=41) == ("AckDurable", 4, 5)
+        assert self.hunted(5, known=3) == ("AckDurable", 4, 4)
+
+    def test_seeds_that_do_not_tell_what_is_needed_are_not_played(
+        self, fails: dict[int, tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fails.update(dict.fromkeys((2, 3, 4, 18), ("AckDurable", "")))
+        needy = replace(MUTANTS["acknowledge-before-sync"], needs="real imag")
+        monkeypatch.setitem(MUTANTS, needy.name, needy)
+        monkeypatch.setattr(hunting, "draw", lambda seed, seconds: _Seed(seed))
+        assert self.hunted(2) == (None, 0, 2)
+        assert self.hunted(3) == ("AckDurable", 18, 3)
+
+    def test_where_no_seed_does_it_ends(
+        self, fails: dict[int, tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        needy = replace(MUTANTS["acknowledge-before-sync"], needs="nothing")
+        monkeypatch.setitem(MUTANTS, needy.name, needy)
+        monkeypatch.setattr(hunting, "draw", lambda seed, seconds: _Seed(seed))
+        assert self.hunted(5) == (None, 0, 0)
+
+    def test_what_the_first_seeds_catch_is_known_first(self, fails: dict[int, tuple[str, str]]) -> None:
+        fails.update({5: ("AckDurable", "Liveness"), 6: ("AckDurable", ""), 7: ("AckDurable", "")})
+        names = ["acknowledge-before-sync", "acknowledge-before-sync-unchecked", "tail-cut"]
+        found = hunt_all(names, first=1, most=8, seconds=60.0, workers=1, known={names[1]: 7})
+        rows = [(each.name, each.seed, each.played, each.cpu_s) for each in found]
+        assert rows == [(names[1], 7, 1, 0.5), (names[0], 6, 5, 3.0), (names[2], 0, 8, 4.0)]
+        assert hunting._sound == {5: False, 6: True, 7: True}
+
+    def test_one_that_does_not_end_is_ended(
+        self, fails: dict[int, tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        played = hunting.run
+
+        def run(seed: int) -> Any:
+            while seed == 1:
+                pass
+            return played(seed)  # type: ignore[arg-type]
+
+        fails[2] = "AckDurable", ""
+        monkeypatch.setattr(hunting, "run", run)
+        monkeypatch.setattr(hunting, "SEED_CPU_S", 0.1)
+        (found,) = hunt_all(["acknowledge-before-sync"], first=1, most=3, seconds=60.0, workers=1, known={})
+        assert (found.seed, found.played) == (2, 2)
+
+
+class _Seed(int):
+    """That tells of something, if it is a multiple of six."""
+
+    kinds = ()
+
+    @property
+    def imag(self) -> int:  # type: ignore[override]
+        return self % 6 == 0
+
 
 @pytest.mark.parametrize("name", ["acknowledge-before-sync-unchecked", "no-quorum", "barrier-early"])
 def test_it_is_caught(name: str) -> None:
-    caught = hunt(Hunt(name, range(1, 9), 15.0))
+    caught = hunt(Hunt(name, 1, 8, 15.0)).caught
     assert caught.failure is not None
     assert caught.failure.invariant in MUTANTS[name].noticed_by

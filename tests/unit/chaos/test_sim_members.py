@@ -162,3 +162,20 @@ def test_whoever_has_its_removal_in_its_journal_may_lead_to_commit_it() -> None:
     looked.hands_up("n1", removal, committed_in=3)
     looked.votes.update({(node, 4): {"n3"} for node in ("n1", "n2")})
     assert looked.leads("n3", 4, by=removal) == []
+
+
+@pytest.mark.parametrize(("leads", "index", "wrong"), [(True, 5, ["RemovedLeads"]), (False, 5, []), (True, 6, [])])
+def test_whoever_is_told_that_it_is_removed_leads_no_more(leads: bool, index: int, wrong: list[str]) -> None:
+    """``index``: of what its journal says last; what is not committed yet may have it back."""
+    looked, alone = Looked("n1", "n2"), said(5, "n2", removed=("n1",))
+    looked.electorate._in["n1"] = [looked.begins, said(index, "n2", removed=("n1",))]
+    engine = SimpleNamespace(is_leader=leads, applied_index=5, term=2)
+    host: Any = SimpleNamespace(name="n1")
+    host.node = SimpleNamespace(
+        pipeline=SimpleNamespace(parent=SimpleNamespace(members=alone), raft=SimpleNamespace(engine=engine))
+    )
+    looked.electorate.handed_up(host, 5, 2, 2, alone.fields())
+    assert looked.broken == []
+    looked.electorate.instant()
+    looked.electorate.instant()
+    assert looked.broken == wrong

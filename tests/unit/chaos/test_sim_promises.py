@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.promises import NOTHING, check_saved, look_at_acknowledging, look_at_freshness, look_at_producers
+from chaos.sim.promises import (
+    NOTHING,
+    check_saved,
+    check_void,
+    look_at_acknowledging,
+    look_at_freshness,
+    look_at_producers,
+)
 from chaos.sim.state_file import StateFiles
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
-from logboom.types import GlobalLogIndex, NodeId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from partitions.machines.kv import KvMachine
 from raftlog.engine import messages
+from raftlog.entries.voids import Void
 from tests.unit.chaos.sim_world import World
 
 HOST: Any = SimpleNamespace(name="n1")
@@ -102,3 +110,32 @@ def test_what_is_saved_the_power_leaves(tmp_path: Any, checkpoints: int, wrong: 
     worker: Any = SimpleNamespace(machine=machine, saved_index=4, log=SimpleNamespace(partition_id=0))
     check_saved(HOST, worker, lambda invariant, _: found.append(invariant))
     assert found == ["SavedStays"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("held", "durable", "hole", "damaged", "wrong"),
+    [
+        (True, True, False, False, ["VoidProven"]),
+        (False, True, False, False, []),
+        (True, False, False, False, []),
+        (True, True, True, False, []),
+        (True, True, False, True, []),
+    ],
+    ids=["somebody has it", "nobody does", "on no disk", "void before", "damaged"],
+)
+def test_what_is_declared_void_nobody_has(
+    held: bool, durable: bool, hole: bool, damaged: bool, wrong: list[str]
+) -> None:
+    found, void = (
+        list[str](),
+        Void(PartitionId(0), PartitionLogIndex(3), PartitionLogIndex(4), b"digest", GlobalLogIndex(9), 0, False),
+    )
+    log = SimpleNamespace(
+        find=lambda *_: "here" if held else None, is_durable=lambda *_: durable, is_hole=lambda *_: hole
+    )
+    hosts: list[Any] = [
+        SimpleNamespace(name=name, node=None if logs is None else SimpleNamespace(pipeline=SimpleNamespace(logs=logs)))
+        for name, logs in (("n1", {0: log}), ("n2", {}), ("n3", None))
+    ]
+    check_void(hosts, void, {"n1"} if damaged else set(), lambda invariant, _: found.append(invariant))
+    assert found == wrong

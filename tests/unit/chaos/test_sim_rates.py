@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.rates import Ledger, look_at_reading, look_at_writing
+from chaos.sim.rates import Ledger, look_at_reading, look_at_shares, look_at_writing
 from dispatcher.admission.admission import Admission
-from dispatcher.admission.budgets import Parts
+from dispatcher.admission.budgets import Parts, Refusal
 from dispatcher.reading.read_rates import ReadRates
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
@@ -91,3 +91,30 @@ class TestReading:
     def test_where_nothing_is_said_nobody_is_looked_at(self) -> None:
         rates, _ = self.watched([], per_s=0)
         assert not hasattr(rates.enter("alice"), "ledger")
+
+
+class TestShares:
+    @pytest.mark.parametrize("whose", ["alice", ""])
+    @pytest.mark.parametrize(("bounded", "found"), [(True, []), (False, ["ShareKept"])])
+    def test_who_has_something_already_gets_no_more_than_his_share(
+        self, whose: str, bounded: bool, found: list[str]
+    ) -> None:
+        """A principal, or a partition of the node's budget."""
+        partition, node = (10, 100) if whose else (100, 10)
+        said = AdmissionSettings(partition_ops=partition, node_ops=node, fair_share_percent=50)
+        free = AdmissionSettings(partition_ops=10, node_ops=10, fair_share_percent=100)
+        admission, told = Admission(said if bounded else free, [ONE]), list[str]()
+        look_at_shares(HOST, admission, said, lambda invariant, _: told.append(invariant))
+        admission.try_admit([(ONE, 9, 1)], 1.0, whose)  # of what nobody has, all may go to one
+        assert not told
+        if bounded:
+            assert isinstance(admission.try_admit([(ONE, 1, 1)], 2.0, whose), Refusal)
+        admission.try_admit([(ONE, 1, 1)], 3.0, whose)
+        assert told[:1] == found
+
+    def test_of_a_partition_that_is_not_there_nothing_is_said(self) -> None:
+        admission, told = Admission(AdmissionSettings(fair_share_percent=50), [ONE]), list[str]()
+        look_at_shares(HOST, admission, AdmissionSettings(), lambda invariant, _: told.append(invariant))
+        with pytest.raises(KeyError):
+            admission.try_admit([(PartitionId(7), 1, 1)], 1.0, "alice")
+        assert not told

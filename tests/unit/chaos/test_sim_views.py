@@ -11,7 +11,8 @@ import pytest
 
 from chaos.history import Operation
 from chaos.sim.clients import Seen
-from chaos.sim.readers import LogReaders
+from chaos.sim.readers import LogReaders, Places
+from chaos.sim.waiting import Waited
 from logboom.client.reads import ViewEntry
 
 
@@ -53,3 +54,30 @@ async def test_what_is_right() -> None:
 )
 async def test_what_is_not(rows: list[tuple[int, str]], how: dict[str, Any], wrong: set[str]) -> None:
     assert await found(*rows, **how) == wrong
+
+
+@pytest.mark.parametrize(("newest", "told"), [(4, []), (5, [("n3", {0: 7}), ("n3", {0: 8})])])
+async def test_what_one_node_gives_is_looked_at_there(newest: int, told: list[tuple[str, dict[int, int]]]) -> None:
+    """In some of the tails, of which it is known who gives them."""
+    reached, asked = list[Waited](), list[str | None]()
+
+    async def tail(partition: int, *, node: str | None, **_: Any) -> AsyncIterator[Any]:
+        asked.append(node)
+        for at in (7, 8):
+            yield SimpleNamespace(
+                partition_id=partition, global_index=at, first_index=at, position=at + 1, records=Records
+            )
+
+    addresses = {"a:1": "n1", "c:1": "n3", "b:1": "n2"}
+    seen: Any = SimpleNamespace(places=Places(newest=newest), problems=[], addresses=addresses)
+    parameters = SimpleNamespace(kv_partitions=[0], log_partitions=[])
+    readers = LogReaders(SimpleNamespace(tail=tail), parameters, seen, random.Random(1), reached.append)  # type: ignore[arg-type]
+    await readers._tail()
+    assert [(each.node, dict(each.targets)) for each in reached] == told
+    assert asked == ["c:1" if told else None]
+    assert {each.level for each in reached} <= {"durable", "applied"}
+    assert not seen.problems
+
+
+class Records:
+    data = b"records"

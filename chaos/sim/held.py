@@ -1,0 +1,57 @@
+"""What readers hold of a node: counted, given back, and not removed under them; nor is anything that is not applied.
+
+Nobody who asks can tell: a log is read in less time than a lease lasts, and what is counted too much only makes others
+wait, some day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chaos.sim.host import Host
+from dispatcher.pipeline.backend import Backend
+from logboom.types import PartitionId
+from raftlog.entries.parent_state import ParentState
+
+Fail = Callable[[str, str], None]
+
+
+def look_at_removing(host: Host, backend: Backend, fail: Fail) -> None:
+    """Compaction removes nothing that somebody reads and goes on reading, nor what is yet to be applied."""
+    compaction: Any = backend.snapshots.compaction
+    remove, lease_s = compaction._remove, backend.settings.log.reader_lease_ms / 1000  # noqa: SLF001 - an observer
+
+    async def removed(parent: ParentState, partition: PartitionId, through: int) -> None:
+        store: Any = backend.logs[partition]
+        leases = store._leases._leases  # noqa: SLF001 - an observer
+        first, applied = store.first_available_index, backend.workers[partition].applied_index
+        before = {lease: lease.taken.at for lease in leases}
+        await remove(parent, partition, through)
+        begins, now = store.first_available_index, backend.clock.monotonic()
+        if begins == first:
+            return
+        story = f"{host.name}: partition {partition} begins at {begins}, no longer at {first}"
+        read = [lease.index for lease, at in before.items() if lease in leases and now - at < lease_s]
+        if begins > max(first, min(read, default=begins)):
+            fail("LeaseKept", f"{story}; somebody reads from {min(read)} on")
+        if begins > max(first, applied + 1) and not backend.rebuilding.fenced(partition):
+            fail("NothingEvicted", f"{story}; applied was {applied}")
+
+    compaction._remove = removed  # noqa: SLF001 - an observer
+
+
+def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) -> None:
+    """What readers may have in memory is what they have. ``idle``: nobody reads but those whose streams are open."""
+    budget: Any = backend.read_budget
+    grants = budget._held  # noqa: SLF001 - an observer
+    held = sum(each.nbytes for each in grants), sum(each.segments for each in grants)
+    if held != (budget.nbytes, budget.segments):
+        fail("I10", f"{host.name}: readers hold {held}, counted are {budget.nbytes, budget.segments}")
+    if not idle:
+        return
+    logs: list[Any] = list(backend.logs.values())
+    leases = sum(len(each._leases._leases) for each in logs)  # noqa: SLF001 - an observer
+    if len(grants) > backend.streams_open or (leases and not backend.streams_open):
+        story = f"{backend.streams_open} streams are open; {len(grants)} readers hold {held}, there are {leases} leases"
+        fail("I10", f"{host.name}: {story}")

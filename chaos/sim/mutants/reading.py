@@ -1,0 +1,96 @@
+"""Bugs of what readers hold, and have taken from under them; and of what those are told who wait for many nodes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.edit import Edit, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        "scan-leaves-out",
+        "Every seventh batch is planned, and left out (ScanComplete).",
+        ("ScanComplete",),
+        (
+            Edit(
+                "dispatcher.reading.merging:Merge.plan",
+                "picked.append(Picked(partition, self._next[partition], place))",
+                "picked.extend([Picked(partition, self._next[partition], place)] if global_index % 7 else [])",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "read-and-kept",
+        "A stream that ends keeps what it had read and not sent (I10).",
+        ("I10",),
+        (
+            Edit(
+                "dispatcher.reading.feeds:Feed._give_back",
+                "if grant is not None:",
+                "if grant is not None and not self._closed:",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "lease-ignored",
+        "What somebody reads is removed (LeaseKept).",
+        ("LeaseKept",),
+        (Edit("partitions.log.compaction:Leases.lowest", "if now - each.taken.at < self._lease_s", "if False"),),
+        needs="reads_log",
+    ),
+    Mutant(
+        "lease-left",
+        "A tail that ends holds on to what it has read (I10).",
+        ("I10",),
+        (Edit("dispatcher.reading.tail:Tail._let_go", "self._lease.release()", "pass"),),
+    ),
+    Mutant(
+        "tail-of-unapplied",
+        "A tail of what is applied gives what is durable (BarrierSound).",
+        ("BarrierSound",),
+        (Edit("dispatcher.reading.tail:Tail._end_index", "if self._wanted.level is Level.APPLIED:", "if False:"),),
+        needs="reads_log",
+    ),
+    Mutant(
+        "tail-of-undurable",
+        "Write-behind: a tail gives what is committed, and not synced here (BarrierSound).",
+        ("BarrierSound",),
+        (Edit("dispatcher.reading.tail:Tail._end_index", "self._log.durable_index", "self._log.committed_index"),),
+        needs="reads_log write_behind",
+    ),
+    Mutant(
+        "scan-beyond-horizon",
+        "Write-behind: a scan goes beyond what is durable, behind which something may still come (ScanComplete).",
+        ("ScanComplete", "GlobalOrder", "FollowsAll"),
+        (Edit("dispatcher.pipeline.backend:Backend.safe_horizon", "if waits is not None:", "if False:"),),
+        needs="reads_log write_behind",
+    ),
+    Mutant(
+        "snapshotted-once-applied",
+        "A barrier until a snapshot has it is answered once it is applied (BarrierSound).",
+        ("BarrierSound",),
+        (
+            Edit(
+                "dispatcher.barriers.barriers:Barriers.frontier",
+                "return self._snapshotted.get(partition_id, 0)",
+                "return self._watermarks.of(partition_id).applied_global_index",
+            ),
+        ),
+        needs="waits",
+    ),
+    Mutant(
+        "all-is-most",
+        "A barrier over all members is answered once a majority is there (BarrierSound).",
+        ("BarrierSound",),
+        (
+            Edit(
+                "dispatcher.barriers.frontiers:Frontiers.frontier",
+                "held[len(nodes) // 2 if scope is Scope.QUORUM else -1]",
+                "held[len(nodes) // 2]",
+            ),
+        ),
+        needs="waits",
+    ),
+)

@@ -1,0 +1,104 @@
+"""What is removed under a reader, or before it is applied, is seen; and so is what is counted, and held by nobody."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.sim.held import check_held, look_at_removing
+from dispatcher.reading.read_budget import ReadBudget
+from partitions.log.compaction import Leases, Taken
+
+HOST: Any = SimpleNamespace(name="n1")
+LEASE_S = 10.0
+
+
+class Removing:
+    """A partition whose log begins at 1, and of which 40 are applied; the clock says 5."""
+
+    def __init__(self) -> None:
+        self.leases = Leases(LEASE_S)
+        self.store: Any = SimpleNamespace(first_available_index=1, _leases=self.leases)
+        self.clock, self.fenced = SimpleNamespace(now=5.0), False
+        self.wrong: list[str] = []
+
+    async def to(self, first: int, *, takes_s: float = 0.0) -> list[str]:
+        """It begins there once compaction has removed something."""
+
+        async def remove(*_: object) -> None:
+            self.clock.now += takes_s
+            self.store.first_available_index = first
+
+        compaction = SimpleNamespace(_remove=remove)
+        backend: Any = SimpleNamespace(
+            clock=SimpleNamespace(monotonic=lambda: self.clock.now),
+            logs={0: self.store},
+            rebuilding=SimpleNamespace(fenced=lambda _: self.fenced),
+            settings=SimpleNamespace(log=SimpleNamespace(reader_lease_ms=1000 * LEASE_S)),
+            snapshots=SimpleNamespace(compaction=compaction),
+            workers={0: SimpleNamespace(applied_index=40)},
+        )
+        look_at_removing(HOST, backend, lambda invariant, _: self.wrong.append(invariant))
+        await compaction._remove(None, 0, first - 1)
+        return self.wrong
+
+
+@pytest.mark.parametrize(("first", "wrong"), [(1, []), (41, []), (42, ["NothingEvicted"])])
+async def test_what_is_not_applied_stays(first: int, wrong: list[str]) -> None:
+    assert await Removing().to(first) == wrong
+
+
+async def test_a_state_that_is_made_anew_is_another_matter() -> None:
+    removing = Removing()
+    removing.fenced = True
+    assert await removing.to(42) == []
+
+
+@pytest.mark.parametrize(("first", "wrong"), [(1, []), (20, []), (21, ["LeaseKept"])])
+async def test_what_somebody_reads_stays(first: int, wrong: list[str]) -> None:
+    removing = Removing()
+    for index in (20, 30):
+        removing.leases.add(index, by=Taken(5.0))
+    assert await removing.to(first) == wrong
+
+
+async def test_a_reader_who_takes_nothing_for_long_holds_nothing() -> None:
+    removing = Removing()
+    removing.leases.add(20, by=Taken(5.0))
+    assert await removing.to(30, takes_s=LEASE_S) == []
+
+
+async def test_nor_does_one_who_has_left() -> None:
+    removing = Removing()
+    lease = removing.leases.add(20, by=Taken(5.0))
+    lease.release()
+    assert await removing.to(30) == []
+
+
+def held(budget: ReadBudget, *, streams: int, leases: int = 0, idle: bool = True) -> list[str]:
+    wrong, store = list[str](), SimpleNamespace(_leases=SimpleNamespace(_leases=range(leases)))
+    backend: Any = SimpleNamespace(read_budget=budget, streams_open=streams, logs={0: store})
+    check_held(HOST, backend, lambda invariant, _: wrong.append(invariant), idle=idle)
+    return wrong
+
+
+def test_what_is_counted_is_what_readers_hold() -> None:
+    budget = ReadBudget(bytes_max=100, segments_max=4)
+    grant = budget.ask(nbytes=60, segments=1, order=1, admitted=lambda: None)
+    assert held(budget, streams=1) == []
+    budget.nbytes += 1
+    assert held(budget, streams=1, idle=False) == ["I10"]
+    budget.nbytes -= 1
+    assert held(budget, streams=0, idle=False) == []
+    assert held(budget, streams=0) == ["I10"]
+    grant.release()
+    assert held(budget, streams=0) == []
+
+
+def test_whoever_reads_no_more_leases_nothing() -> None:
+    budget = ReadBudget(bytes_max=100, segments_max=4)
+    assert held(budget, streams=1, leases=3) == []
+    assert held(budget, streams=0, leases=1) == ["I10"]
+    assert held(budget, streams=0, leases=1, idle=False) == []
