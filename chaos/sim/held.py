@@ -11,6 +11,7 @@ from typing import Any
 
 from chaos.sim.host import Host
 from dispatcher.pipeline.backend import Backend
+from dispatcher.reading.feeds import Feed
 from logboom.types import PartitionId
 from raftlog.entries.parent_state import ParentState
 
@@ -48,6 +49,9 @@ def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) 
     held = sum(each.nbytes for each in grants), sum(each.segments for each in grants)
     if held != (budget.nbytes, budget.segments):
         fail("I10", f"{host.name}: readers hold {held}, counted are {budget.nbytes, budget.segments}")
+    ended = [each.nbytes for each in grants if _ended(each._admitted)]  # noqa: SLF001 - an observer
+    if ended:
+        fail("I10", f"{host.name}: streams that have ended hold {ended} bytes")
     if not idle:
         return
     logs: list[Any] = list(backend.logs.values())
@@ -55,3 +59,9 @@ def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) 
     if len(grants) > backend.streams_open or (leases and not backend.streams_open):
         story = f"{backend.streams_open} streams are open; {len(grants)} readers hold {held}, there are {leases} leases"
         fail("I10", f"{host.name}: {story}")
+
+
+def _ended(admitted: Any) -> bool:
+    """Whom it tells that there is room is a stream that is over."""
+    around = [cell.cell_contents for cell in getattr(admitted, "__closure__", None) or ()]
+    return any(isinstance(each, Feed) and each._closed for each in (getattr(admitted, "__self__", None), *around))  # noqa: SLF001

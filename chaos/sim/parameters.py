@@ -57,6 +57,8 @@ THIN: Final = 0.2
 """Share of the seeds in which lines between nodes carry little, and of the faults there that are that."""
 SCARCE: Final = 0.2
 """Share of the seeds in which code takes time, as processors are scarce, and of the faults there that are that."""
+SMALL_BUDGET: Final = 24
+"""Of operations, on a node."""
 LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
@@ -183,6 +185,12 @@ class Parameters:
     def paced(self) -> bool:
         """It is bounded how fast somebody may read."""
         return self.settings.reads.principal_bytes_per_s > 0
+
+    @property
+    def shares(self) -> bool:
+        """Budgets are so small that somebody alone comes to the end of his share."""
+        admission = self.settings.admission
+        return admission.fair_share_percent < 100 and admission.node_ops <= SMALL_BUDGET
 
     @property
     def forgets_producers(self) -> bool:

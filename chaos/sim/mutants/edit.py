@@ -10,14 +10,18 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from chaos.sim.parameters import Parameters
+
+
+OFTEN: Final = 3
 
 
 class Stale(Exception):
@@ -44,8 +48,9 @@ class Mutant:
     """Fields of ``Parameters``, or kinds of faults, without which nothing of it is seen: other seeds are not played."""
 
     def may_be_seen(self, parameters: Parameters) -> bool:
-        """A seed tells all that it needs."""
-        return all(need in parameters.kinds or getattr(parameters, need, False) for need in self.needs.split())
+        """A seed tells all that it needs, and a fault that is needed strikes more than once or twice."""
+        strikes = Counter(fault.kind for fault in parameters.faults)
+        return all(strikes[need] >= OFTEN or getattr(parameters, need, False) for need in self.needs.split())
 
     @cached_property
     def patches(self) -> list[tuple[FunctionType, CodeType]]:

@@ -21,7 +21,7 @@ from chaos.sim.parameters import draw
 from chaos.sim.runner import run, say
 from chaos.sim.simulation import Failure
 
-ROUNDS: Final = (3, 25)
+ROUNDS: Final = (1, 5, 25)
 """Seeds that each has been played with before the others go on; then as many as there may be."""
 DRAWN_MAX: Final = 400
 """For each that is played so many are drawn, at most: of a need that no seed has there would be no end."""

@@ -116,6 +116,7 @@ MUTANTS: Final = (
                 "if True:",
             ),
         ),
+        needs="shares",
     ),
     Mutant(
         "hot-partition",
@@ -128,5 +129,6 @@ MUTANTS: Final = (
                 "if True:",
             ),
         ),
+        needs="shares",
     ),
 )

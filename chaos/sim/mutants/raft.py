@@ -313,6 +313,7 @@ MUTANTS: Final = (
         "What a node acknowledges that has lost its journal counts for the quorum (decisions/0019).",
         ("CommitOnQuorum", "LinearizableRead"),
         (Edit(ENGINE + "_counts", "return node.id not in self.forgetful", "return True"),),
+        needs="rot_journal",
     ),
     Mutant(
         "votes-while-rejoining",
@@ -326,6 +327,7 @@ MUTANTS: Final = (
                 "if self.is_leader:",
             ),
         ),
+        needs="rot_journal",
     ),
     Mutant(
         "empty-disk-takes-part",

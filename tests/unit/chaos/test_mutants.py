@@ -191,7 +191,7 @@ class TestHunting:
 class _Seed(int):
     """That tells of something, if it is a multiple of six."""
 
-    kinds = ()
+    faults = ()
 
     @property
     def imag(self) -> int:  # type: ignore[override]

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from chaos.sim.held import check_held, look_at_removing
+from dispatcher.reading.feeds import Feed
 from dispatcher.reading.read_budget import ReadBudget
+from logboom.errors import LogboomError
 from partitions.log.compaction import Leases, Taken
 
 HOST: Any = SimpleNamespace(name="n1")
@@ -102,3 +104,22 @@ def test_whoever_reads_no_more_leases_nothing() -> None:
     assert held(budget, streams=1, leases=3) == []
     assert held(budget, streams=0, leases=1) == ["I10"]
     assert held(budget, streams=0, leases=1, idle=False) == []
+
+
+class Stream(Feed):
+    def __init__(self, *, closed: bool) -> None:
+        self._closed = closed
+
+    def move(self, error: LogboomError | None = None) -> None: ...
+
+    def _keep(self, now: float) -> None: ...
+
+    def _let_go(self) -> None: ...
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize(("closed", "wrong"), [(True, ["I10"]), (False, [])])
+def test_a_stream_that_has_ended_holds_nothing(closed: bool, around: bool, wrong: list[str]) -> None:
+    budget, stream = ReadBudget(bytes_max=100, segments_max=4), Stream(closed=closed)
+    budget.ask(nbytes=60, segments=1, order=1, admitted=(lambda: stream.move()) if around else stream.move)  # noqa: PLW0108
+    assert held(budget, streams=1, idle=False) == wrong
