@@ -152,6 +152,14 @@ class Oracle:
         look_at_reading(host, node.service.read_rates, self._fail)
         look_at_shares(host, backend.admission, backend.settings.admission, self._fail)
         look_at_removing(host, backend, self._fail)
+        taking: Any = backend.snapshots.taking
+        completed = taking._completed  # noqa: SLF001 - an observer
+
+        def set_completed(meta: SetMeta) -> None:
+            self.check_sets(host.name, [meta])  # before others are told of it, and say that theirs is another
+            completed(meta)
+
+        taking._completed = set_completed  # noqa: SLF001 - an observer
         backend.watermarks.listen(partial(self._check_mark, host))
         commit, send = backend.committed, raft.outbound.send_now
         control = backend.control

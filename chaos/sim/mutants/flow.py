@@ -35,7 +35,7 @@ MUTANTS: Final = (
     Mutant(
         "dedupe-by-attempt",
         "Every attempt of a request has sequence numbers of its own (I5).",
-        ("I8", "ReadYourWrites"),
+        ("I8", "ReadYourWrites", "TokenKept"),
         (
             Edit(
                 "logboom.client.submits:Submitter._header",

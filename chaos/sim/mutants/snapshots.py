@@ -104,7 +104,17 @@ MUTANTS: Final = (
     Mutant(
         "installed-without-state",
         "A node that is made from a snapshot takes its logs and leaves its state as it was.",
-        ("I6", "I5", "I8", "NoSelfStop", "InvariantViolated", "BarrierSound", "Liveness", "NothingUnhandled"),
+        (
+            "I6",
+            "I5",
+            "I8",
+            "NoSelfStop",
+            "InvariantViolated",
+            "BarrierSound",
+            "Liveness",
+            "NothingUnhandled",
+            "SnapshotEquivalence",
+        ),
         (
             Edit(
                 "server.directory.install:restore_state", "machine.load(read_section(file, section), position)", "pass"

@@ -183,7 +183,7 @@ MUTANTS: Final = (
     Mutant(
         "position-before-state",
         "A checkpoint saves its position, and the state up to there only with the next one (I6, I8).",
-        ("I6", "I8", "ReadYourWrites", "LinearizableRead"),
+        ("I6", "I8", "ReadYourWrites", "LinearizableRead", "SnapshotEquivalence"),
         (
             Edit(
                 KV + "checkpoint",
@@ -207,7 +207,7 @@ MUTANTS: Final = (
     Mutant(
         "dedupe-not-saved",
         "What producers have done is not part of a checkpoint: after a crash it is forgotten (I5, I6).",
-        ("I5", "I6", "I8"),
+        ("I5", "I6", "I8", "SnapshotEquivalence"),
         (Edit(KV + "checkpoint", "saving.meta, position)", "{}, position)"),),
     ),
 )

@@ -198,7 +198,9 @@ class _Seed(int):
         return self % 6 == 0
 
 
-@pytest.mark.parametrize("name", ["acknowledge-before-sync-unchecked", "no-quorum", "barrier-early"])
+@pytest.mark.parametrize(
+    "name", ["acknowledge-before-sync-unchecked", "no-quorum", "barrier-early", "dedupe-not-saved"]
+)
 def test_it_is_caught(name: str) -> None:
     caught = hunt(Hunt(name, 1, 8, 15.0)).caught
     assert caught.failure is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ def batch(at: int, epoch: int, sequence: int, count: int, *, duplicate: int = 0,
     )
 
 
-def tasks(found: list[str], *, doomed: frozenset[int] = frozenset()) -> Tasks:
+def tasks(found: list[str], *, doomed: AbstractSet[int] = frozenset()) -> Tasks:
     nothing: Any = None
     loop: Any = SimpleNamespace(process=lambda _: None)
     made = Tasks(
@@ -98,3 +99,18 @@ def test_tasks_write_in_a_run() -> None:
     rows = [row for task in simulation.tasks._tasks.values() for epoch in task.epochs for row in epoch]
     assert simulation.tasks.attempts
     assert {row.outcome for row in rows} == {"ok"}
+
+
+def test_what_was_applied_counts_though_the_partition_was_to_go_meanwhile() -> None:
+    """It was the last one, and stays."""
+    found, doomed = list[str](), set[int]()
+    looked = tasks(found, doomed=doomed)
+    looked.applied("n1", batch(1, 0, 0, 1), PARTITION)
+    doomed.add(PARTITION)
+    looked.applied("n1", batch(2, 0, 1, 1), PARTITION)
+    doomed.clear()
+    looked.applied("n1", batch(3, 0, 2, 1), PARTITION)
+    looked.applied("n2", batch(2, 0, 1, 1), PARTITION)
+    assert found == []
+    looked.applied("n1", batch(4, 0, 9, 1), PARTITION)
+    assert found == ["DenseInOrder"]
