@@ -148,6 +148,9 @@ class Opened:
                 raise self._not_restored(global_index) from error
             log.error("installing_given_up", global_index=global_index, error=str(error))
             return None
+        if meta.raft_index < self.journal.base.index:  # a release before this one went on while it fetched the set
+            log.error("installing_given_up", global_index=global_index, error="the journal begins behind it")
+            return None
         install_logs(meta, disk=self._world.disk, journal=self.journal, directory_of=self.data_dir.partition)
         return meta
 

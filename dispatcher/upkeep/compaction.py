@@ -27,6 +27,7 @@ from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
+from ports.timers import wait
 from raftlog.core import RaftLog
 from raftlog.entries.lifecycle import Lifecycle, kind_of
 from raftlog.entries.parent_state import ParentState
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 COMPACTED_TO: Final = 2
 """The last set but one: whoever is given the last finds all that came after it."""
+POLL_S: Final = 0.005
 
 
 def removes(settings: SnapshotSettings, state_machine: str) -> bool:
@@ -85,6 +87,8 @@ class Compaction:
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._closed = False
+        self._moving = False
+        """The journal is about to begin later."""
         self.runs = 0
         self.failed = 0
         self.sets_removed = 0
@@ -146,7 +150,9 @@ class Compaction:
         for partition_id, tail in parent.tails.items():
             await self._secure(partition_id, tail.last_index)
         base = Base(target.raft_index, target.raft_term, target.parent)
+        self._moving = True
         await _called(lambda done: self._raft.compact(base, lambda: done(None)))
+        self._moving = False
         for partition_id, tail in parent.tails.items():
             if partition_id in self._workers:
                 await self._remove(parent, partition_id, tail.last_index)
@@ -211,6 +217,9 @@ class Compaction:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             self._task = None  # one that had not begun does not say so itself
+        while self._moving and self._raft.group.doing_chores:  # where the journal begins is still about to change
+            await wait(POLL_S)
+        self._moving = False
 
 
 async def _called(begin: Callable[[Callable[[BaseException | None], None]], None]) -> None:

@@ -49,6 +49,13 @@ class InstallDue(LogboomError):
     retryable = True
 
 
+class Overtaken(LogboomError):
+    """Not an error: this node has come as far as the set with its log, which may even begin behind it by now."""
+
+    code = "overtaken"
+    retryable = True
+
+
 class Fetched(NamedTuple):
     """How far a fetch is, for people."""
 
@@ -156,11 +163,19 @@ class Installing:
     # -- fetching
 
     def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
-        least = self._base_index() if self._wanted else self._raft_index() + 1
-        if self._task is not None or raft_index < least or (self._wanted and global_index < self.least):
+        if self._task is not None or not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
             return
         self._sources.first = peer
         self._task = asyncio.get_running_loop().create_task(self._run(global_index))
+
+    def _is_of_use(self, raft_index: int) -> bool:
+        """A set of there: this node needs one, and its journal does not begin behind it."""
+        return raft_index >= (self._base_index() if self._wanted else self._raft_index() + 1)
+
+    def _check_use(self, meta: SetMeta) -> None:
+        """It was when it was offered. Since then another leader may have had the entries. Raises Overtaken."""
+        if not self._is_of_use(meta.raft_index):
+            raise Overtaken(f"this node has come to {self._raft_index()} by itself, the set is of {meta.raft_index}")
 
     async def _run(self, global_index: GlobalLogIndex) -> None:
         self.begun += 1
@@ -171,7 +186,8 @@ class Installing:
             for partition in meta.partitions:
                 if partition.state_machine == "log":
                     jobs += await self._fetch_log(meta, partition.partition_id)
-            await self._stop_compaction()
+            await self._stop_compaction()  # the journal begins nowhere else from here on
+            self._check_use(meta)
             for job in jobs:
                 await self._offload.run(job)
             await self._offload.run(lambda: self._ready(global_index))
@@ -179,7 +195,7 @@ class Installing:
             self._fatal(error)
             return
         except Exception as error:  # noqa: BLE001 - nobody waits for this task: it must not end unseen
-            self.failed += 1
+            self.failed += not isinstance(error, Overtaken)
             where = None if isinstance(error, LogboomError) else error
             self._seldom.say(
                 log.warning, "snapshot_fetch_failed", global_index=global_index, error=str(error), exc_info=where
@@ -227,6 +243,7 @@ class Installing:
         try:
             await self._offload.run(lambda: self._store.check_room(self._spare_bytes, meta.states_bytes - offset))
             while offset < meta.states_bytes:
+                self._check_use(meta)
                 began = self._clock.monotonic()
                 body = (await self._sources.piece(global_index, "states", offset)).body
                 if not body or offset + len(body) > meta.states_bytes:
@@ -252,6 +269,7 @@ class Installing:
         global_index = GlobalLogIndex(meta.global_index)
         fetch = LogFetch(store, tail, parent.voids.of(partition_id))
         while not fetch.is_whole:
+            self._check_use(meta)
             if fetch.step_over():
                 continue
             began, after, through = self._clock.monotonic(), fetch.after, tail.last_index

@@ -135,6 +135,11 @@ class GroupSync:
         """Nothing queued, nothing under way."""
         return not self._dirty and not self._running
 
+    @property
+    def doing_chores(self) -> bool:
+        """Files of the journal are written anew, or go, off the loop; no more once something has failed."""
+        return bool(self._chores) and not self._broken
+
     def kick(self) -> None:
         """Start a group if something is dirty and none is under way; with nothing dirty, release the outbox."""
         if self._running or self._broken:

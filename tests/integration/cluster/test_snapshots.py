@@ -14,6 +14,8 @@ from logboom import Put, Record, SyncClient
 from logboom.errors import IndexCompacted
 from logboom.testing import LocalCluster
 from logboom.types import KIB
+from server.directory.install import Intent
+from server.world.disk_os import OsDisk
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, base, compact, equal_states, fill, segments
 from tests.integration.waiting import wait_for
 
@@ -156,3 +158,24 @@ def test_what_is_kept_for_ever_hardly_makes_a_snapshot_due(tmp_path: Path) -> No
         for number in range(16):
             boom.submit(0, Put(b"%d" % number, bytes(64 * KIB)))
         wait_for(lambda: newest() > receipts[-1].global_index)
+
+
+def test_an_install_that_the_journal_is_past_is_given_up(tmp_path: Path) -> None:
+    """Found by review: a node whose log had caught up while it fetched a set ended at each start after that."""
+    with (
+        LocalCluster(nodes=1, partitions=2, settings={**SMALL, "snapshot.keep": 20}, directory=tmp_path) as cluster,
+        cluster.client() as boom,
+    ):
+        fill(boom, batches=2)
+        first = boom.create_snapshot()
+        while base(cluster, boom, "n1") <= first["raft_index"]:
+            last = fill(boom, batches=1)
+            boom.create_snapshot()
+        assert first["global_index"] in {each["global_index"] for each in boom.snapshots()["sets"]}
+        cluster.kill("n1")
+        Intent(OsDisk(), cluster.data_dirs["n1"]).write(first["global_index"])
+        cluster.start_node("n1")
+        cluster.wait_serving()
+        assert boom.status()["commit_index"] >= last
+        assert "installing_given_up" in cluster.log("n1").read_text()
+        assert not (cluster.data_dirs["n1"] / "install.json").exists()

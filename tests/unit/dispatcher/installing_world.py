@@ -136,6 +136,7 @@ class Target:
         commit(self.log, chain(COUNT)[:has])
         self.ready, self.fatal = list[int](), list[BaseException]()
         self.ended_before = 0
+        self.applied, self.base = 5, 1
         self.compaction = list[str]()
         self.take: Callable[[int], None] = self.ready.append
         self.installing = Installing(
@@ -150,8 +151,8 @@ class Target:
             clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
             offload=Inline(),  # type: ignore[arg-type]
             poke=lambda: flush(self.log),
-            raft_index=lambda: 5,
-            base_index=lambda: 1,
+            raft_index=lambda: self.applied,
+            base_index=lambda: self.base,
             stop_compaction=self._stop,
             resume_compaction=lambda: self.compaction.append("goes on"),
             ready=self._take,

@@ -166,3 +166,18 @@ async def test_what_was_saved_of_partitions_that_are_gone_is_forgotten() -> None
     node.start()
     await node.ended()
     assert set(node._placed) == {A, B}
+
+
+async def test_who_stops_it_waits_until_the_journal_begins_where_it_is_going_to() -> None:
+    """Found by review: what was looked at then was about to change."""
+    node = Node()
+    group = node._raft.group = SimpleNamespace(doing_chores=True)  # type: ignore[misc]
+    node._raft.compact = lambda base, done: node.steps.append(("base", base.index))  # type: ignore[method-assign]
+    node.start()
+    while not any(step[0] == "base" for step in node.steps):  # noqa: ASYNC110 - it is on its way
+        await asyncio.sleep(0)
+    closing = asyncio.ensure_future(node.close())
+    await asyncio.sleep(0.03)
+    assert not closing.done()
+    group.doing_chores = False
+    await asyncio.wait_for(closing, 10)

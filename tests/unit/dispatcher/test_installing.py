@@ -17,7 +17,7 @@ from logboom.wire import Frame, Kind
 from partitions.log.opening import LogBase, begin_places
 from tests.unit.dispatcher.installing_world import COUNT, LOG, G, Source, Target, Wire, history
 from tests.unit.partitions.batches import P
-from tests.unit.partitions.compaction_world import chain, open_log
+from tests.unit.partitions.compaction_world import append, chain, commit, open_log
 
 
 @pytest.fixture(autouse=True)
@@ -267,3 +267,57 @@ async def test_offers_are_seldom_and_what_is_fetched_is_held_back() -> None:
     assert source.serving.held_back() == G
     source.now += LEASE_S + 1
     assert source.serving.held_back() is None
+
+
+class TestOvertaken:
+    """Another leader's journal goes further back: while a set is fetched the log catches up by itself."""
+
+    @pytest.mark.parametrize("kind", [Kind.SNAPSHOT_CHUNK, Kind.LOG_CHUNK])
+    @pytest.mark.parametrize("wanted", [False, True])
+    async def test_a_set_that_the_journal_begins_behind_is_not_installed(self, kind: Kind, *, wanted: bool) -> None:
+        """Found by review: the log's places were cut back to the set, and no start could read them any more."""
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire)
+        if wanted:
+            target.installing.want("a state is gone")
+        tail = source.batches[-1]
+        base = LogBase(tail.last_index, tail.digest, G)
+
+        def overtake(frame: Frame) -> Frame:
+            if frame.kind is kind and target.base == 1:
+                append(target.log, chain(COUNT + 10))
+                commit(target.log, chain(COUNT + 10))
+                tip = chain(COUNT + 10)[-1]
+                target.log.save_places(tip.last_index)()
+                target.applied = target.base = 100
+                nonlocal base
+                base = LogBase(tip.last_index, tip.digest, GlobalLogIndex(10 * (COUNT + 10)))
+            return frame
+
+        wire.spoil = overtake
+        source.serving.offer(NodeId("t"))
+        await target.ended()
+        assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
+        assert target.compaction in (["goes on"], ["stops", "goes on"])
+        target.log.close()
+        assert open_log(target.disk, base, directory=Path("/t/log")).committed_index == base.last_index
+
+    async def test_one_that_is_reached_meanwhile_is_not_needed(self) -> None:
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire)
+
+        def reach(frame: Frame) -> Frame:
+            target.applied = 77
+            return frame
+
+        wire.spoil = reach
+        source.serving.offer(NodeId("t"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert target.installing.begun == 0  # as the offer came too late
+        target.applied = 5
+        source.now += OFFER_AGAIN_S
+        wire.spoil = lambda frame: frame if frame.kind is Kind.SNAPSHOT_OFFER else reach(frame)
+        source.serving.offer(NodeId("t"))
+        await target.ended()
+        assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
