@@ -28,7 +28,7 @@ from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom import access, certs
 from logboom.errors import LogboomError
 from logboom.settings import Settings
-from logboom.types import NodeId
+from logboom.types import KIB, NodeId
 from ports.net import ConnectionLimits, Listener
 from ports.offload import Offload
 from ports.timers import wait
@@ -50,6 +50,8 @@ from server.world.world import SCRUBBING, SETS, STATES, World, real_world
 log = structlog.get_logger(__name__)
 
 HAND_OVER_AGAIN_S = 0.05
+PEER_BYTES_PER_S = 32 * KIB
+"""A line between nodes may be as slow as that: what is cut in the midst of a frame would be sent again, for ever."""
 
 
 class Node:
@@ -316,7 +318,7 @@ class Node:
                     frame_bytes=net.peer_frame_bytes,
                     header_bytes=net.peer_frame_bytes,
                     handshake_s=net.handshake_ms / 1000,
-                    frame_s=net.frame_ms / 1000,
+                    frame_s=max(net.frame_ms / 1000, net.peer_frame_bytes / PEER_BYTES_PER_S),
                     send_buffer_bytes=net.peer_send_buffer_bytes,
                     traffic=self.watching.peers,
                 ),

@@ -18,7 +18,7 @@ class NetSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     handshake_ms: int = 5_000
     """A connection that has not introduced itself by then is cut."""
     frame_ms: int = 10_000
-    """A frame that has begun must be whole by then."""
+    """A frame that has begun must be whole by then; between nodes it may also take as long as it does at 32 KiB/s."""
     client_send_buffer_bytes: int = 8 * MIB
     """Replies that a client has not read; beyond it streams wait, at twice as much the client is cut."""
     peer_send_buffer_bytes: int = 16 * MIB
