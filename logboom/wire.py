@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import reprlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+import google_crc32c
 import msgpack
 import numpy as np
 
@@ -38,6 +39,9 @@ other side takes headers as large as frames."""
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest frame that a client takes from its node, all of it header if need be."""
 FLAG_MORE: Final = 1
+CHECKED: Final = "crc"
+"""Last in a header, if the sender has put it there: CRC-32C of all of the frame but these 4 bytes."""
+CRC: Final = struct.Struct("<I")
 PLACE_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 64 * 1024
 EARNED: Final = 16
@@ -141,19 +145,34 @@ def encode(
     flags: int = 0,
     header_bytes_max: int = FRAME_BYTES_MAX,
     frame_bytes_max: int = FRAME_BYTES_MAX,
+    checked: bool = False,
 ) -> list[Buffer]:
     """The buffers of one frame: one for prefix and header, then ``body`` as given (not copied).
 
+    ``checked``: whoever reads it finds out whether it was changed on its way.
+
     Raises RecordTooLarge for what is above the bounds: those of whoever is to read it.
     """
-    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    said = {**header, CHECKED: bytes(CRC.size)} if checked else header
+    packed: bytes = msgpack.packb(said, use_bin_type=True)
     size = PREFIX_BYTES - 4 + len(packed) + sum(map(len, body))
     if len(packed) > header_bytes_max:
         raise _too_large(kind, "header", len(packed), header_bytes_max)
     if size + 4 > frame_bytes_max:
         raise _too_large(kind, "frame", size + 4, frame_bytes_max)
     prefix = PREFIX.pack(size, kind, flags, PROTOCOL_VERSION, len(packed), request_id)
-    return [prefix + packed, *body]
+    head = prefix + packed
+    if checked:
+        head = head[: -CRC.size]
+        head += CRC.pack(_checksum(head, body))
+    return [head, *body]
+
+
+def _checksum(head: bytes, body: Iterable[Buffer]) -> int:
+    found: int = google_crc32c.value(head)
+    for each in body:
+        found = google_crc32c.extend(found, bytes(each))
+    return found
 
 
 def _too_large(kind: Kind, what: str, size: int, limit: int) -> RecordTooLarge:
@@ -210,7 +229,7 @@ class FrameDecoder:
         begun = memoryview(bytes((self._buffer if self._place is None else self._place)[: min(size, ARRIVING_BYTES)]))
         end = PREFIX_BYTES + int(PREFIX.unpack_from(begun)[4])
         try:
-            return _parse(begun[:end], ARRIVING_BYTES) if end <= len(begun) else None
+            return _parse(begun[:end], ARRIVING_BYTES, whole=False) if end <= len(begun) else None
         except (ProtocolError, IncompatibleVersion):
             return None  # once it is whole it is refused
 
@@ -291,7 +310,7 @@ class FrameDecoder:
             self._buffer, self._target = bytearray(), 0
 
 
-def _parse(frame: memoryview, header_bytes_max: int) -> Frame:
+def _parse(frame: memoryview, header_bytes_max: int, *, whole: bool = True) -> Frame:
     frame = frame.toreadonly()  # as when it is read from a disk: nobody finds out only then that he has written to it
     _, kind, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
     if version != PROTOCOL_VERSION:
@@ -311,4 +330,13 @@ def _parse(frame: memoryview, header_bytes_max: int) -> Frame:
         raise ProtocolError(f"frame header is not msgpack: {error}") from error
     if not isinstance(header, dict):
         raise ProtocolError("frame header is not a map")
+    if whole and CHECKED in header and not _is_as_sent(frame, end, header.pop(CHECKED)):
+        raise ProtocolError(f"{Kind(kind).name}: the frame was changed on its way: it does not match its checksum")
     return Frame(Kind(kind), request_id, header, frame[end:], flags)
+
+
+def _is_as_sent(frame: memoryview, end: int, said: Any) -> bool:
+    """``end``: of its header, whose last bytes are the checksum."""
+    at = end - CRC.size
+    found = CRC.pack(_checksum(bytes(frame[:at]), (frame[end:],)))
+    return bool(said == found == frame[at:end])

@@ -87,7 +87,7 @@ class Forwarding:
             )
         number = next(self._next)
         header, body = encode_submit(request, now=self._clock.monotonic())
-        frame = encode(Kind.FORWARD, header, body, request_id=number)
+        frame = encode(Kind.FORWARD, header, body, request_id=number, checked=True)
         if sum(map(len, frame)) > self._links.limits.frame_bytes:
             return False
         if not self._links.send_frame(leader, Kind.FORWARD, frame):

@@ -203,7 +203,7 @@ class Links:
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
     ) -> bool:
         """Queue one frame; False if there is no link or it is congested (nothing was queued)."""
-        return self.send_frame(peer, kind, encode(kind, header, body, request_id=request_id))
+        return self.send_frame(peer, kind, encode(kind, header, body, request_id=request_id, checked=True))
 
     def send_frame(self, peer: NodeId, kind: Kind, frame: Sequence[Buffer]) -> bool:
         """The same with a frame that is encoded already."""
@@ -319,7 +319,7 @@ class Links:
                     self.limits.traffic.cut += 1
                     link.connection.abort()
                 elif not link.connection.congested:
-                    link.connection.send(encode(Kind.PING, said))
+                    link.connection.send(encode(Kind.PING, said, checked=True))
 
 
 class _Link:
@@ -352,7 +352,7 @@ class _Link:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
-        connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected)))
+        connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected), checked=True))
 
     def frame(self, frame: Frame) -> None:
         self.heard = self.links.clock.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logboom.errors import ProtocolError, Unavailable, from_wire
+from logboom.errors import LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.types import KIB, MIB
 from logboom.wire import EARNED, PLACE_BYTES, PREFIX, READ_BYTES, Frame, FrameDecoder, Kind, encode
 
@@ -121,3 +121,38 @@ def test_an_error_may_name_a_file_whose_name_is_no_text() -> None:
     (frame,) = FrameDecoder(frame_bytes_max=KIB).feed(b"".join(encode(Kind.ERROR, error.to_wire(), request_id=1)))
     told = from_wire(frame.header)
     assert (type(told), str(told), told.free) == (Unavailable, "/data \u00e4/d\\udcff: no room", 7)
+
+
+class TestChecked:
+    """Found by review: of what nodes say to each other only batches, and what is on a disk, had checksums."""
+
+    @pytest.mark.parametrize("body", [[], [b"some", memoryview(b"bytes")]])
+    def test_it_comes_out_as_it_went_in(self, body: list[bytes]) -> None:
+        raw = b"".join(map(bytes, encode(Kind.RAFT, {"term": 3}, body, request_id=9, checked=True)))
+        (frame,) = FrameDecoder(frame_bytes_max=KIB).feed(raw)
+        assert (frame.kind, frame.request_id, frame.header) == (Kind.RAFT, 9, {"term": 3})
+        assert bytes(frame.body) == b"".join(map(bytes, body))
+
+    def test_whatever_bit_is_changed_it_is_noticed(self) -> None:
+        raw = b"".join(map(bytes, encode(Kind.RAFT, {"term": 3}, [b"some bytes"], request_id=9, checked=True)))
+        name = raw.index(b"crc")
+        for bit in range(8 * len(raw)):
+            changed = bytearray(raw)
+            changed[bit // 8] ^= 1 << bit % 8
+            try:
+                frames = FrameDecoder(frame_bytes_max=KIB).feed(bytes(changed))
+            except LogboomError:
+                continue
+            if frames:  # by another name it is no checksum, and what it was of is as it was sent
+                (frame,) = frames
+                assert name <= bit // 8 < name + 3, f"bit {bit}"
+                assert (frame.kind, frame.request_id, frame.header["term"]) == (Kind.RAFT, 9, 3)
+                assert bytes(frame.body) == b"some bytes"
+
+    def test_one_that_is_on_its_way_is_known_before_it_is_whole(self) -> None:
+        raw = b"".join(map(bytes, encode(Kind.FORWARD, {"n": 1}, [LARGE], checked=True)))
+        decoder = FrameDecoder(frame_bytes_max=MIB)
+        assert decoder.feed(raw[:1000]) == []
+        begun = decoder.arriving
+        assert begun is not None
+        assert begun.kind is Kind.FORWARD

@@ -298,6 +298,7 @@ class Cluster:
         """Everything back; all nodes must agree within 30 simulated seconds."""
         self.net.cuts.clear()
         self.net.slow.clear()
+        self.net.flips = 0.0
         self.drop_payload = False
         for node in self.ids:
             if node not in self.nodes:

@@ -115,3 +115,13 @@ def test_an_acknowledgement_that_changes_nothing_costs_no_turn() -> None:
 
     cluster.tell(story())
     assert turns == [False, True, False, True]
+
+
+@pytest.mark.parametrize("seed", [200, 201])
+def test_lines_that_change_a_bit_now_and_then(seed: int) -> None:
+    """Found by review: a follower was believed to hold what it had not, and was never given it (201)."""
+    cluster = Cluster(seed)
+    cluster.net.flips = 0.02
+    cluster.play(4)
+    assert len(cluster.log) > 50
+    assert cluster.net.flipped > 5

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgpack
+
 from logboom.errors import LogboomError
 from logboom.settings import Member
 from logboom.types import NodeId
-from logboom.wire import Frame, FrameDecoder
+from logboom.wire import PREFIX, PREFIX_BYTES, Frame, FrameDecoder, Kind
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from raftlog.entries.configuration import Configuration
 from raftlog.journal.journal import Journal
@@ -232,7 +234,11 @@ class MemoryConnection:
     def arrive(self, raw: bytes) -> None:
         if not self.open:
             return
-        frames: list[Frame] = self.decoder.feed(raw)
+        try:
+            frames: list[Frame] = self.decoder.feed(raw)
+        except LogboomError:
+            self.abort()
+            return
         for frame in frames:
             if self.open:
                 self.handler.frame(frame)
@@ -283,6 +289,9 @@ class MemoryNetwork:
         self.cuts: set[frozenset[str]] = set()
         self.slow: dict[tuple[str, str], float] = {}
         self.held_back: list[tuple[str, float]] = []
+        self.flips = 0.0
+        """Share of the acknowledgements of which a bit is changed on the way."""
+        self.flipped = 0
 
     def of(self, address: str) -> BoundNetwork:
         return BoundNetwork(self, address)
@@ -290,9 +299,21 @@ class MemoryNetwork:
     def carry(self, end: MemoryConnection, raw: bytes) -> None:
         delay = self.rng.uniform(0.0002, 0.003) + self.slow.get((end.here, end.there), 0.0)
         end.last = max(self.loop.now + delay, end.last + 1e-7)
+        if self.flips and raw[4] == Kind.RAFT and self.rng.random() < self.flips:
+            raw = self._changed(raw)
         other = end.other
         if other is not None:
             self.loop.call_at(end.last, other.arrive, raw)
+
+    def _changed(self, raw: bytes) -> bytes:
+        """A low bit of what a follower says that it holds."""
+        start = PREFIX_BYTES + PREFIX.unpack_from(raw)[4]
+        message = msgpack.unpackb(raw[start:])
+        if not message.get("success"):
+            return raw
+        message["next_node_idx"] ^= 1 << self.rng.randrange(3)
+        self.flipped += 1
+        return raw[:start] + bytes(msgpack.packb(message, use_bin_type=True))
 
     def cut(self, a: str, b: str) -> None:
         self.cuts.add(frozenset((a, b)))
