@@ -20,6 +20,8 @@ from ports.invariant import invariant
 
 ROUTE: Final = struct.Struct("<IIQ16s")
 ROUTE_BYTES: Final = ROUTE.size
+TERM_HINT_MAX: Final = (1 << 32) - 1
+"""What a routing entry has of a term: its low bits."""
 KIND_ROUTES: Final = b"\x10"
 """First byte of our commands; below 0x10 are PySyncObj's own (1: no-op)."""
 KIND_CONTROL: Final = b"\x11"
@@ -38,7 +40,8 @@ class Route(NamedTuple):
 
 def pack_routes(routes: Sequence[Route]) -> bytes:
     """One Raft command."""
-    return KIND_ROUTES + b"".join([ROUTE.pack(*route) for route in routes])
+    rows = [ROUTE.pack(partition, term & TERM_HINT_MAX, index, digest) for partition, term, index, digest in routes]
+    return KIND_ROUTES + b"".join(rows)
 
 
 def unpack_routes(command: bytes) -> list[Route]:

@@ -50,6 +50,12 @@ class TestBytes:
         with pytest.raises(CorruptData):
             unpack_routes(command)
 
+    @pytest.mark.parametrize("term", [1, (1 << 32) - 1, 1 << 32, (1 << 62) - 1])
+    def test_a_routing_entry_has_the_low_bits_of_a_term(self, term: int) -> None:
+        """Found by review: with a term of more it could not be written, and each leader ended at its first one."""
+        (found,) = unpack_routes(pack_routes([route(7, 9)._replace(term_hint=Term(term))]))
+        assert found == route(7, 9)._replace(term_hint=Term(term % (1 << 32)))
+
     def test_size_is_bounded_both_ways(self) -> None:
         with pytest.raises(InvariantViolated):
             pack_control({"raw": bytes(CONTROL_BYTES_MAX)})
