@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from chaos.sim.parameters import Parameters
 
-
 OFTEN: Final = 3
+"""A fault strikes, where it is needed."""
 
 
 class Stale(Exception):

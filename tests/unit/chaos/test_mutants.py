@@ -118,7 +118,7 @@ class TestHunting:
             failure = Failure(broken, "a story", 1.0) if broken else None
             return SimpleNamespace(outcome=SimpleNamespace(failure=failure), cpu_s=0.5)
 
-        monkeypatch.setattr(hunting, "draw", lambda seed, seconds: seed)
+        monkeypatch.setattr(hunting, "draw", lambda seed, seconds: _Seed(seed))
         monkeypatch.setattr(hunting, "run", run)
         monkeypatch.setattr(hunting, "_sound", {})
         return rows
@@ -151,7 +151,6 @@ class TestHunting:
         fails.update(dict.fromkeys((2, 3, 4, 18), ("AckDurable", "")))
         needy = replace(MUTANTS["acknowledge-before-sync"], needs="real imag")
         monkeypatch.setitem(MUTANTS, needy.name, needy)
-        monkeypatch.setattr(hunting, "draw", lambda seed, seconds: _Seed(seed))
         assert self.hunted(2) == (None, 0, 2)
         assert self.hunted(3) == ("AckDurable", 18, 3)
 
@@ -160,7 +159,6 @@ class TestHunting:
     ) -> None:
         needy = replace(MUTANTS["acknowledge-before-sync"], needs="nothing")
         monkeypatch.setitem(MUTANTS, needy.name, needy)
-        monkeypatch.setattr(hunting, "draw", lambda seed, seconds: _Seed(seed))
         assert self.hunted(5) == (None, 0, 0)
 
     def test_what_the_first_seeds_catch_is_known_first(self, fails: dict[int, tuple[str, str]]) -> None:
