@@ -55,13 +55,16 @@ class Window:
         self.heavy = 0.0
         """Of that, by those who are not light."""
         self.of: dict[str, float] = {}
+        self.began: dict[str, float] = {}
+        """When the first of each was admitted."""
         self.most = 0.0
         """Of one of them."""
 
-    def take(self, principal: str, cost: float) -> None:
+    def take(self, principal: str, cost: float, now: float) -> None:
         """It was admitted."""
         self.whole += cost
         if principal:
+            self.began.setdefault(principal, now)
             own = self.of[principal] = self.of.get(principal, 0.0) + cost
             self.most = max(self.most, own)
 
@@ -111,7 +114,7 @@ class Pace:
         """It was admitted. True: it is a small one of somebody light, so say when it is committed."""
         cost = _cost(parts)
         is_light = self._is_light(principal, cost)
-        self._window.take(principal, cost)
+        self._window.take(principal, cost, now)
         if not is_light:
             self._window.heavy += cost
             if self.per_s != math.inf:
@@ -150,7 +153,7 @@ class Pace:
         counted = late + early
         step = (UP * early - DOWN * late) * min(1.0, SAMPLES / counted) if counted else 0.0
         if step < 0 and heavy > HEAVY * whole:
-            admitted = whole / max(STEP_S, now - before.since)
+            admitted = whole / max(STEP_S, now - self._began())
             per_s = admitted if self.per_s == math.inf else min(self.per_s, MEASURED * admitted)
             self.per_s = max(self._least, per_s * max(DOWN_MIN, math.exp(step)))
         elif step > 0 and binds:
@@ -159,6 +162,13 @@ class Pace:
             self.per_s *= ALONE_UP
         if now - window.since >= WINDOW_S:
             self._before, self._window = window, Window(now)
+
+    def _began(self) -> float:
+        """Within the windows: when the one with the most began. What was before him says nothing of how fast it goes."""
+        window, before = self._window, self._before
+        of = {**before.of, **window.of}
+        most = max(of, key=lambda each: before.of.get(each, 0.0) + window.of.get(each, 0.0))
+        return {**window.began, **before.began}[most]
 
     def forget(self) -> None:
         """Another node leads; what was measured here says nothing when this one does again."""

@@ -238,3 +238,12 @@ def test_however_high_it_has_grown_it_falls_from_what_is_admitted(machine: Machi
     machine.pace.per_s = 1e15
     machine.run(1.0)
     assert machine.pace.per_s < 2 * machine.bytes_per_s
+
+
+def test_it_begins_at_what_goes_where_somebody_began_a_moment_ago(machine: Machine) -> None:
+    """What was admitted in a fifth of a second was taken for that of a whole one: it began at a fifth of what goes."""
+    machine.run(2.05, heavy=0)
+    while machine.pace.per_s == math.inf:
+        machine.run(0.001, queue_s=0.05)
+    assert machine.now < 2.5
+    assert machine.pace.per_s > 0.4 * machine.bytes_per_s
