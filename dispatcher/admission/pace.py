@@ -164,7 +164,7 @@ class Pace:
             self._before, self._window = window, Window(now)
 
     def _began(self) -> float:
-        """Within the windows: when the one with the most began. What was before him says nothing of how fast it goes."""
+        """When, within the windows, the one with the most did: what was before says nothing of how fast it goes."""
         window, before = self._window, self._before
         of = {**before.of, **window.of}
         most = max(of, key=lambda each: before.of.get(each, 0.0) + window.of.get(each, 0.0))

@@ -19,7 +19,7 @@ from logboom.commands import Value, unpack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import apply_blocks
-from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, merged
+from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
@@ -152,11 +152,14 @@ class KvMachine:
         self, *, start: bytes, end: bytes | None, limit: int, chunk: int
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
         """See Machine."""
-        file, changes, position = self._snapshot()
+        with self._lock:
+            file, position = self._file.view(), self._position
+            layers = (self._saving.keys, self._changes.keys)
+            keys, changes = in_range(*layers, start=start, end=end, limit=limit)
         rows: list[tuple[bytes, Value]] = []
         count = nbytes = 0
         with file:
-            for key, raw in merged(file.entries(start), changes, start=start, end=end):
+            for key, raw in merged(file.entries(start), changes, start=start, end=end, keys=keys):
                 if limit and count >= limit:
                     break
                 rows.append((key, _value(raw)))

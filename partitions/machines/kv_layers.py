@@ -16,6 +16,8 @@ Range = tuple[bytes, bytes | None]
 """Keys from the first on, up to the other, exclusive; None: to the last one."""
 BEHIND_ALL: Final = b"\xff" * (KEY_BYTES_MAX + 1)
 EMPTIED_MAX: Final = 64
+AHEAD: Final = 64
+"""So many keys more than are asked for are looked at first, as some of them may be gone."""
 
 
 def merged(
@@ -65,13 +67,42 @@ class Ordered:
     def renew(self) -> None:
         """Sort in what has come since. Not while somebody changes the layer."""
         if len(self._keys) < len(self._layer):
-            self._keys += islice(self._layer, len(self._keys), None)
-            self._keys.sort()
+            keys = [*self._keys, *islice(self._layer, len(self._keys), None)]
+            keys.sort()
+            self._keys = keys  # another list: one that is being sorted looks empty to whoever reads it meanwhile
 
-    def within(self, start: bytes, end: bytes | None) -> list[bytes]:
-        """Those of a range, as of the last ``renew``."""
+    def within(self, start: bytes, end: bytes | None, most: int = 0) -> list[bytes]:
+        """Those of a range, as of the last ``renew``; ``most``: the first so many of them, 0: all."""
         keys = self._keys
-        return keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
+        first, behind = bisect_left(keys, start), len(keys) if end is None else bisect_left(keys, end)
+        return keys[first : min(behind, first + most) if most else behind]
+
+    def of(self, keys: list[bytes]) -> Layer:
+        """What the layer has of them."""
+        return dict(zip(keys, map(self._layer.__getitem__, keys), strict=True))
+
+
+def in_range(
+    older: Ordered, newer: Ordered, *, start: bytes, end: bytes | None, limit: int
+) -> tuple[list[bytes], Layer]:
+    """Of a range what two layers have together, ascending: all of it, or as much as gives ``limit`` entries (0: all).
+
+    Not while somebody changes them.
+    """
+    older.renew()
+    newer.renew()
+    most = 2 * limit + AHEAD if limit else 0
+    while True:
+        parts = [layer.within(start, end, most) for layer in (older, newer)]
+        changes = {**older.of(parts[0]), **newer.of(parts[1])}
+        keys = sorted(changes)
+        known = min((part[-1] for part in parts if most and len(part) == most), default=None)
+        if known is None:
+            return keys, changes
+        keys = keys[: bisect_right(keys, known)]  # behind it one of them may have more
+        if sum(changes[key] is not None for key in keys) >= limit:
+            return keys, changes
+        most *= 8
 
 
 class Emptied:

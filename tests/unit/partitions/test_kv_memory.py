@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines import kv
+from partitions.machines import kv, kv_layers
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
 from partitions.machines.kv_file import KvFile
 
@@ -234,6 +235,65 @@ def test_what_is_being_saved_is_read_though_the_file_has_it_not_yet(
     model.check()
     assert model.crash() == 5
     model.machine.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scans_of_a_few_give_what_scans_of_all_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """In the file, above it, being saved, and removed again; of each layer one key is looked at first."""
+    monkeypatch.setattr(kv_layers, "AHEAD", -1)
+    machine, rng = KvMachine(KvFile(tmp_path, ApplySettings())), random.Random(seed)
+    write, index, names = KvFile.write, 0, [b"%03d" % number for number in range(60)]
+
+    def step() -> None:
+        nonlocal index
+        index += 1
+        some = rng.sample(names, 20)
+        commands = [rng.choice((Put(key, b"%d" % index), Delete(key))) for key in some]
+        machine.apply([batch(index, commands)], lambda _: (position(index), {}))
+
+    def check() -> None:
+        every = [row for rows, _ in machine.scan(start=b"", end=None, limit=0, chunk=7) for row in rows]
+        for _ in range(20):
+            start, end, limit = rng.choice(names), rng.choice((None, rng.choice(names))), rng.randrange(1, 9)
+            expected = [row for row in every if row[0] >= start and (end is None or row[0] < end)][:limit]
+            assert [
+                row for rows, _ in machine.scan(start=start, end=end, limit=limit, chunk=2) for row in rows
+            ] == expected
+
+    def between(file: KvFile, *what: object) -> None:
+        step()
+        check()
+        write(file, *what)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(KvFile, "write", between)
+    for _ in range(6):
+        step()
+        check()
+        machine.checkpoint()
+        check()
+    monkeypatch.setattr(KvFile, "write", write)
+    machine.close()
+
+
+def test_a_small_scan_takes_no_more_of_what_is_in_memory_than_it_may_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copied, and sorted, all that was not saved yet."""
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    keys = [b"%05d" % number for number in range(20_000)]
+    machine.apply([batch(1, [Put(key, b"v") for key in reversed(keys)])], lambda _: (position(1), {}))
+    taken, merged = list[int](), kv.merged
+
+    def counted(below: Any, changes: Any, **how: Any) -> Any:
+        taken.append(len(changes))
+        return merged(below, changes, **how)
+
+    monkeypatch.setattr(kv, "merged", counted)
+    for start, end, limit in ((b"", None, 10), (b"10000", b"10010", 0), (b"10000", None, 10)):
+        rows = [row for rows, _ in machine.scan(start=start, end=end, limit=limit, chunk=100) for row in rows]
+        assert len(rows) == 10
+    assert max(taken) <= 100
+    machine.close()
 
 
 def test_chunks_of_a_scan_are_bounded_by_bytes_too(tmp_path: Path) -> None:
