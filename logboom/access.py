@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from logboom.certs import Renewed, has_own_clients
+from logboom.certs import Renewed, check_apart
 from logboom.errors import ConfigError, PermissionDenied
 from logboom.settings import Settings
 from logboom.types import CURSORS, MIB
@@ -166,13 +166,7 @@ def of_node(settings: Settings, told: Callable[[str], None]) -> Renewed[Rules] |
     """What a node goes by; None: whoever is let in may do everything. Raises ConfigError; ``told``: see ``renewed``."""
     if not settings.access.file:
         return None
-    if not has_own_clients(settings.tls.directory):
-        own = Path(settings.tls.directory) / "client-ca.pem"
-        raise ConfigError(
-            f"access.file needs an authority for clients alone, {own}, none of which is in ca.pem: "
-            "whoever has a certificate of the nodes' authority could be taken for a node",
-            path="access.file",
-        )
+    check_apart(settings.tls.directory)
     return renewed(settings.access.file, told)
 
 

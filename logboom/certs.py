@@ -143,6 +143,16 @@ def has_own_clients(directory: str | Path) -> bool:
     return not nodes & clients
 
 
+def check_apart(directory: str | Path) -> None:
+    """Raises ConfigError if clients have no authority of their own: rules are for whoever is known to be no node."""
+    if not has_own_clients(directory):
+        raise ConfigError(
+            f"access.file needs an authority for clients alone, {Path(directory) / OF_CLIENTS}, none of which is in "
+            "ca.pem: whoever has a certificate of the nodes' authority could be taken for a node",
+            path="access.file",
+        )
+
+
 def server_context(directory: str | Path, node_id: str, authority: str = "") -> ssl.SSLContext:
     """What a node shows its clients, and demands of them. ``authority``: their file, if it has to be that one."""
     return _context(ssl.PROTOCOL_TLS_SERVER, directory, node_id, authority or _client_authority(directory))
@@ -159,15 +169,28 @@ def renewed_client(directory: str | Path) -> Renewed[ssl.SSLContext]:
 
 
 def renewed_node(
-    directory: str | Path, node_id: str, told: Callable[[str], None]
+    directory: str | Path, node_id: str, told: Callable[[str], None], *, apart: bool = False
 ) -> tuple[Renewed[ssl.SSLContext], tuple[Renewed[ssl.SSLContext], Renewed[ssl.SSLContext]]]:
-    """The same of ``server_context`` and ``peer_contexts``."""
+    """The same of ``server_context`` and ``peer_contexts``.
+
+    ``apart``: nothing is made of files by which a client could be taken for a node (``check_apart``).
+    """
     files = _files(directory, node_id)
+
+    def renewed(make: Callable[[], ssl.SSLContext]) -> Renewed[ssl.SSLContext]:
+        def made() -> ssl.SSLContext:
+            context = make()
+            if apart:  # last: what is replaced in this moment is looked at as it is now
+                check_apart(directory)
+            return context
+
+        return Renewed(made, files, told=told)
+
     return (
-        Renewed(_server_contexts(directory, node_id), files, told=told),
+        renewed(_server_contexts(directory, node_id)),
         (
-            Renewed(lambda: peer_contexts(directory, node_id)[0], files, told=told),
-            Renewed(lambda: peer_contexts(directory, node_id)[1], files, told=told),
+            renewed(lambda: peer_contexts(directory, node_id)[0]),
+            renewed(lambda: peer_contexts(directory, node_id)[1]),
         ),
     )
 

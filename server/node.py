@@ -77,7 +77,7 @@ class Node:
         self.save_offload = self.world.save_offload
         self.slow_offload = self.world.slow_offload
         tls = settings.tls.directory
-        self.tls = certs.renewed_node(tls, self.node_id, not_renewed) if tls else None
+        self.tls = certs.renewed_node(tls, self.node_id, not_renewed, apart=bool(settings.access.file)) if tls else None
         self.rules = access.of_node(settings, rules_not_renewed)
         self.watching = Watching(settings, self.node_id, self.world, self.tls[0] if self.tls else None)
         opened = Opened(settings, self.node_id, self.world, fatal=fatal)

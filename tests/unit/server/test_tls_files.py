@@ -141,3 +141,19 @@ async def test_clients_may_get_an_authority_of_their_own_while_a_node_runs(tmp_p
         assert (await answered(it, client), await answered(it, node)) == (False, True)
         (tmp_path / "later.pem").rename(own)
         assert (await answered(it, client), await answered(it, node)) == (True, False)
+
+
+async def test_where_rules_hold_no_client_is_taken_for_a_node_whatever_is_replaced(tmp_path: Path) -> None:
+    """That clients have an authority of their own was looked at when the node started, and never again."""
+    certs.make_test_authority(tmp_path, ["n1", "n2"])
+    told: list[str] = []
+    _, (peers, _) = certs.renewed_node(tmp_path, "n1", told.append, apart=True)
+    client, node = certs.client_context(tmp_path), certs.peer_contexts(tmp_path, "n2")[1]
+    nodes, clients = (tmp_path / name for name in ("ca.pem", "client-ca.pem"))
+    before = nodes.read_text()
+    async with serving(tls=peers) as it:
+        nodes.write_text(before + clients.read_text())
+        assert (await answered(it, client), await answered(it, node)) == (False, True)
+        nodes.write_text(before)
+        assert (await answered(it, client), await answered(it, node)) == (False, True)
+    assert [("authority for clients alone" in each) for each in told] == [True]
