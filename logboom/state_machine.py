@@ -151,8 +151,9 @@ class Machine(Protocol):
         """Save what is applied: state, position and meta in one transaction, as of one moment.
 
         Called beside ``apply`` when ``unsaved_bytes`` has grown, and, whatever that says, twice before the log forgets
-        what is applied: then no power loss undoes it any more. Tried again if it raises. What was not saved is applied
-        again from the log after a crash, with the same effects.
+        what is applied: then no power loss undoes it any more. Tried again if it raises, but for an OSError of the disk
+        (EIO, ENOSPC and the like), which ends the node: what a sync has lost may seem saved the next time. What was
+        not saved is applied again from the log after a crash, with the same effects.
         """
         ...
 

@@ -11,7 +11,7 @@ from logboom.errors import ConfigError
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, StateMachine
 from logboom.types import PartitionId
-from partitions.machines.guarded import answer, guard
+from partitions.machines.guarded import answer, guard, kept
 from partitions.machines.kv import KvMachine
 from partitions.machines.log import LogMachine
 from ports.disk import Disk
@@ -41,7 +41,7 @@ def open_machine(
     found = _registered(name) if name not in BUILT_IN else None
     disk.make_directory(directory)
     if found is not None:
-        return guard(name, _whole(name, answer(name, found.open, directory, partition_id, settings)))
+        return guard(name, _whole(name, kept(name, found.open, directory, partition_id, settings)))
     if name == "log":
         return LogMachine(disk, directory / "checkpoint")
     return KvMachine(open_state_file(directory, settings))

@@ -6,11 +6,12 @@ the event loop, the first would end the node, the second keep somebody waiting f
 
 from __future__ import annotations
 
+import errno
 import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 import structlog
 
@@ -24,6 +25,10 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+OF_THE_DISK: Final = frozenset(
+    (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN)
+)
+
 
 def answer(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What ``call`` gives. Raises an Exception for whatever it raises, StopIteration apart: that is none elsewhere."""
@@ -31,6 +36,19 @@ def answer(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
         return call(*args, **kwargs)
     except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise _unwanted(name, error) from error
+
+
+def kept(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``answer`` of what reads or writes files. An OSError ends the node, so it has to be one of the disk.
+
+    Whoever wrote it may ask another service, too, or look for a file of his own: then it is his partition alone.
+    """
+    try:
+        return answer(name, call, *args, **kwargs)
+    except OSError as error:
+        if error.errno in OF_THE_DISK:
             raise
         raise _unwanted(name, error) from error
 
@@ -89,7 +107,7 @@ class Guarded:
 
     def checkpoint(self) -> None:
         """See Machine."""
-        answer(self._name, self._machine.checkpoint)
+        kept(self._name, self._machine.checkpoint)
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
@@ -120,11 +138,11 @@ class Guarded:
 
     def load(self, entries: Iterator[Entry], position: Position) -> None:
         """See Machine."""
-        answer(self._name, self._machine.load, entries, position)
+        kept(self._name, self._machine.load, entries, position)
 
     def close(self) -> None:
         """See Machine."""
-        answer(self._name, self._machine.close)
+        kept(self._name, self._machine.close)
 
     def _get_at_once(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position] | None:
         found = answer(self._name, self._optional.get_at_once, keys)
@@ -134,7 +152,7 @@ class Guarded:
         return each(self._name, self._optional.scrub)
 
     def _discard(self) -> None:
-        answer(self._name, self._optional.discard)
+        kept(self._name, self._optional.discard)
 
 
 class GuardedDump:

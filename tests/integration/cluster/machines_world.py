@@ -49,7 +49,8 @@ class Counter:
         return iter(list(self.kept.items()))
 
     def checkpoint(self):
-        pass
+        if os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-save"):
+            raise ConnectionRefusedError(111, "no such service")
 
     def close(self):
         while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-close"):

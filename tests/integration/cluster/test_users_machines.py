@@ -209,6 +209,28 @@ def test_a_dump_that_does_not_return_is_given_up_and_its_partition_may_go(tmp_pa
         wait_for(lambda: "dump_returned" in cluster.log("n1").read_text())
 
 
+def test_a_checkpoint_that_reaches_no_service_is_tried_again(tmp_path: Path, refuse: Path) -> None:
+    """It ended its node: an OSError is a disk's."""
+    fails = refuse.with_name("refuse-to-save")
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=SETTINGS) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        fails.touch()
+
+        def goes_on() -> bool:
+            for partition in (KV, created):
+                client.submit(partition, [Put(b"k", os.urandom(100_000))] * 2, wait="applied")
+            client.create_snapshot()
+            return "checkpoint_failed" in cluster.log("n1").read_text()
+
+        wait_for(goes_on)
+        assert cluster.alive("n1")
+        fails.unlink()
+        wait_for(lambda: goes_on() and base(cluster, client, "n1") > 1)
+
+
 def test_a_close_that_does_not_return_keeps_no_node_from_ending(tmp_path: Path, refuse: Path) -> None:
     """Found by review: it is called on the loop, where the time that a node has to close was looked at, too."""
     hangs = refuse.with_name("refuse-to-close")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -141,3 +142,27 @@ def test_a_dump_is_closed_and_read_through_it_too() -> None:
         with pytest.raises(RuntimeError, match="no configuration"):
             next(each)
     assert closed == [True]
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "close", "discard", "load"])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "no such service"), RuntimeError),
+        (FileNotFoundError(errno.ENOENT, "no model"), RuntimeError),
+        (TimeoutError("the service"), RuntimeError),
+        (OSError(errno.EIO, "the disk"), OSError),
+        (OSError(errno.ENOSPC, "the disk"), OSError),
+    ],
+)
+def test_only_what_the_disk_says_ends_a_node(name: str, error: OSError, raised: type[Exception]) -> None:
+    """A checkpoint that could not reach some service ended its node, and so all of them: an OSError is a disk's."""
+
+    def fails(*_: Any) -> NoReturn:
+        raise error
+
+    found = machine(**{name: fails})
+    with pytest.raises(raised) as caught:
+        getattr(found, name)(*([iter(()), NOWHERE] if name == "load" else []))
+    assert isinstance(caught.value, OSError) is (raised is OSError)
+    assert raised is OSError or repr(error) in str(caught.value)
