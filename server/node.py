@@ -221,6 +221,7 @@ class Node:
             completed=pipeline.snapshot_completed,
             fatal=self.fatal,
             give_up=partial(self.world.give_up, SETS),
+            want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this
             free_bytes=self.data_dir.free_bytes,
             spare_bytes=spare_bytes,
         )
@@ -242,6 +243,7 @@ class Node:
             resume_compaction=compaction.go_on,
             ready=Intent(self.disk, self.data_dir.path).write,
             fatal=self.fatal,
+            kept=taking.fetched,
             spare_bytes=spare_bytes,
         )
         return Snapshots(self.sets, taking, compaction, serving, installing)
@@ -257,6 +259,7 @@ class Node:
             clock=self.clock,
             offload=self._lasting(SCRUBBING),
             store_offload=self.slow_offload,
+            give_up=partial(self.world.give_up, SCRUBBING),
             damaged_batch=backend.damaged,
             damaged_state=backend.rebuilding.damaged,
             fatal=self.fatal,

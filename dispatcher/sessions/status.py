@@ -51,6 +51,7 @@ def _node(backend: Backend) -> dict[str, Any]:
         "recovered": backend.recovery.over,
         "scrub": backend.scrubbing.status(),
         "lag": backend.lagging.status(),
+        "stuck": sorted(backend.snapshots.taking.stuck)[:DIFFER_SHOWN_MAX],
         "lost": backend.voiding.rows(LOST_SHOWN_MAX),
         "voids": [backend.parent.voids.count, [list(each) for each in backend.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
         "differ": [list(each) for each in backend.comparing.differences[:DIFFER_SHOWN_MAX]],

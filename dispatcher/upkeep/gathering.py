@@ -6,7 +6,7 @@ A thread writes them; the loop looks how that goes. Dumps are users' code, too: 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -15,6 +15,7 @@ import structlog
 from logboom.errors import Unavailable
 from logboom.state_machine import Entry, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionId
+from partitions.apply.worker import ApplyWorker
 from raftlog.entries.parent_state import ParentState
 
 log = structlog.get_logger(__name__)
@@ -65,6 +66,11 @@ class Gathering:
         for partition_id, dump in left.items():
             let_go(partition_id, dump)
 
+    def waits_for(self, workers: Mapping[PartitionId, ApplyWorker]) -> Asked | None:
+        """The dump that something waits for."""
+        capturing = (p for p in self.missing if p in workers and workers[p].capturing)
+        return next((Asked(p, 0) for p in capturing), self.asked)
+
     # -- the thread
 
     def take(self, partition_id: PartitionId) -> Dumping:
@@ -83,6 +89,16 @@ class Gathering:
         """Its dump is closed."""
         if self._written == partition_id:
             self._written = None
+
+
+class Stuck(dict[PartitionId, Gathering]):
+    """Whose dump was given up, and of which cut: a thread still waits for it."""
+
+    def returned(self, gathering: Gathering) -> None:
+        """What was given up has come to its end."""
+        for partition_id in [p for p, cut in self.items() if cut is gathering]:
+            del self[partition_id]
+            log.info("dump_returned", partition=partition_id, global_index=gathering.global_index)
 
 
 def let_go(partition_id: PartitionId, dump: StateDump) -> None:

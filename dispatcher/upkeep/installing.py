@@ -5,6 +5,8 @@ are kept nowhere else, from any node that has them: piece by piece, checked, goi
 all of it is on the disk it writes down its intent and starts anew; ``server.directory.install`` does the rest before
 the node takes part again. So it serves nothing stale, and a power loss at any moment leaves either the old
 node, which fetches on, or the intent, which is carried out.
+
+A node that cannot take sets of its own, since a dump does not return, keeps those of others, and is made of none.
 """
 
 from __future__ import annotations
@@ -89,13 +91,14 @@ class Installing:
         resume_compaction: Callable[[], None],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
+        kept: Callable[[SetMeta], None] = lambda _: None,
         spare_bytes: int = 0,
     ) -> None:
         """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
 
         ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
-        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``. ``spare_bytes``: of the
-        disk are left to the logs.
+        when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``. ``kept`` hears of a set that is here
+        in the place of one of this node's own. ``spare_bytes``: of the disk are left to the logs.
         """
         self._settings = settings
         self._cluster = cluster
@@ -114,7 +117,12 @@ class Installing:
         self._resume_compaction = resume_compaction
         self._ready = ready
         self._fatal = fatal
+        self._kept = kept
         self._spare_bytes = spare_bytes
+        self._keeps = False
+        """One is asked for that is only to be kept."""
+        self._only_keeps = False
+        """One that is only to be kept is being fetched."""
         self._wanted = False
         """One is needed even if it is older than what is handed up here: a state is gone."""
         self._why = ""
@@ -154,6 +162,12 @@ class Installing:
             self._why = why
             self._sources.tell(Kind.SNAPSHOT_WANTED)
 
+    def keep(self) -> None:
+        """This node has what it needs, and takes no sets of its own: ask for the newest one of the others."""
+        if self._task is None:
+            self._keeps = True
+            self._sources.tell(Kind.SNAPSHOT_WANTED)
+
     async def close(self) -> None:
         """Stop; what was fetched stays for the next time."""
         if self._task is not None:
@@ -163,6 +177,15 @@ class Installing:
     # -- fetching
 
     def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
+        if self._keeps and not self._wanted and self._task is None:
+            self._keeps = False
+            newest = self._store.newest
+            is_newer = newest is None or newest.global_index < global_index
+            if not is_newer or raft_index > self._raft_index():  # it may only be a moment behind; it asks again
+                return
+            self._sources.first = peer
+            self._task = asyncio.get_running_loop().create_task(self._run(global_index, keeps=True))
+            return
         if self._task is not None or not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
             return
         self._sources.first = peer
@@ -174,14 +197,19 @@ class Installing:
 
     def _check_use(self, meta: SetMeta) -> None:
         """It was when it was offered. Since then another leader may have had the entries. Raises Overtaken."""
-        if not self._is_of_use(meta.raft_index):
+        if not (self._only_keeps or self._is_of_use(meta.raft_index)):
             raise Overtaken(f"this node has come to {self._raft_index()} by itself, the set is of {meta.raft_index}")
 
-    async def _run(self, global_index: GlobalLogIndex) -> None:
+    async def _run(self, global_index: GlobalLogIndex, *, keeps: bool = False) -> None:
         self.begun += 1
+        self._only_keeps = keeps
         self._seldom.say(log.info, "snapshot_fetch_begins", global_index=global_index, source=self._sources.first)
         try:
             meta = await self._fetch_set(global_index)
+            if keeps:
+                log.info("snapshot_kept", global_index=global_index, source=self._sources.first)
+                self._kept(meta)
+                return
             jobs: list[Callable[[], None]] = []
             for partition in meta.partitions:
                 if partition.state_machine == "log":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
-from logboom.errors import CorruptData, LogboomError
+from logboom.errors import CorruptData, LogboomError, Unavailable
 from logboom.settings import ScrubSettings
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, PartitionId
@@ -72,6 +72,8 @@ class Progress:
     last_pass_s: float | None = None
     open: dict[str, Repaired] = field(default_factory=dict)
     """What is still damaged."""
+    stuck: dict[str, Pieces] = field(default_factory=dict)
+    """What gave nothing for too long: a thread is still in there."""
 
     def found(self, story: str, repaired: Repaired) -> bool:
         """Count it; False: it is known."""
@@ -92,6 +94,7 @@ class Progress:
             "repaired": self.damaged - len(self.open),
             "last_pass_s": self.last_pass_s,
             "open": list(self.open)[:SHOWN_MAX],
+            "stuck": list(self.stuck)[:SHOWN_MAX],
         }
 
 
@@ -110,13 +113,15 @@ class Scrubbing:
         clock: Clock,
         offload: Offload,
         store_offload: Offload | None = None,
+        give_up: Callable[[], None] = lambda: None,
         damaged_batch: Callable[[PartitionId, DamagedBatch], None],
         damaged_state: Callable[[PartitionId, CorruptData], Repaired],
         fatal: Callable[[BaseException], None],
     ) -> None:
         """``offload`` takes jobs that may wait, also for users' machines; the callbacks see to what is found.
 
-        ``store_offload`` (None: the same one) removes damaged sets.
+        ``store_offload`` (None: the same one) removes damaged sets. ``give_up``: ``offload`` waits no longer for the
+        job that it has; raises OSError if it has to.
 
         ``using`` a partition's machine keeps it from being closed.
         """
@@ -129,6 +134,7 @@ class Scrubbing:
         self._clock = clock
         self._offload = offload
         self._store_offload = store_offload or offload
+        self._give_up = give_up
         self._damaged_batch = damaged_batch
         self._damaged_state = damaged_state
         self._fatal = fatal
@@ -172,9 +178,12 @@ class Scrubbing:
         progress.of = await self._offload.run(self._total)
         states_bytes = 0
         for target in self._targets():
+            if target.name in progress.stuck:
+                continue
             try:
-                with target.holding():
-                    nbytes = await self._read(target)
+                with ExitStack() as held:
+                    held.enter_context(target.holding())
+                    nbytes = await self._read(target, held)
                 states_bytes += nbytes if target.state else 0
             except InvariantViolated:
                 raise
@@ -186,12 +195,13 @@ class Scrubbing:
         progress.last_pass_s = round(self._clock.monotonic() - began, 3)
         log.info("scrubbed", number=progress.number, bytes=progress.bytes, damaged=progress.damaged)
 
-    async def _read(self, target: Target) -> int:
+    async def _read(self, target: Target, held: ExitStack) -> int:
         pieces = target.pieces()
         try:
-            return await self._read_all(target, pieces)
+            return await self._read_all(target, pieces, held)
         finally:
-            await self._step(partial(_close, pieces))  # who is cancelled leaves no file open, nor a state
+            if target.name not in self.progress.stuck:
+                await self._step(partial(_close, pieces))  # who is cancelled leaves no file open, nor a state
 
     async def _step(self, job: Callable[[], T]) -> T:
         """Off the loop. Whoever is cancelled meanwhile waits for its end: one step at a time."""
@@ -203,9 +213,49 @@ class Scrubbing:
             step.exception()  # which nobody waits for any more
             raise
 
-    async def _read_all(self, target: Target, pieces: Pieces) -> int:
+    async def _piece(self, target: Target, pieces: Pieces, held: ExitStack) -> Piece | None:
+        """The next one; None: that was all. Raises Unavailable if a user's machine gives none for too long."""
+        stall_s = self._settings.stall_ms / 1000
+        if not target.state or not stall_s:
+            return await self._step(lambda: _next(pieces))
+        step = asyncio.ensure_future(self._offload.run(lambda: _next(pieces)))
+        try:
+            await asyncio.wait([step], timeout=stall_s)
+            while not step.done():
+                try:
+                    self._give_up()
+                except OSError as error:  # no more threads: it keeps this one
+                    log.warning("scrub_not_given_up", target=target.name, error=str(error))
+                    await asyncio.wait([step], timeout=stall_s)
+                else:
+                    break
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            step.exception()
+            raise
+        if step.done():
+            return step.result()
+        self.progress.stuck[target.name] = pieces
+        step.add_done_callback(partial(self._returned, target, pieces, held.pop_all()))
+        story = f"{target.name} has given nothing to be scrubbed for {stall_s:g} s"
+        log.error("scrub_given_up", target=target.name, reason=story)
+        raise Unavailable(story)
+
+    def _returned(self, target: Target, pieces: Pieces, held: ExitStack, step: asyncio.Future[Piece | None]) -> None:
+        """What was given up has come to its end."""
+
+        def closed(_: None, error: BaseException | None) -> None:
+            held.close()
+            del self.progress.stuck[target.name]
+            log.info("scrub_returned", target=target.name, error=None if error is None else repr(error))
+
+        if not step.cancelled():
+            step.exception()
+            self._offload.submit(partial(_close, pieces), closed)
+
+    async def _read_all(self, target: Target, pieces: Pieces, held: ExitStack) -> int:
         began, nbytes = self._clock.monotonic(), 0
-        while (piece := await self._step(lambda: _next(pieces))) is not None:
+        while (piece := await self._piece(target, pieces, held)) is not None:
             self.progress.bytes += piece.nbytes
             nbytes += piece.nbytes
             if piece.damage is not None:

@@ -7,14 +7,14 @@ into one set. When it is complete, the node compacts to the set before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
 
 from dispatcher.upkeep.compaction import Compaction
-from dispatcher.upkeep.gathering import Asked, Gathering, let_go
+from dispatcher.upkeep.gathering import Asked, Gathering, Stuck, let_go
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
@@ -44,6 +44,7 @@ ROOM_LOOK_S: Final = 1.0
 """Between two looks at how much is free: it is the file system that is asked, on the loop."""
 DUMP_LOOK_S: Final = 1.0
 ASK_AGAIN_S: Final = 5.0
+WANT_AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
 """Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
 NAP_S: Final = 0.25
@@ -88,6 +89,7 @@ class Snapshotting:
         completed: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
         give_up: Callable[[], None] = lambda: None,
+        want: Callable[[], None] = lambda: None,
         free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
@@ -95,7 +97,8 @@ class Snapshotting:
 
         ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs,
         which have ``free_bytes``, if theirs is another one than the sets'.
-        ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to.
+        ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to. ``want`` asks for
+        another node's set, of which ``fetched`` is to be told.
         """
         self._settings = settings
         self._cluster = cluster
@@ -111,15 +114,14 @@ class Snapshotting:
         self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
-        self._give_up = give_up
+        self._give_up, self._want = give_up, want
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
         self._gathering: Gathering | None = None
         self._asked_first: tuple[Asked, float] | None = None
         """What its thread was found to wait for, and since when."""
-        self._stuck: dict[PartitionId, Gathering] = {}
-        """Whose dump was given up, and of which cut: a thread still waits for it."""
-        self._look_at_dumps_at = 0.0
+        self._stuck = Stuck()
+        self._look_at_dumps_at = self._want_at = 0.0
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
         self._waiting: list[Done] = []
@@ -145,6 +147,7 @@ class Snapshotting:
     def tick(self) -> None:
         """Now and then: is a snapshot due? And does the one under way get on?"""
         self._look_at_dumps()
+        self._look_for_others()
         if not self._raft.admits:
             self._fail(NotLeader("this node no longer leads", leader=None))
             return
@@ -270,7 +273,7 @@ class Snapshotting:
             if dump is not None:
                 let_go(partition_id, dump)
             if self._stuck.get(partition_id) is gathering:
-                self._returned(gathering)
+                self._stuck.returned(gathering)
             return
         if dump is None:
             self._abandon(gathering, f"the state of partition {partition_id} could not be captured")
@@ -288,7 +291,7 @@ class Snapshotting:
         if gathering is None or now < self._look_at_dumps_at or self._closed:
             return
         self._look_at_dumps_at = now + DUMP_LOOK_S
-        asked, before = self._asked_of(gathering), self._asked_first
+        asked, before = gathering.waits_for(self._workers), self._asked_first
         if asked is None or before is None or asked != before[0]:
             self._asked_first = None if asked is None else (asked, now)
         elif 0 < limit_ms <= (now - before[1]) * 1000:
@@ -303,17 +306,25 @@ class Snapshotting:
             story = f"the dump of partition {asked.partition_id} has given nothing for {limit_ms / 1000:g} s"
             self._abandon(gathering, story, Unavailable(story))
 
-    def _asked_of(self, gathering: Gathering) -> Asked | None:
-        """The dump that something waits for."""
-        capturing = (p for p in gathering.missing if p in self._workers and self._workers[p].capturing)
-        return next((Asked(p, 0) for p in capturing), gathering.asked)
+    def _look_for_others(self) -> None:
+        """A dump here does not return: what the others have taken is the same, and the logs go by it."""
+        now, newest = self._clock.monotonic(), self._store.newest
+        if not self._stuck or now < self._want_at or self._closed:
+            return
+        self._want_at = now + WANT_AGAIN_S
+        begun = {gathering.global_index for gathering in self._stuck.values()}  # that thread may still write those
+        if self._last_global not in begun and (newest is None or newest.global_index < self._last_global):
+            self._want()
 
-    def _returned(self, gathering: Gathering) -> None:
-        """What was given up has come to its end."""
-        back = [p for p, cut in self._stuck.items() if cut is gathering]
-        for partition_id in back:
-            del self._stuck[partition_id]
-            log.info("dump_returned", partition=partition_id, global_index=gathering.global_index)
+    def fetched(self, meta: SetMeta) -> None:
+        """Another node's set is here."""
+        self._completed(meta)
+        self._compaction.start()
+
+    @property
+    def stuck(self) -> Collection[PartitionId]:
+        """Partitions whose dump has not returned: this node takes no set of its own."""
+        return self._stuck.keys()
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is gone: a set that still lacks its state will not be."""
@@ -397,7 +408,7 @@ class Snapshotting:
             self._fatal(error)
             return
         if gathering.over:
-            self._returned(gathering)
+            self._stuck.returned(gathering)
             return
         if meta is None:
             # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.

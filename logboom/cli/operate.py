@@ -219,6 +219,15 @@ def problems(answers: Answers) -> list[str]:
             f"see `logboom partitions void {row[0]} --index {row[1]}`"
             for row in answer.get("lost", ())
         ]
+        found += [
+            f"a dump of partition {partition} on {answer['node']} does not return: until it does, or that node is "
+            "started again, it takes no snapshots of its own"
+            for partition in answer.get("stuck", ())
+        ]
+        found += [
+            f"{name} on {answer['node']} is not scrubbed any more: a call has not returned"
+            for name in (answer.get("scrub") or {}).get("stuck", ())
+        ]
         found += [f"damaged on {answer['node']}: {story}" for story in (answer.get("scrub") or {}).get("open", ())]
     found += _differing(reached)
     found += [f"{name} refuses us: {error}" for name, error in answers.items() if isinstance(error, PermissionDenied)]

@@ -130,7 +130,7 @@ class SnapshotSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields
     longer than this: then whoever fetches it begins with a newer one. 0: as long as anybody asks for it."""
     dump_stall_ms: int = 120_000
     """A snapshot is given up when a state machine's dump has given nothing for so long: a call of yours hangs. Until it
-    returns, or its partition is destroyed, that node takes no other; what was captured is let go of. 0: never."""
+    returns, or its partition is destroyed, that node takes none of its own and keeps those of others. 0: never."""
 
 
 class ScrubSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,3 +140,5 @@ class ScrubSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How fast it reads."""
     pause_ms: int = 21_600_000
     """Between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
+    stall_ms: int = 120_000
+    """A state that has given nothing for so long is passed over, until that call of yours returns. 0: never."""

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 LOOK_S: Final = 10.0
 STILL_S: Final = 60.0
 MEANWHILE: Final = {
-    SETS: "no snapshot is taken, and nothing removed from the logs",
+    SETS: "no snapshot is taken",
     SCRUBBING: "nothing is scrubbed",
     STATES: "no other damaged state is made anew",
     OTHERWISE: "no snapshot is fetched from other nodes, and none removed",

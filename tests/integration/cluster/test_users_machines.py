@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from logboom import Put, Record
+from logboom import Put, Record, SyncClient
+from logboom.cli.operate import problems
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, PartitionFrozen
 from logboom.testing import LocalCluster
 from tests.integration.cluster.machines_world import MODULE
@@ -209,6 +211,36 @@ def test_a_dump_that_does_not_return_is_given_up_and_its_partition_may_go(tmp_pa
         wait_for(lambda: "dump_returned" in cluster.log("n1").read_text())
 
 
+def test_a_node_whose_dump_does_not_return_goes_by_the_snapshots_of_the_others(tmp_path: Path, refuse: Path) -> None:
+    """Its log and its journal grew for ever, and nobody was told but its own log."""
+    hangs = refuse.with_name("refuse-to-dump-in")
+    settings = {**SETTINGS, "snapshot.dump_stall_ms": 500}
+    with (
+        LocalCluster(partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        if cluster.leader() == "n2":
+            client.transfer("n1")
+        hangs.touch()
+        for number in range(3):
+            client.submit(KV, [Put(b"k", os.urandom(100_000))] * 2, wait="applied")
+            client.submit(created, Record(b"%d" % number), wait="applied")
+            last = client.create_snapshot()
+            wait_for(lambda: client.status(node=cluster.addresses["n2"])["stuck"] == [created])
+            if number:  # what that thread has begun to write nobody else does
+                wait_for(partial(has_set, client, cluster.addresses["n2"], last["global_index"]))
+        wait_for(lambda: base(cluster, client, "n2") > 1)
+        answers = {node: client.status(node=cluster.addresses[node]) for node in cluster.nodes}
+        assert [f"partition {created} on n2" in each for each in problems(answers)] == [True]
+        assert client.get(created, b"k", node=cluster.addresses["n2"], stale=True) == (3,)
+        assert "snapshot_kept" in cluster.log("n2").read_text()
+        assert "installing" not in cluster.log("n2").read_text()
+        hangs.unlink()
+        wait_for(lambda: not client.status(node=cluster.addresses["n2"])["stuck"])
+        wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+
+
 def test_a_checkpoint_that_reaches_no_service_is_tried_again(tmp_path: Path, refuse: Path) -> None:
     """It ended its node: an OSError is a disk's."""
     fails = refuse.with_name("refuse-to-save")
@@ -246,6 +278,10 @@ def test_a_close_that_does_not_return_keeps_no_node_from_ending(tmp_path: Path, 
         hangs.unlink()
         cluster.start_node("n1")
         client.submit(created, Record(b"x"), wait="applied")
+
+
+def has_set(client: SyncClient, node: str, global_index: int) -> bool:
+    return any(row["global_index"] == global_index for row in client.snapshots(node=node)["sets"])
 
 
 def holds(question: Callable[[], bool]) -> bool:

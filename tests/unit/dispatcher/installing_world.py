@@ -134,7 +134,7 @@ class Target:
         self.store = SnapshotStore(self.disk, Path("/t/snapshots"))
         append(self.log, chain(COUNT)[:has])
         commit(self.log, chain(COUNT)[:has])
-        self.ready, self.fatal = list[int](), list[BaseException]()
+        self.ready, self.fatal, self.kept = list[int](), list[BaseException](), list[SetMeta]()
         self.ended_before = 0
         self.applied, self.base = 5, 1
         self.compaction = list[str]()
@@ -157,6 +157,7 @@ class Target:
             resume_compaction=lambda: self.compaction.append("goes on"),
             ready=self._take,
             fatal=self.fatal.append,
+            kept=self.kept.append,
         )
         wire.nodes["t"] = lambda peer, frame: self.installing.on_frame(NodeId(peer), frame)
 

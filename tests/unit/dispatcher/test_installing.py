@@ -321,3 +321,23 @@ class TestOvertaken:
         source.serving.offer(NodeId("t"))
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
+
+
+async def test_a_set_that_is_only_to_be_kept_makes_nothing_anew() -> None:
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    target.kept.clear()
+    handed_up = 76
+    target.installing._raft_index = lambda: handed_up
+    target.installing.keep()
+    await asyncio.sleep(0.05)
+    assert target.installing.begun == 0, "this node has not come as far: it would be made anew"
+    handed_up, source.now = 77, source.now + OFFER_AGAIN_S
+    target.installing.keep()
+    await target.ended()
+    assert [meta.global_index for meta in target.store.sets()] == [meta.global_index for meta in target.kept] == [G]
+    assert (target.ready, target.fatal, target.compaction) == ([], [], [])
+    source.now += OFFER_AGAIN_S
+    target.installing.keep()
+    await asyncio.sleep(0.05)
+    assert target.installing.begun == 1, "it has that one"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,63 @@ def test_what_held_it_up_is_not_made_up_for() -> None:
     loop.close()
     assert at[0] + 300 < at[1]
     assert at[-1] - at[2] > 28
+
+
+class Held(VirtualOffload):
+    """A job of the machine's does not return until it is let go."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__(loop, random.Random(0))
+        self.hangs = False
+        self.go_on = asyncio.Event()
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        if self.hangs:
+            self.hangs = False
+            await self.go_on.wait()
+        return await super().run(job)
+
+
+def test_a_state_that_gives_nothing_keeps_nothing_else_from_being_scrubbed() -> None:
+    """One call of a user's machine that did not return, and nothing was scrubbed on that node until the next start."""
+    loop, told = VirtualLoop(), list[str]()
+    offload, partition = Held(loop), PartitionId(3)
+
+    def scrub() -> Pieces:
+        told.append("state")
+        offload.hangs = not offload.go_on.is_set()
+        return iter([Piece(5)])
+
+    @contextmanager
+    def using(_: PartitionId) -> Iterator[None]:
+        yield
+        told.append("let go")
+
+    def journal() -> Pieces:
+        told.append("journal")
+        return iter([Piece(1)])
+
+    store = SimpleNamespace(scrub=lambda: iter(()), committed_bytes=9)
+    scrubbing = over(journal, loop, bytes_per_s=1 << 30, logs={partition: store})
+    scrubbing._machines = {partition: SimpleNamespace(scrub=scrub)}  # type: ignore[dict-item]
+    scrubbing._using, scrubbing._offload = using, offload  # type: ignore[assignment]
+    scrubbing._give_up = lambda: told.append("given up")
+
+    async def story() -> None:
+        await scrubbing._pass()
+        assert told == ["journal", "state", "given up"], "its machine must not be closed"
+        assert scrubbing.status()["stuck"] == ["state of partition 3"]
+        await scrubbing._pass()
+        assert told[3:] == ["journal"]
+        offload.go_on.set()
+        await asyncio.sleep(1)
+        assert told[4:] == ["let go"]
+        assert scrubbing.status()["stuck"] == []
+        await scrubbing._pass()
+        assert told[5:] == ["journal", "state", "let go"]
+
+    loop.run_until_complete(story())
+    loop.close()
 
 
 def test_who_is_stopped_in_the_middle_of_a_file_closes_it() -> None:
