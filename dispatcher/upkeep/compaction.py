@@ -180,8 +180,15 @@ class Compaction:
         if state_machine == "log":
             retain = self._settings.retain_log_bytes or None
             outdated_to = await self._outdated(store, through_index)
-        keep_from = store.compaction_point(through_index, retain, outdated_to=outdated_to, now=self._clock.monotonic())
-        await self._step(store.compact(keep_from, ends=state_machine == "log"))
+
+        def keep_from() -> int:
+            now = self._clock.monotonic()
+            return store.compaction_point(through_index, retain, outdated_to=outdated_to, now=now)
+
+        shortening = store.shortening(keep_from())
+        if shortening is not None:
+            await self._step(shortening)  # somebody may have begun to read meanwhile
+        await self._step(store.compact(keep_from(), ends=state_machine == "log"))
 
     async def _step(self, job: Callable[[], None]) -> None:
         """Off the loop. Whoever is cancelled meanwhile waits for its end: nobody else writes these files till then."""

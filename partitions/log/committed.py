@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, NoReturn
 
 from logboom.errors import IndexCompacted
 from logboom.types import DIGEST_BYTES, NO_DIGEST, GlobalLogIndex, PartitionLogIndex, Term
@@ -18,6 +18,8 @@ from partitions.log.segment import BatchRef
 
 SUMMED = 4096
 """Batches that are added up at a time."""
+STEP = 65_536
+"""Batches that are copied at a time: what is copied at once holds up all threads."""
 NOWHERE_SEGMENT = 0
 """Of a batch that lies nowhere: it is void, or nobody has it. Segments are numbered from 1."""
 
@@ -93,15 +95,27 @@ class Columns:
         """Position behind the last batch that ends at or before ``index``."""
         return self.start + bisect_left(self.last, index + 1)
 
-    def part(self, begin: int, end: int) -> Columns:
-        """A copy of the batches at these positions."""
+    def part(self, begin: int, end: int, *, step: int = 0) -> Columns:
+        """A copy of the batches at these positions; ``step``: so many at a time, and other threads in between."""
         some = Columns(start=begin, before_index=self.last_index(begin - 1), before_digest=self.digest(begin - 1))
-        low, high = self.at(begin), self.at(end)
+        low = self.at(begin)
         some.before_global = self.global_index[low - 1] if low else self.before_global
-        some.last, some.global_index = self.last[low:high], self.global_index[low:high]
-        some.segment, some.offset, some.length = self.segment[low:high], self.offset[low:high], self.length[low:high]
-        some.digests = self.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
+        step = step or max(1, end - begin)
+        for at in range(begin, end, step):
+            some.take(self, min(at + step, end))
         return some
+
+    def take(self, other: Columns, end: int) -> None:
+        """What ``other`` has behind what is here, up to a position."""
+        low, high = other.at(self.end), other.at(end)
+        for own, all_ in zip(self._numbers(), other._numbers(), strict=True):
+            own.extend(all_[low:high])
+        self.digests += other.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
+        self.last.extend(other.last[low:high])
+
+    def _numbers(self) -> tuple[array[int], ...]:
+        """But for ``last``, which counts them."""
+        return self.global_index, self.segment, self.offset, self.length
 
     def bytes_after(self, index: int) -> int:
         """Of the batches that end behind ``index``; of many a guess, by the first of them."""
@@ -109,6 +123,13 @@ class Columns:
         rows = len(self.last) - row
         some = sum(self.length[row : row + SUMMED])
         return some if rows <= SUMMED else some * rows // SUMMED
+
+
+class _Short(NamedTuple):
+    """What is left of some columns without their first batches; more may have been appended to those since."""
+
+    of: Columns
+    left: Columns
 
 
 class Committed:
@@ -120,6 +141,8 @@ class Committed:
         """Per segment: no committed batch in it ends behind this index."""
         self._lost: dict[tuple[int, bytes], int] = {}
         """Batches whose bytes are damaged, by last index and digest: their position."""
+        self._short: _Short | None = None
+        """Made by another thread, for ``forget``."""
         self.moved = 0
         """So often did a batch that was there already get another place, or none."""
 
@@ -280,14 +303,35 @@ class Committed:
         """No committed batch in this segment ends behind this index; 0: there is none in it."""
         return self._newest.get(segment, 0)
 
-    def forget(self, segments: Iterable[int]) -> None:
+    def shortening(self, segments: Iterable[int]) -> Callable[[], None] | None:
+        """A job, for another thread, after which ``forget`` of these does not have to copy. None: there is little."""
+        columns, position = self._columns, self._behind(segments)
+        if position == columns.start or columns.end - position <= STEP:
+            return None
+        end = columns.end
+
+        def run() -> None:
+            self._short = _Short(columns, columns.part(position, end, step=STEP))
+
+        return run
+
+    def forget(self, segments: Collection[int]) -> None:
         """These segments go, and with them every batch up to the last one that is in them."""
-        gone = max((self._newest.pop(segment, 0) for segment in segments), default=0)
-        columns = self._columns
-        position = columns.through(gone)
+        columns, position = self._columns, self._behind(segments)
+        for segment in segments:
+            self._newest.pop(segment, None)
+        short, self._short = self._short, None
         if position > columns.start:
-            self._columns = columns.part(position, columns.end)
+            if short is not None and short.of is columns and short.left.start == position:
+                short.left.take(columns, columns.end)
+                self._columns = short.left
+            else:
+                self._columns = columns.part(position, columns.end)
             self._lost = {key: each for key, each in self._lost.items() if each >= position}
+
+    def _behind(self, segments: Iterable[int]) -> int:
+        """Position behind the last batch that is in these."""
+        return self._columns.through(max((self._newest.get(segment, 0) for segment in segments), default=0))
 
     # -- damage
 

@@ -356,14 +356,25 @@ class PartitionLog(LogHoles):
         )
         if ends:
             self._unwritten.end_segment(before_index=keep_from_index)
-        tips = self._tentative.segments_behind(self.committed_index)
-        sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
-        # None behind one that stays: to a start it would be missing (partitions.log.opening).
-        gone = list(takewhile(lambda s: s not in tips and self._committed.newest_in(s) < keep_from_index, sealed))
+        gone = self._ended_before(keep_from_index)
         names = {segment: self._names.pop(segment) for segment in gone}
         self._committed.forget(gone)
         self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
+
+    def shortening(self, keep_from_index: int) -> Callable[[], None] | None:
+        """A job for another thread, before ``compact`` with the same index: else it copies what stays, on the loop.
+
+        None: there is not much of it.
+        """
+        return self._committed.shortening(self._ended_before(keep_from_index))
+
+    def _ended_before(self, index: int) -> list[int]:
+        """Sealed segments that may go."""
+        tips = self._tentative.segments_behind(self.committed_index)
+        sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
+        # None behind one that stays: to a start it would be missing (partitions.log.opening).
+        return list(takewhile(lambda s: s not in tips and self._committed.newest_in(s) < index, sealed))
 
     # -- being filled from another node
 

@@ -197,6 +197,9 @@ class Aged:
         by_size = 1 if retain is None else 71
         return max(by_size, outdated_to + 1)
 
+    def shortening(self, _: int) -> None:
+        return None
+
     def compact(self, keep_from: int, *, ends: bool) -> Callable[[], None]:
         self.kept_from, self.ends = keep_from, ends
         return lambda: None

@@ -52,6 +52,9 @@ class Log:
     def compaction_point(self, through: int, *_: object, **__: object) -> int:
         return through
 
+    def shortening(self, _: int) -> None:
+        return None
+
     def compact(self, keep_from: int, *, ends: bool) -> Callable[[], None]:
         return lambda: self.steps.append(("segments", self.partition))
 

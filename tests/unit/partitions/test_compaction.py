@@ -11,12 +11,15 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import IndexCompacted
 from logboom.settings import LogSettings
+from partitions.log import committed
 from partitions.log.batch import parse_batch
+from partitions.log.committed import Columns, ref_at
 from partitions.log.compaction import Taken
 from partitions.log.log import PartitionLog
+from partitions.log.places import encode_places
 from partitions.log.segment import segment_ordinal
 from server.world.disk_os import OsDisk
-from tests.unit.partitions.batches import chain, make
+from tests.unit.partitions.batches import P, chain, make
 from tests.unit.partitions.compaction_world import (
     COUNT,
     DIRECTORY,
@@ -337,3 +340,39 @@ class TestPoint:
         settle(log, base_at(batches, 25))
         first = log.first_available_index
         assert log.compaction_point(batches[29].last_index, 1 << 40, now=0.0) == first
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "more is committed", "one is damaged and mended"])
+def test_what_stays_of_a_long_log_is_copied_by_another_thread(monkeypatch: pytest.MonkeyPatch, meanwhile: str) -> None:
+    """All that is known of where its batches are was copied on the loop at each compaction: 50 bytes for every one."""
+    monkeypatch.setattr(committed, "STEP", 3)
+    _, log, batches = grown()
+    _, other, _ = grown()
+    keep_from, more = batches[20].last_index, chain(COUNT + 5)[COUNT:]
+    copied, part = list[int](), Columns.part
+
+    def counted(columns: Columns, begin: int, end: int, *, step: int = 0) -> Columns:
+        copied.append(0 if step else end - begin)
+        return part(columns, begin, end, step=step)
+
+    monkeypatch.setattr(Columns, "part", counted)
+    job = log.shortening(keep_from)
+    assert job is not None
+    job()
+    for each in (log, other):
+        if meanwhile == "more is committed":
+            append(each, more)
+            commit(each, more, start=COUNT)
+        elif meanwhile != "nothing":
+            lost = batches[30]
+            each._committed.lose(lost.last_index, lost.digest)
+            found = ref_at(each._committed.columns, 30)
+            each._committed.mend([found._replace(offset=found.offset + 1)])
+    del copied[:]
+    log.compact(keep_from)()
+    assert (sum(copied) > 0) is (meanwhile == "one is damaged and mended"), "that has moved what was copied"
+    other.compact(keep_from)()
+    one, two = (encode_places(each._committed.columns, P) for each in (log, other))
+    assert one == two
+    assert log.first_available_index == other.first_available_index > 1
+    assert log.shortening(1) is None
