@@ -22,10 +22,9 @@ from logboom.spark.columns import STATE, log_schema
 from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, Target, View, WriteOptions
-from logboom.spark.pushdown import EVERYTHING, Bounds, push
 from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.report import finish
-from logboom.spark.shares import Merged, Share, history, log_shares, merged_shares, state_shares
+from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 from logboom.types import lineage_shown
 
@@ -42,7 +41,8 @@ class SharePartition(InputPartition):  # type: ignore[misc]
     """A logboom partition, or a piece of its log, as a Spark partition."""
 
     share: Share
-    bounds: Bounds = EVERYTHING
+    span: Span = EVERYTHING
+    """Of global offsets."""
     history: tuple[str, str] | None = None
     """Of the cluster, which it was planned in."""
 
@@ -207,42 +207,30 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._options = options
-        self._bounds = Bounds.of(options)
+        self._span = Span.of(options)
         self._schema = columns_of_schema(schema, options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """On the driver, once per query: pins the ends of logs."""
-        options, bounds = self._options, self._bounds
-        if bounds.none_of(options):
+        options = self._options
+        if self._span.is_empty:
             return []
         found = reached(options.target)
         if options.ordered == "global":
-            ranges, here = merged_shares(options, bounds, found), history(found)
+            ranges, here = merged_shares(options, found), history(found)
             return [MergedPartition(merged, here) for merged in ranges]
-        shares, here = (state_shares if options.view == "state" else log_shares)(options, bounds, found), history(found)
+        shares, here = (state_shares if options.view == "state" else log_shares)(options, found), history(found)
         return [SharePartition(share, history=here) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
-        options, bounds = self._options, self._bounds
+        options = self._options
         if not isinstance(partition, SharePartition | MergedPartition):
             return  # there is nothing to read: Spark makes a partition of its own then
         found = session_of(options.target, partition)
         if isinstance(partition, MergedPartition):
-            yield from read_merged(options, partition.merged, bounds, self._schema, found)
+            yield from read_merged(options, partition.merged, self._schema, found)
         elif options.view == "state":
-            yield from read_state(options, partition.share, bounds, self._schema.names, found)
+            yield from read_state(options, partition.share, self._schema.names, found)
         else:
-            yield from read_log(options, partition.share, bounds, self._schema, found)
-
-
-class FilteringReader(LogboomReader):
-    """Takes filters. Nobody is given it: Spark 4.3 keeps what it answers for all queries of a DataFrame.
-
-    Ready for one that does not; `tests/integration/spark/test_pushdown.py` says when there is.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
-        """Take what can be answered exactly; return the rest."""
-        self._bounds, left = push(self._bounds, filters, view=self._options.view)
-        return left
+            yield from read_log(options, partition.share, self._span, self._schema, found)

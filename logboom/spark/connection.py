@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from logboom.background import Background
 from logboom.client import Client
 from logboom.spark.options import Target
+from logboom.spark.spool import Block, Spool
 
 T = TypeVar("T")
 SESSIONS_MAX: Final = 8
@@ -137,10 +138,30 @@ class Session:
                 # Also of a reader that stops half-way (limit): the stream ends at the node.
                 filling.cancel()
 
-    def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
-        """A stream, item by item."""
+    def spooled(
+        self,
+        call: Callable[[Client], AsyncIterator[Block]],
+        *,
+        memory_bytes: int,
+        file_bytes_max: int,
+        patience: float,
+    ) -> Iterator[Block]:
+        """A state, block by block, which the node is rid of however slowly it is taken (see ``spool``)."""
         with self._used() as background:
-            yield from background.iterate(call)
+            spool = Spool(
+                memory_bytes=memory_bytes, file_bytes_max=file_bytes_max, patience=patience, loop=background.loop
+            )
+
+            async def fill(client: Client) -> None:
+                await spool.fill(call(client))  # on the loop: deadlines are by its clock
+
+            filling = background.start(fill)
+            try:
+                while (found := spool.take()) is not None:
+                    yield from found
+            finally:
+                filling.cancel()
+                spool.close()
 
 
 class _Ahead(Generic[T]):

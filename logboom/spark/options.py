@@ -18,7 +18,7 @@ from logboom.client.attempts import TIMEOUT_S_MAX
 from logboom.client.cluster import parse_endpoints
 from logboom.errors import InvalidRequest
 from logboom.records import KEY_BYTES_MAX
-from logboom.types import MIB, Level, Scope
+from logboom.types import GIB, MIB, Level, Scope
 
 Op = Literal["put", "delete", "add"]
 View = Literal["state", "log"]
@@ -57,7 +57,7 @@ LOG_ONLY: Final = (
     "includeProducer",
 )
 BATCH_LOG_ONLY: Final = (*LOG_ONLY, "endingOffsets", "endingTimestamp", "endingGlobalOffset", "ordered")
-STATE_ONLY: Final = ("atGlobalOffset",)
+STATE_ONLY: Final = ("atGlobalOffset", "maxSpillBytes")
 READ: Final = (*EVERYWHERE, "view", "node", "numRetries", "pushdown", *STATE_ONLY, *BATCH_LOG_ONLY)
 TRIGGER: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 STREAM_READ: Final = (*EVERYWHERE, "view", "node", "numRetries", *TRIGGER, *LOG_ONLY)
@@ -145,6 +145,8 @@ class ReadOptions:
     """How long fewer rows than those may wait for more."""
     fetch_bytes: int = 4 * MIB
     """What a task holds that it has not handed on."""
+    spill_bytes_max: int = 16 * GIB
+    """What a task may have on disk of a state that it has not handed on."""
     retries: int = 3
     pushdown: bool = False
     headers: bool = False
@@ -232,6 +234,7 @@ def read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptio
         rows_per_trigger_min=least,
         trigger_delay_max_ms=_duration(rows, "maxTriggerDelay", default.trigger_delay_max_ms),
         fetch_bytes=_whole(rows, "fetchBytes", default.fetch_bytes, low=1),
+        spill_bytes_max=_whole(rows, "maxSpillBytes", default.spill_bytes_max, low=0),
         retries=_whole(rows, "numRetries", default.retries, low=0),
         pushdown=_flag(rows, "pushdown", default=False),
         headers=_flag(rows, "includeHeaders", default=False),

@@ -17,40 +17,37 @@ from logboom.records import RecordBlock
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session
 from logboom.spark.options import ReadOptions
-from logboom.spark.pushdown import Bounds
-from logboom.spark.shares import Merged, Share, without
+from logboom.spark.shares import Merged, Share, Span, without
 
 log: Final = logging.getLogger("logboom.spark")
 CREDIT_MIN: Final = 64 * 1024
 LOOK_AGAIN_S: Final = 0.05
+SPILL_AFTER_S: Final = 5.0
+"""In all: a node waits twice as long for whoever takes nothing, at least. Tasks that are quick write no file."""
 GONE: Final = "partition %d: %d records from offset %d on are gone; going on behind them"
 
 
-def read_state(
-    options: ReadOptions, share: Share, bounds: Bounds, names: Sequence[str], session: Session
-) -> Iterator[pa.RecordBatch]:
-    """All keys of a partition from one consistent view: linearizable, or of a replica that has come far enough."""
+def read_state(options: ReadOptions, share: Share, names: Sequence[str], session: Session) -> Iterator[pa.RecordBatch]:
+    """All keys of a partition from one consistent view: linearizable, or of a replica that has come far enough.
+
+    However slowly it is taken: what the node would not wait for lies on the disk, up to ``maxSpillBytes``.
+    """
     node = _address(options, session)
     at_least = options.at_global if options.at_global is not None else (0 if node is not None else None)
-    start, end = bounds.key_from, bounds.key_before
-    if bounds.keys:
-        start, end = (
-            max(start, min(bounds.keys)),
-            min([max(bounds.keys) + b"\x00", *([end] if end is not None else [])]),
-        )
+    patience = min(SPILL_AFTER_S, options.target.request_timeout_ms / 1000 / 4)
 
     def scan(client: Client) -> AsyncIterator[tuple[int, RecordBlock]]:
-        return client.scan_blocks(share.partition_id, start=start or None, end=end, at_least=at_least, node=node)
+        return client.scan_blocks(share.partition_id, at_least=at_least, node=node)
 
     failures = 0
     while True:
         begun = False
         try:
-            for global_index, block in session.iterate(scan):
+            for global_index, block in session.spooled(
+                scan, memory_bytes=options.fetch_bytes, file_bytes_max=options.spill_bytes_max, patience=patience
+            ):
                 begun = True
                 batch = state_batch(share.partition_id, global_index, block)
-                if bounds.keys is not None:
-                    batch = batch.filter(bounds.rows_of(batch.column("key")))
                 yield from pieces(batch.select(list(names)))
             return
         except LogboomError as error:
@@ -61,7 +58,7 @@ def read_state(
 
 
 def read_log(
-    options: ReadOptions, share: Share, bounds: Bounds, schema: pa.Schema, session: Session
+    options: ReadOptions, share: Share, span: Span, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
     """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
     node = _address(options, session)
@@ -70,9 +67,9 @@ def read_log(
         try:
             for batches in _tail(position, node, share.partition_id, options, session):
                 position, failures = int(batches[-1].last_index) + 1, 0
-                cuts = [_cut(b, share, bounds) for b in batches]
+                cuts = [_cut(b, share, span) for b in batches]
                 for ready in _gathered([c for c in cuts if c is not None]):
-                    yield from _rows(ready, bounds, schema)
+                    yield from pieces(log_columns(ready, schema))
                 if position > share.end:
                     return
         except IndexCompacted as error:
@@ -116,16 +113,6 @@ def _tail(
         return client.tail(partition_id, start=position, follow=True, node=node, credit=ahead, on_void=refuse)
 
     return session.prefetch(tail, size=_size, bytes_max=ahead, timeout=options.target.request_timeout_ms / 1000)
-
-
-def _rows(batches: Sequence[LogBatch], bounds: Bounds, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if not bounds.about_keys:
-        yield from pieces(log_columns(batches, schema))
-        return
-    keys = log_columns(batches, pa.schema([("key", pa.binary())])).column(0)
-    fits = bounds.rows_of(keys)
-    if fits.true_count:
-        yield from pieces(log_columns(batches, schema).filter(fits))
 
 
 class _BeginsLater(Exception):
@@ -210,9 +197,7 @@ class _Progress:
         return next(s for s in self.merged.parts if s.partition_id == partition)
 
 
-def read_merged(
-    options: ReadOptions, merged: Merged, bounds: Bounds, schema: pa.Schema, session: Session
-) -> Iterator[pa.RecordBatch]:
+def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session: Session) -> Iterator[pa.RecordBatch]:
     """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, Voided, CorruptData.
 
     A node tells no more than it had when it was asked, and it may be behind: it is asked again from there on until
@@ -231,9 +216,9 @@ def read_merged(
         try:
             for batches in _scan(list(parts), 0 if progress.from_first else before + 1, node, options, session):
                 taken = progress.batches_of(batches)
-                cuts = [_cut(b, parts[b.partition_id], bounds) for b in taken]
+                cuts = [_cut(b, parts[b.partition_id], merged.span) for b in taken]
                 for ready in _gathered([c for c in cuts if c is not None]):
-                    yield from _rows(ready, bounds, schema)
+                    yield from pieces(log_columns(ready, schema))
                 if progress.done():
                     return
         except _BeginsLater:
@@ -286,8 +271,8 @@ def _scan(
     )
 
 
-def _cut(batch: LogBatch, share: Share, bounds: Bounds) -> LogBatch | None:
-    return cut(batch, share.start, share.end) if bounds.has_batch(batch) else None
+def _cut(batch: LogBatch, share: Share, span: Span) -> LogBatch | None:
+    return cut(batch, share.start, share.end) if batch.global_index in span else None
 
 
 def _gathered(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple, Self
 
 from logboom.client import Client
 from logboom.errors import (
@@ -20,9 +20,34 @@ from logboom.errors import (
 )
 from logboom.spark.connection import Session
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
-from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.times import PROBES_MAX, offsets_from
 from logboom.types import Watermark
+
+HIGHEST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Global offsets from ``low`` to ``high``, both inclusive."""
+
+    low: int = 0
+    high: int = HIGHEST
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Self:
+        """Those that were asked for."""
+        return cls(options.start_global, HIGHEST if options.end_global is None else options.end_global)
+
+    def __contains__(self, global_index: int) -> bool:
+        return self.low <= global_index <= self.high
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is in it: nobody has to be asked."""
+        return self.low > self.high
+
+
+EVERYTHING: Final = Span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +83,7 @@ class Merged:
     parts: tuple[Share, ...]
 
 
-def state_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Share]:
+def state_shares(options: ReadOptions, session: Session) -> list[Share]:
     """One per partition that has keys, or that is named. Raises NoSuchPartition, InvalidRequest, Unavailable."""
     _check_node(options, session)
     session.refresh(at_least=options.at_global, node=options.node)
@@ -66,26 +91,26 @@ def state_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list
     known = session.run(lambda client: client.partitions())
     if options.partitions is None:  # beside the logs that there are, say
         known = [p for p in known if machines[p] == "kv"] or known
-    chosen = [p for p in _chosen(options, known) if bounds.has_partition(p)]
+    chosen = _chosen(options, known)
     other = [p for p in chosen if machines[p] != "kv"]
     if other:
         raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")
     return [Share(p) for p in chosen]
 
 
-def log_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Share]:
+def log_shares(options: ReadOptions, session: Session) -> list[Share]:
     """At least one per partition that has rows, its end pinned now. Raises as ``state_shares``."""
     last = {int(m.partition_id): int(m.log_index) for m in marks(options, session)}
-    return split(_logs(options, bounds, session, last), options.tasks_min)
+    return split(_logs(options, session, last), options.tasks_min)
 
 
-def merged_shares(options: ReadOptions, bounds: Bounds, session: Session) -> list[Merged]:
+def merged_shares(options: ReadOptions, session: Session) -> list[Merged]:
     """Ranges of global offsets, in order; one, unless ``minPartitions`` asks for more."""
     last = {int(m.partition_id): int(m.log_index) for m in marks(options, session)}
-    parts = tuple(s for s in _logs(options, bounds, session, last) if s.rows)
+    parts, span = tuple(s for s in _logs(options, session, last) if s.rows), Span.of(options)
     parts, ends = _last_held(parts, options, session)
-    low = max(1, bounds.global_offset.low, _first_global(parts, options, session))
-    high = min(max((int(b.global_index) for b in ends.values()), default=0), bounds.global_offset.high)
+    low = max(1, span.low, _first_global(parts, options, session))
+    high = min(max((int(b.global_index) for b in ends.values()), default=0), span.high)
     count = min(max(1, options.tasks_min), high - low + 1)
     edges = [low + (high - low + 1) * k // count for k in range(count + 1)] if count > 0 else []
     return [Merged(Span(a, b - 1), parts) for a, b in pairwise(edges)]
@@ -219,8 +244,8 @@ def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:
     return found
 
 
-def _logs(options: ReadOptions, bounds: Bounds, session: Session, last: Mapping[int, int]) -> list[Share]:
-    chosen = [p for p in _chosen(options, sorted(last)) if bounds.has_partition(p)]
+def _logs(options: ReadOptions, session: Session, last: Mapping[int, int]) -> list[Share]:
+    chosen = _chosen(options, sorted(last))
     from_time = options.start_time_ms is not None
     earliest = [p for p in chosen if last[p] and not from_time and _asked(options.start, p, EARLIEST) == EARLIEST]
     held = first_held(session, earliest, node=options.node)
@@ -237,7 +262,7 @@ def _logs(options: ReadOptions, bounds: Bounds, session: Session, last: Mapping[
                 check_in_log("endingOffsets", end + 1, p, last[p])
             end = min(end, last[p])
         # Of a node that may be behind, what was asked for by number is waited for.
-        found.append(Share(p, max(start, bounds.offset.low), min(end, bounds.offset.high)))
+        found.append(Share(p, start, end))
     return found
 
 

@@ -38,10 +38,9 @@ from logboom.spark.batch import (
 from logboom.spark.connection import session
 from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
-from logboom.spark.pushdown import Bounds, Span
 from logboom.spark.read import read_log
 from logboom.spark.report import finish, same_as_before
-from logboom.spark.shares import check_in_log, first_held, history, living, marks
+from logboom.spark.shares import Span, check_in_log, first_held, history, living, marks
 from logboom.spark.sink import WritePlan
 from logboom.spark.times import offsets_from
 
@@ -129,15 +128,15 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         here = self._here()
         last.check(*here)  # of a batch that is run again nobody has asked for offsets
-        bounds = Bounds(global_offset=Span(low=last.since_global))
-        return [SharePartition(share, bounds, here) for share in shares_between(first, last)]
+        span = Span(low=last.since_global)
+        return [SharePartition(share, span, here) for share in shares_between(first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
         if not isinstance(partition, SharePartition):
             raise InvalidRequest(f"not a partition of this source: {partition!r}")
         found = session_of(self._options.target, partition)
-        return read_log(self._options, partition.share, partition.bounds, self._schema, found)
+        return read_log(self._options, partition.share, partition.span, self._schema, found)
 
     def _is_too_little(self, known: StreamOffset, ends: Mapping[int, int], limit: ReadLimit) -> bool:
         """It may wait for more: ``minOffsetsPerTrigger``, and not for long yet. Nothing waits for the first batch."""

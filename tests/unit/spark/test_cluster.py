@@ -15,7 +15,6 @@ from logboom.spark import connection
 from logboom.spark.batch import plan_write
 from logboom.spark.encode import columns_of
 from logboom.spark.options import read_options, write_options
-from logboom.spark.pushdown import Bounds
 from logboom.spark.shares import marks, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, _Run, write_task
 from logboom.types import CURSORS, KIB, MIB
@@ -101,7 +100,7 @@ def test_a_state_is_read_of_all_partitions_there_are(node, options):
     assert connection.session(target).run(lambda client: client.partitions()) == [0, 1, 2, 3]
     partitions(node, "kv", "kv", "kv", "kv", "kv")
     asked = read_options({"endpoints": node.address, "view": "state"})
-    shares = state_shares(asked, Bounds.of(asked), connection.session(target))
+    shares = state_shares(asked, connection.session(target))
     assert [share.partition_id for share in shares] == [0, 1, 2, 3, 4]
     assert node.of(Kind.ADMIN)[-1].header["linearizable"]
 
@@ -111,13 +110,13 @@ def test_a_state_is_read_of_all_that_have_keys_unless_others_are_named(node, opt
     partitions(node, "kv", "log", "kv", "log")
     every = read_options({"endpoints": node.address, "view": "state"})
     found = connection.session(options().target)
-    assert [share.partition_id for share in state_shares(every, Bounds.of(every), found)] == [0, 2]
+    assert [share.partition_id for share in state_shares(every, found)] == [0, 2]
     named = read_options({"endpoints": node.address, "view": "state", "partitions": "0-1"})
     with pytest.raises(InvalidRequest, match="partition 1 runs log, which has no keys to read: view=log"):
-        state_shares(named, Bounds.of(named), found)
+        state_shares(named, found)
     partitions(node, "log")
     with pytest.raises(InvalidRequest, match="partition 0 runs log"):
-        state_shares(every, Bounds.of(every), found)
+        state_shares(every, found)
 
 
 def test_the_ends_of_logs_are_those_of_whoever_leads_now_and_of_logs_that_users_see(node, options):

@@ -16,14 +16,13 @@ from logboom.errors import (
     Voided,
 )
 from logboom.records import RecordBlock
-from logboom.spark.columns import LOG, STATE
+from logboom.spark.columns import LOG
 from logboom.spark.options import read_options
-from logboom.spark.pushdown import Bounds, Span
-from logboom.spark.read import read_log, read_merged, read_state
-from logboom.spark.shares import Merged, Share, _last_held
-from tests.unit.spark.read_world import Local
+from logboom.spark.read import read_log, read_merged
+from logboom.spark.shares import EVERYTHING, Merged, Share, Span, _last_held
+from tests.unit.spark.read_world import E, session
 
-E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
+__all__ = ["session"]
 
 
 def batch(first, count=1, *, partition=0, global_index=None, size=1):
@@ -31,66 +30,12 @@ def batch(first, count=1, *, partition=0, global_index=None, size=1):
     return LogBatch(partition, first, global_index or first, 1, 1000, b"p" * 16, 0, first, block)
 
 
-class Client:
-    """``answers``: what each stream in turn gives, in the end perhaps an error; None: nothing more, ever."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.asked = []
-        self.timeout = 2.0
-        self.given = self.closed = 0
-
-    def tail(self, partition_id, *, start, **how):
-        self.asked.append(start)
-        return self._stream(self.answers.pop(0))
-
-    def scan_log(self, partitions, *, start_global, on_compacted, on_void, node):
-        assert on_compacted == "error", "from a common index on, logs that begin earlier would lack more"
-        self.asked.append(start_global)
-        return self._stream(self.answers.pop(0), on_void)
-
-    def scan_blocks(self, partition_id, **how):
-        self.asked.append(how)
-        return self._stream(self.answers.pop(0))
-
-    async def _stream(self, items, on_void=None):
-        try:
-            for item in items:
-                if item is None:
-                    await asyncio.Event().wait()
-                if on_void is not None and isinstance(item, Voided):
-                    on_void(item)
-                    continue
-                if isinstance(item, Exception):
-                    raise item
-                self.given += 1
-                yield item
-        finally:
-            self.closed += 1
-
-    async def close(self):
-        pass
-
-
-@pytest.fixture
-def session():
-    made = []
-
-    def make(*answers):
-        made.append(Local(Client(*answers)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
-
-
 def offsets(found):
     return [k for columns in found for k in columns["offset"].to_pylist()]
 
 
-def log(found, share, bounds=None, **options):
-    return read_log(read_options({**E, **options}), share, bounds or Bounds(), LOG, found)
+def log(found, share, span=EVERYTHING, **options):
+    return read_log(read_options({**E, **options}), share, span, LOG, found)
 
 
 def test_a_share_is_read_from_its_start_to_its_end_and_no_further(session):
@@ -176,7 +121,7 @@ def test_a_reader_that_is_left_half_way_ends_its_stream(session):
 
 def test_a_stream_that_the_collector_finds_on_the_sessions_own_thread_ends_too(session):
     found = session([batch(1), None])
-    held = [found.iterate(lambda client: client.tail(0, start=1))]
+    held = [found.prefetch(lambda client: client.tail(0, start=1), size=lambda _: 1, bytes_max=9)]
     next(held[0])
 
     async def collected():
@@ -201,17 +146,16 @@ def test_no_more_is_fetched_than_there_is_room_for(session):
     assert taken + sum(map(len, reading)) == 999
 
 
-def test_bounds_apply_to_batches_and_rows(session):
+def test_only_batches_of_the_global_offsets_that_were_asked_for_are_read(session):
     found = session([batch(1, 3, global_index=10), batch(4, 3, global_index=11), batch(7, 3, global_index=12)])
-    assert offsets(log(found, Share(0, 1, 9), Bounds(global_offset=Span(11, 11)))) == [4, 5, 6]
-    assert offsets(log(session([batch(1, 3)]), Share(0, 1, 3), Bounds(keyed=True))) == []
+    assert offsets(log(found, Share(0, 1, 9), Span(11, 11))) == [4, 5, 6]
 
 
 # -- in global order
 
 
 def merged(found, parts, low, high, **options):
-    return read_merged(read_options({**E, **options}), Merged(Span(low, high), parts), Bounds(), LOG, found)
+    return read_merged(read_options({**E, **options}), Merged(Span(low, high), parts), LOG, found)
 
 
 BOTH = (Share(0, 1, 3), Share(1, 1, 2))
@@ -305,24 +249,6 @@ def test_a_scan_that_is_silent_is_an_error_that_says_so(session):
 def test_a_node_that_stays_behind_is_an_error(session):
     with pytest.raises(DeadlineExceeded, match="in global order"):
         list(merged(session(*[[]] * 100), BOTH, 1, 9, requestTimeoutMs="100"))
-
-
-# -- state
-
-
-def test_a_state_is_read_anew_only_while_nothing_of_it_was_handed_on(session):
-    block = RecordBlock.from_columns(keys=[b"a", b"b"], payloads=[b"bv", b"bw"])
-    options = read_options({**E, "view": "state"})
-    found = session([Unavailable("gone")], [(7, block)])
-    rows = [
-        r
-        for c in read_state(options, Share(0), Bounds(keys=frozenset([b"b"])), STATE.names, found)
-        for r in c.to_pylist()
-    ]
-    assert [(r["key"], r["value"], r["global_offset"]) for r in rows] == [(b"b", b"w", 7)]
-    assert (found.client.asked[1]["start"], found.client.asked[1]["end"]) == (b"b", b"b\x00")
-    with pytest.raises(Unavailable):
-        list(read_state(options, Share(0), Bounds(), STATE.names, session([(7, block), Unavailable("gone")])))
 
 
 def test_a_log_that_ends_in_a_void_is_read_up_to_it(session):

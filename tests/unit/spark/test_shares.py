@@ -6,8 +6,7 @@ from logboom.client.reads import LogBatch
 from logboom.errors import IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
-from logboom.spark.pushdown import Bounds, Span
-from logboom.spark.shares import Merged, Share, log_shares, merged_shares
+from logboom.spark.shares import Merged, Share, Span, log_shares, merged_shares
 from logboom.types import Watermark
 from tests.unit.spark.read_world import Local
 
@@ -63,10 +62,10 @@ def session():
     found.end()
 
 
-def plan(session, bounds=None, **options):
+def plan(session, **options):
     asked = read_options({**E, **options})
     planner = merged_shares if asked.ordered == "global" else log_shares
-    return planner(asked, bounds or Bounds.of(asked), session)
+    return planner(asked, session)
 
 
 def test_the_earliest_record_is_the_first_that_is_held(session):
@@ -103,11 +102,6 @@ def test_offsets_that_are_named_are_taken_at_their_word(session):
         plan(session, partitions="0,9")
 
 
-def test_bounds_narrow_what_is_planned(session):
-    bounds = Bounds(partitions=frozenset([0]), offset=Span(60, 65))
-    assert plan(session, bounds) == [Share(0, 60, 65)]
-
-
 def test_global_order_ends_with_the_last_batch_of_all(session):
     parts = (Share(0, 50, 99), Share(1, 1, 9))
     assert plan(session, ordered="global") == [Merged(Span(10, 990), parts)]
@@ -128,8 +122,6 @@ def test_what_lies_in_front_of_where_a_query_begins_is_not_read_in_global_order(
     ]
     assert plan(session, ordered="global", startingTimestamp="95000")[0].span == Span(950, 990)
     assert plan(session, **named, startingGlobalOffset="600")[0].span == Span(600, 990)
-    narrow = plan(session, Bounds(offset=Span(low=60)), ordered="global")
-    assert narrow == [Merged(Span(600, 990), (Share(0, 60, 99),))]
     removed = plan(session, ordered="global", partitions="0", minPartitions="2")
     assert [m.span for m in removed] == [Span(500, 744), Span(745, 990)], "so does what was removed"
     gone = plan(session, ordered="global", startingOffsets='{"0": 40, "1": 9}')

@@ -172,7 +172,7 @@ def test_a_global_offset_to_begin_at_stays_that_of_the_query(ends):
     found = reader(startingGlobalOffset="40")
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     later = reader(startingGlobalOffset="90")
-    assert {p.bounds.global_offset.low for p in later.partitions(found.initialOffset(), end)} == {40}
+    assert {p.span.low for p in later.partitions(found.initialOffset(), end)} == {40}
 
 
 @pytest.mark.parametrize("history", [("boom", "f" * 32), ("other", "")])
