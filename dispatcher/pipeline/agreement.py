@@ -32,7 +32,8 @@ class Agreement:
     def check(self, feature: str) -> None:
         """Leader only: it may be used. Raises IncompatibleVersion while a member does not know it, else Unavailable.
 
-        The latter while one is away that nobody can ask, and for the moment until what all know is in the log.
+        The latter while one is away from which this node has not heard it since it started, and for the moment until
+        what all know is in the log. One that was put back to an earlier release while it was away ends when it comes.
         """
         pipeline = self._pipeline
         if feature in pipeline.parent.agreed:
@@ -47,11 +48,12 @@ class Agreement:
                 found=None,
                 supported=feature,
             )
-        away = [node for node in others if not links.connected(node)]
+        away = [node for node in others if not links.connected(node) and not links.knew(node, feature)]
         if away:
+            names = ", ".join(away)
             raise Unavailable(
-                f"{feature} is used for the first time, and nobody knows whether {', '.join(away)} can: all members "
-                "have to be there at once. Start what is away; what is gone for good: "
+                f"{feature} is used for the first time, and {pipeline.node_id}, which leads, has not heard since it "
+                f"started whether {names} can. Start {names}; what is gone for good: "
                 f"`logboom members remove {away[0]}`",
                 retry_after=1.0,
             )

@@ -163,7 +163,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         ``admission_wait`` (seconds) the node keeps the request in a queue for so long, in which its turn comes sooner.
 
         Txn, DeleteRange and DeletePrefix are over several keys of a `kv` partition. Refused with IncompatibleVersion
-        while a member is of a release that does not know them, with Unavailable while nobody can ask one.
+        while a member is of a release that does not know them, with Unavailable until each has said.
 
         ``traceparent`` (W3C): which span asks, for nodes that trace; else OpenTelemetry's current one, if sampled.
         """

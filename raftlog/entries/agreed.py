@@ -1,7 +1,7 @@
 """What all nodes have agreed to know, from somewhere in the parent log on, for ever. Sans-io.
 
-``{"do": "agree", "features": [name, …]}``: the leader proposes it when it has a link with every other member, and
-each has said that it knows these. A release that knows of no such entry ends when it is handed one: so a node
+``{"do": "agree", "features": [name, …]}``: the leader proposes it when every other member has said that it knows
+these, over a link that is there, or was. A release that knows of no such entry ends when it is handed one: so a node
 that does not know a feature never applies anything that rests on it (docs/decisions/0036-txn.md).
 
 As bytes: how many u8; then of each, ascending: length u8, name.

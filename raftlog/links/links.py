@@ -120,6 +120,8 @@ class Links:
         What is asked over one of them is answered over the same, or not at all: a node that began anew numbers its
         requests anew."""
         self._listener: Listener | None = None
+        self.said: dict[NodeId, frozenset[str]] = {}
+        """Features of those to have a link with, as they said when they were last here."""
         self._tasks: list[asyncio.Task[None]] = []
         self.dialling = Dialling(
             node_id=identity.node_id,
@@ -157,6 +159,7 @@ class Links:
         self.voters, self.removed = current.voters, current.removed if settled else ()
         self.dialling.drop([peer for peer, known in self.addresses.items() if addresses.get(peer) != known])
         self.addresses = dict(addresses)
+        self.said = {peer: said for peer, said in self.said.items() if peer in addresses}
         self.refusals.keep(set(addresses))
         for peer in [peer for peer in self.links if peer not in addresses and peer not in guests]:
             self.links[peer].connection.close()
@@ -188,6 +191,10 @@ class Links:
         """It is there, and of a release that knows this."""
         link = self.links.get(peer)
         return link is not None and feature in link.features
+
+    def knew(self, peer: NodeId, feature: str) -> bool:
+        """It said so when it was last here, as far as this process has met it; it may come back as something else."""
+        return feature in self.said.get(peer, ())
 
     def congested(self, peer: NodeId) -> bool:
         """Disconnected, or its send buffer is above its bound."""
@@ -393,6 +400,7 @@ class _Link:
         features = frame.header.get("features")
         if isinstance(features, list):
             self.features = frozenset(each for each in features if isinstance(each, str))
+        self.links.said[peer] = self.features
         self.connection.authenticated()
         self.links.refusals.let_in(peer)
         older = self.links.links.pop(peer, None)

@@ -59,20 +59,19 @@ async def test_transfers_add_up_on_every_node_over_a_leader_that_dies() -> None:
             assert digests[0] == digests[1] == digests[2]
 
 
-async def test_what_was_agreed_on_stays_so_over_restarts_and_snapshots_and_the_first_time_all_have_to_be_there() -> (
-    None
-):
+async def test_what_was_agreed_on_stays_so_over_restarts_and_snapshots_and_all_have_to_say_that_they_can() -> None:
     with LocalCluster(partitions=1, settings={"snapshot.retain_bytes": 0}) as own:
         async with Client(own.endpoints) as boom:
             await boom.submit(0, Add(b"a", 10))
-            leader = await asyncio.to_thread(own.leader)
-            followers = [node for node in own.nodes if node != leader]
+            leader, *followers = own.nodes
             assert (await boom.status())["agreed"] == []
-            own.kill(followers[0])
-            with own.client() as watcher:
-                await asyncio.to_thread(wait_for, lambda: not connected(watcher, own.addresses[leader], followers[0]))
+            for node in own.nodes:
+                own.kill(node)
+            for node in (leader, followers[1]):
+                own.start_node(node)
+            assert await boom.get(0, b"a") == (10,)
             with pytest.raises(Unavailable, match=f"whether {followers[0]} can"):
-                await boom.submit(0, move(b"a", b"b", 1), timeout=3)
+                await boom.submit(0, move(b"a", b"b", 1), timeout=5)
             assert await boom.get(0, b"b") is None
             own.restart(followers[0])
             assert (await boom.submit(0, move(b"a", b"b", 1), timeout=60)).results == (Status.OK,)
@@ -87,6 +86,22 @@ async def test_what_was_agreed_on_stays_so_over_restarts_and_snapshots_and_the_f
             assert (await boom.submit(0, move(b"a", b"b", 1), timeout=60)).results == (Status.OK,)
             assert await boom.get_many(0, [b"a", b"b"]) == [(8,), (2,)]
             assert (await boom.status())["agreed"] == [KV_TXN]
+
+
+async def test_a_member_that_is_down_forbids_nothing_that_it_knew() -> None:
+    with LocalCluster(partitions=1) as own:
+        async with Client(own.endpoints) as boom:
+            await boom.submit(0, Add(b"a", 10))
+            leader = await asyncio.to_thread(own.leader)
+            away = next(node for node in own.nodes if node != leader)
+            with own.client() as watcher:
+                await asyncio.to_thread(wait_for, lambda: connected(watcher, own.addresses[leader], away))
+                own.kill(away)
+                await asyncio.to_thread(wait_for, lambda: not connected(watcher, own.addresses[leader], away))
+            assert (await boom.submit(0, move(b"a", b"b", 1), timeout=30)).results == (Status.OK,)
+            own.start_node(away)
+            commit = (await boom.token()).global_index
+            assert await boom.get(0, b"b", at_least=commit, node=own.addresses[away]) == (1,)
 
 
 async def test_a_request_that_comes_again_takes_effect_once_and_is_answered_alike(cluster: LocalCluster) -> None:

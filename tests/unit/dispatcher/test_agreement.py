@@ -22,10 +22,12 @@ OTHERS = ("n2", "n3")
 
 
 class Leader:
-    """Of three; which of the others are there, and which of those know it."""
+    """Of three; which of the others are there, which of those know it, and which knew it when they were last here."""
 
-    def __init__(self, *, there: tuple[str, ...] = OTHERS, know: tuple[str, ...] = OTHERS) -> None:
-        self.there, self.know = there, know
+    def __init__(
+        self, *, there: tuple[str, ...] = OTHERS, know: tuple[str, ...] = OTHERS, knew: tuple[str, ...] = ()
+    ) -> None:
+        self.there, self.know, self.knew = there, know, knew
         self.proposed: list[dict[str, Any]] = []
         self.term = 5
         self.node_id = NodeId("n1")
@@ -34,6 +36,7 @@ class Leader:
         links = SimpleNamespace(
             connected=lambda node: node in self.there,
             speaks=lambda node, feature: feature == KV_TXN and node in self.there and node in self.know,
+            knew=lambda node, feature: feature == KV_TXN and node in self.knew,
         )
         self.raft = SimpleNamespace(links=links, engine=self, propose_control=self.proposed.append)
         self.agreement = Agreement(self)  # type: ignore[arg-type]
@@ -76,7 +79,7 @@ def test_a_node_of_an_earlier_release_is_named() -> None:
 
 def test_of_who_is_away_nobody_knows_it_but_once_it_is_agreed_on_it_may_be_away() -> None:
     leader = Leader(there=("n2",))
-    with pytest.raises(Unavailable, match=r"n3 can.*logboom members remove n3"):
+    with pytest.raises(Unavailable, match=r"whether n3 can. Start n3.*logboom members remove n3"):
         leader.check()
     assert not leader.proposed
     leader.there = OTHERS
@@ -85,6 +88,17 @@ def test_of_who_is_away_nobody_knows_it_but_once_it_is_agreed_on_it_may_be_away(
     leader.hand_up()
     leader.there = ()
     leader.check()
+
+
+def test_who_is_away_counts_as_what_it_was_when_it_was_last_here() -> None:
+    """Else a member that is down for a week forbids it for a week, though it knew it when it went."""
+    leader = Leader(there=("n2",), knew=("n3",))
+    with pytest.raises(Unavailable, match="being agreed on"):
+        leader.check()
+    assert leader.proposed == [agreeing([KV_TXN])]
+    back = Leader(know=("n2",), knew=("n3",))
+    with pytest.raises(IncompatibleVersion, match="n3: of an earlier release"):
+        back.check()
 
 
 def request(**how: Any) -> SubmitRequest:

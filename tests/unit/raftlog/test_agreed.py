@@ -12,6 +12,7 @@ from raftlog.entries.agreed import agreed_in, agreeing, decode_agreed, encode_ag
 from raftlog.entries.entry import Route, pack_control, unpack_control
 from raftlog.entries.parent_state import BEFORE_AGREED, BEFORE_VOIDS, VERSION, ParentState
 from raftlog.entries.voids import Void
+from tests.unit.raftlog.cluster import Cluster
 
 
 def state(*, agreed: bool, void: bool = False) -> ParentState:
@@ -77,3 +78,29 @@ def test_bytes_that_are_none() -> None:
     ):
         with pytest.raises(CorruptData):
             decode_agreed(bad)
+
+
+def test_of_who_was_here_is_remembered_what_it_knew_until_the_process_ends() -> None:
+    cluster = Cluster(5)
+    one, _, away = cluster.ids
+
+    async def story() -> None:
+        for each in cluster.ids:
+            await cluster.start(each)
+        await cluster.sleep(2.0)
+        links = cluster.nodes[one].raft.links
+        cluster.crash(away, power=False)
+        await cluster.sleep(2.0)
+        assert not links.connected(away)
+        assert links.knew(away, KV_TXN)
+        assert not links.knew(away, "of another release")
+        cluster.crash(one, power=False)
+        await cluster.start(one)
+        await cluster.sleep(2.0)
+        assert not cluster.nodes[one].raft.links.knew(away, KV_TXN)
+        await cluster.start(away)
+        await cluster.sleep(2.0)
+        assert cluster.nodes[one].raft.links.knew(away, KV_TXN)
+
+    cluster.tell(story())
+    cluster.check()
