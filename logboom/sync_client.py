@@ -147,6 +147,11 @@ class SyncClient(Unportable):
         return self._start().client.part_records
 
     @property
+    def block_records(self) -> int:
+        """See Client."""
+        return self._start().client.block_records
+
+    @property
     def superseded(self) -> bool:
         """See Client."""
         return self._start().client.superseded

@@ -23,7 +23,7 @@ from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
 from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeleteRange, end_of, to_record
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of_record
 from logboom.types import (
@@ -115,6 +115,11 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
     def part_records(self) -> int:
         """The same in records."""
         return self._submitter.part_records
+
+    @property
+    def block_records(self) -> int:
+        """How many records a block of one's own may have for one partition, as far as a node has said it."""
+        return self._cluster.block_records
 
     async def token(self) -> Token:
         """``last_seen`` and whose it is, to be handed to another client."""
@@ -244,7 +249,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         """Remove the keys of a `kv` partition that begin with ``prefix`` and are there when this is called.
 
         Not all at once: 1,024 keys, or 4 MiB, at a time, the least first. ``timeout`` counts for all of it. Where nodes
-        have rules of access it takes `read` as well as `write`: it looks how many there are.
+        have rules of access it takes `read` as well as `write`: it looks how many there are. An error has the outcome
+        ``unknown`` where some are removed: call it again.
         """
         deadline = self._deadline(timeout)
         bounds, count = list[bytes](), 0
@@ -253,14 +259,21 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
                 count += 1
                 if count % DELETE_KEYS_MAX == 0:
                     bounds.append(key)
-        start = prefix
+        start, some = prefix, False
         # From bound to bound: whoever always begins with the prefix goes through all that is removed already.
         for bound in [*bounds, end_of(prefix) or None]:
             status = Status.MORE
             while status in (Status.MORE, Status.UNKNOWN_RESULT):
                 left = max(0.0, deadline - self._cluster.now)
-                receipt = await self.submit(partition_id, DeleteRange(start, bound), wait="applied", timeout=left)
+                try:
+                    receipt = await self.submit(partition_id, DeleteRange(start, bound), wait="applied", timeout=left)
+                except LogboomError as error:
+                    if some and error.outcome == "not_applied":
+                        said = f"{error.message}; some keys are removed"
+                        raise type(error)(said, outcome="unknown", **error.fields) from error
+                    raise
                 status = (receipt.results or (Status.UNKNOWN_RESULT,))[0]
+                some |= status in (Status.OK, Status.MORE, Status.UNKNOWN_RESULT)
             if status not in (Status.OK, Status.NOT_FOUND):
                 raise InvalidRequest(f"partition {partition_id} does not remove ranges of keys: {status.name}")
             start = bound or start

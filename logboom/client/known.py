@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any, Final
 
 from logboom.errors import LineageMismatch
+from logboom.records import RECORDS_MAX
 from logboom.types import lineage_shown
 
 PART_BYTES_MAX: Final = 1024 * 1024
@@ -38,6 +39,8 @@ class Known:
         self.frame_bytes = 1024 * 1024
         self.part_bytes, self.part_records = FIRST_BYTES, FIRST_RECORDS
         """Of one partition's share of a request."""
+        self.block_records = RECORDS_MAX
+        """What nodes take of that; so many travel together only where somebody has put them together."""
         self._leader: str | None = None
 
     @abstractmethod
@@ -53,6 +56,7 @@ class Known:
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         self.part_bytes = min(PART_BYTES_MAX, welcome.get("part_bytes", PART_BYTES_MAX))
         self.part_records = min(PART_RECORDS_MAX, welcome.get("part_records", PART_RECORDS_MAX))
+        self.block_records = min(RECORDS_MAX, welcome.get("part_records", RECORDS_MAX))
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
             self._leader = welcome.get("leader")
 

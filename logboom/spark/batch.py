@@ -119,6 +119,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
         report_file=options.report_file,
         fail_on_rejected=options.fail_on_rejected,
         block_bytes_max=min(BLOCK_BYTES_MAX, found.block_bytes),
+        block_records_max=found.block_records,
         sort_bytes_max=options.sort_bytes_max if options.row_order == "sorted" else None,
     )
 

@@ -95,6 +95,12 @@ class Session:
         with self._used() as background:
             return background.client.part_bytes
 
+    @property
+    def block_records(self) -> int:
+        """The same in records."""
+        with self._used() as background:
+            return background.client.block_records
+
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future."""
         with self._used() as background:

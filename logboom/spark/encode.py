@@ -94,7 +94,7 @@ def in_order(columns: Columns) -> Columns:
     return Columns(columns.partition[order.to_numpy()], keys, columns.payloads.take(order), headers)
 
 
-def blocks(columns: Columns, *, bytes_max: int) -> Iterator[tuple[int, RecordBlock]]:
+def blocks(columns: Columns, *, bytes_max: int, records_max: int = RECORDS_MAX) -> Iterator[tuple[int, RecordBlock]]:
     """Record blocks of at most ``bytes_max`` (a larger record goes alone), partition by partition."""
     order = np.argsort(columns.partition, kind="stable")
     sorted_ids = columns.partition[order]
@@ -112,7 +112,7 @@ def blocks(columns: Columns, *, bytes_max: int) -> Iterator[tuple[int, RecordBlo
         while start < high - low:
             base = int(sizes[start - 1]) if start else 0
             stop = int(np.searchsorted(sizes, base + bytes_max - BLOCK_OVERHEAD, side="right"))
-            stop = min(max(stop, start + 1), start + RECORDS_MAX)
+            stop = min(max(stop, start + 1), start + records_max)
             ends, raw = _cut(*payloads, start, stop)
             (key_ends, keys), (header_ends, headers) = (
                 (None, b"") if each is None else _cut(*each, start, stop) for each in others

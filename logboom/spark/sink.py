@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from logboom.client import PATIENCE_S_MAX, Client
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, RecordTooLarge
-from logboom.records import RecordBlock, lengths_of
+from logboom.records import RECORDS_MAX, RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
 from logboom.spark.options import Target, Wait
@@ -62,6 +62,8 @@ class WritePlan:
     epoch: int = 0
     block_bytes_max: int = BLOCK_BYTES_MAX
     """Less for a cluster that does not take so much."""
+    block_records_max: int = RECORDS_MAX
+    """So for one that does not take so many."""
     sort_bytes_max: int | None = None
     """Rows are numbered in an order of their own, and a task holds no more than this of them; None: as they come."""
 
@@ -260,7 +262,7 @@ class _Run:
     def send(self, columns: Columns) -> None:
         """Start every block of these rows, waiting whenever the window is full."""
         limit = min(self._plan.block_bytes_max, self._plan.in_flight_bytes_max)
-        for partition_id, block in blocks(columns, bytes_max=limit):
+        for partition_id, block in blocks(columns, bytes_max=limit, records_max=self._plan.block_records_max):
             self.drain(max(0, self._plan.in_flight_bytes_max - block.nbytes), requests=REQUESTS_MAX - 1)
             part = self._parts.setdefault(partition_id, _Part())
             first = part.rows

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from dispatcher.reading.feeds import Filter
-from logboom import Add, Cas, Client, Compare, Delete, DeletePrefix, DeleteRange, Put, Record, Txn
+from logboom import Add, Cas, Client, Compare, Delete, DeletePrefix, DeleteRange, Put, Record, Status, Txn
 from logboom.commands import end_of, from_record, keys_of, to_record
-from logboom.errors import IncompatibleVersion, InvalidRequest
+from logboom.errors import IncompatibleVersion, InvalidRequest, PermissionDenied
 from logboom.records import RecordBlock
 from logboom.routing import partition_of, partition_of_record
 from logboom.types import KV_TXN, WideRecord
-from logboom.wire import Kind
-from tests.unit.logboom.fake_server import cluster
+from logboom.wire import Frame, Kind
+from tests.unit.logboom.fake_server import Session, cluster, entries, fails
 
 TXN = Txn([Compare(b"a", "==", None)], [Put(b"b", b"1")], [Delete(b"c")])
 
@@ -136,3 +136,22 @@ def test_plain_records_are_never_taken_for_them() -> None:
     record = TXN.record()
     assert not RecordBlock.from_records([Record(record.payload, record.key)]).wide
     assert isinstance(record, WideRecord)
+
+
+async def test_a_prefix_of_which_some_keys_are_gone_is_not_told_as_untouched() -> None:
+    """The last request had no effect; those before it had."""
+
+    def some(session: Session, frame: Frame) -> None:
+        session.send(frame, Kind.SUBMITTED, {"parts": [[0, 1, 1, 1, 0, bytes((Status.MORE,))]], "commit_index": 1})
+
+    async with cluster() as [node], Client(node.address) as boom:
+        node.features = [KV_TXN]
+        node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"k1"], more=False)
+        node.answers[Kind.SUBMIT] = fails(PermissionDenied("no rule allows it"))
+        with pytest.raises(PermissionDenied) as refused:
+            await boom.delete_prefix(0, b"k")
+        assert refused.value.outcome == "not_applied"
+        node.once(Kind.SUBMIT, some)
+        with pytest.raises(PermissionDenied, match=r"no rule.*some keys are removed") as refused:
+            await boom.delete_prefix(0, b"k")
+        assert refused.value.outcome == "unknown"

@@ -183,6 +183,17 @@ def test_a_row_that_is_too_large_is_named(node, options, limit):
     assert caught.value.fields["limit"] == limit
 
 
+@pytest.mark.parametrize("takes", [100, 20_000])
+def test_blocks_have_no_more_rows_than_the_cluster_takes(node, options, takes):
+    """Small rows were refused as too large, in each attempt, where `admission.partition_ops` is set low."""
+    node.takes = {"part_bytes": 4 * MIB, "part_records": takes}
+    plan = plan_write(PAIRS, options(partitions="0"))
+    rows = pa.RecordBatch.from_pydict({"key": [f"k{k}" for k in range(30_000)], "value": ["v"] * 30_000})
+    assert write_task(plan, [rows], task=0, attempt=0, sender=connection.session(plan.target)).rows == 30_000
+    assert max(frame.header["parts"][0][3] for frame in node.of(Kind.SUBMIT)) == takes
+    assert len(node.log[0]) == 30_000
+
+
 @pytest.mark.parametrize("frame_bytes", [64 * KIB, 1 * MIB, 8 * MIB])
 def test_blocks_are_no_larger_than_the_cluster_takes(node, options, frame_bytes):
     node.frame_bytes = frame_bytes
