@@ -40,7 +40,7 @@ def _context(purpose: int, directory: str | Path, name: str, authority: str) -> 
         at = f"{name}.pem, {name}.key"
         for file in (root / f"{name}.pem", root / f"{name}.key"):
             file.open("rb").close()  # its errors name the file
-        context.load_cert_chain(root / f"{name}.pem", root / f"{name}.key")
+        context.load_cert_chain(root / f"{name}.pem", root / f"{name}.key", password=lambda: _no_phrase(root, name))
     except (OSError, ssl.SSLError) as error:
         where = error.filename or at
         raise ConfigError(
@@ -49,6 +49,15 @@ def _context(purpose: int, directory: str | Path, name: str, authority: str) -> 
         ) from error
     context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _no_phrase(root: Path, name: str) -> str:
+    """Nobody is there to be asked for one, or he would be in the middle of a loop that serves others."""
+    raise ConfigError(
+        f"TLS files in {root}: {name}.key is locked with a passphrase, which nobody could give when it is read again: "
+        f"`openssl pkey -in {name}.key -out plain.key` unlocks it; keep it readable by its owner alone",
+        path="tls.directory",
+    )
 
 
 Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]

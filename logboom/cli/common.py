@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 import sys
 import threading
@@ -41,6 +42,7 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
 NUMBER: Final = "\0"
 """In front of a word that would be taken for an option; arguments of processes have no such character."""
 _NEGATIVE: Final = re.compile(r"-\.?[0-9][0-9.eE+_-]*")
+_NO_JSON: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _PARTITIONS: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 
 
@@ -278,8 +280,13 @@ def on_terminal(stream: IO[Any] | None) -> bool:
 def shown(value: Value | None, encoding: str) -> Any:
     """A stored value for output: text, a list of numbers, or None."""
     if value is None or not isinstance(value, bytes):
-        return None if value is None else list(value)
+        return None if value is None else shown_numbers(value)
     return to_text(value, encoding)
+
+
+def shown_numbers(numbers: Iterable[float]) -> list[float | str]:
+    """JSON has no such numbers as NaN and Infinity: they are texts, which ``submit`` reads."""
+    return [n if math.isfinite(n) else _NO_JSON.get(n, "NaN") for n in numbers]
 
 
 # -- rows

@@ -26,6 +26,7 @@ from logboom.cli.common import (
     print_rows,
     print_stream,
     shown,
+    shown_numbers,
     talk,
     to_bytes,
     to_text,
@@ -259,7 +260,7 @@ def _command(record: Record, encoding: str) -> dict[str, Any]:
         return {"op": "cas", "value": value, "expected": expected}
     if op == bytes((OP_ADD,)):
         try:
-            return {"op": "add", "value": list(unpack_numbers(body))}
+            return {"op": "add", "value": shown_numbers(unpack_numbers(body))}
         except InvalidRequest:
             return {"op": "invalid", "value": record.payload.hex()}
     return {"op": "invalid", "value": record.payload.hex()}

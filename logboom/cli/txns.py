@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from logboom.cli.common import shown, to_text
+from logboom.cli.common import shown, shown_numbers, to_text
 from logboom.commands import Add, Cas, Command, Compare, DeleteRange, Put, Txn, from_record
 from logboom.errors import InvalidRequest
 from logboom.types import Record
@@ -79,7 +79,7 @@ def _row(command: Command, encoding: str) -> Row:
     if isinstance(command, Put):
         return {"op": "put", "key": key, "value": to_text(command.value, encoding)}
     if isinstance(command, Add):
-        return {"op": "add", "key": key, "numbers": list(command.numbers)}
+        return {"op": "add", "key": key, "numbers": shown_numbers(command.numbers)}
     if isinstance(command, Cas):
         expected, value = (None if v is None else to_text(v, encoding) for v in (command.expected, command.value))
         return {"op": "cas", "key": key, "expected": expected, "value": value}
@@ -93,4 +93,4 @@ def _row(command: Command, encoding: str) -> Row:
 
 
 def _value(value: Any, encoding: str) -> Row:
-    return {"numbers": list(value)} if isinstance(value, tuple) else {"value": shown(value, encoding)}
+    return {"numbers": shown_numbers(value)} if isinstance(value, tuple) else {"value": shown(value, encoding)}

@@ -17,7 +17,7 @@ from logboom.client.cursors import Cursors
 from logboom.client.home import Unportable
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
-from logboom.client.parts import Part, check_partition, checked, checked_producer
+from logboom.client.parts import Part, check_partition, check_sequence, checked, checked_producer
 from logboom.client.reads import Reader
 from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
@@ -331,6 +331,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
                 one, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
             )
             return receipts.parts[0]
+        check_sequence(sequence)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipt = await self._submitter.numbered(
             Part(partition_id, sequence, block),

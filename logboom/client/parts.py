@@ -26,6 +26,7 @@ from logboom.types import (
 CLOSED: Final = "this client is closed"
 RECORD_OVERHEAD: Final = 16
 PARTITION_ID_MAX: Final = (1 << 32) - 1
+SEQUENCE_MAX: Final = 1 << 62
 
 
 class Sequences:
@@ -155,6 +156,12 @@ def checked_producer(given: Any) -> bytes:
     if given == NO_PRODUCER:
         raise InvalidRequest("a producer_id of zeros is nobody's: what is sent twice would take effect twice")
     return given
+
+
+def check_sequence(given: Any) -> None:
+    """Raises InvalidRequest for what is no number of a record."""
+    if type(given) is not int or not 0 <= given <= SEQUENCE_MAX:
+        raise InvalidRequest(f"a sequence is an int from 0 on, the number of the first command, not {given!r}")
 
 
 def checked(command: Command | Record) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import socket
@@ -11,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from logboom.cli.common import print_one, print_stream
+from logboom import Add, Compare, Txn
+from logboom.cli.common import print_one, print_stream, shown
+from logboom.cli.read import _command
+from logboom.cli.rows import command_of
 from server.directory.manifest import sealed
 
 
@@ -72,3 +77,15 @@ def test_a_command_that_is_a_container_s_first_process_ends_when_it_is_told_to()
                     assert process.wait(60) == 128 + signal.SIGTERM
             finally:
                 process.kill()
+
+
+def test_numbers_that_json_has_none_of_are_texts_that_are_read_again() -> None:
+    """`-o json` gave NaN and Infinity, which are no JSON, and which other programs refuse."""
+    numbers = (math.nan, math.inf, -math.inf, 1.5)
+    row = {"op": "add", "key": "k", "numbers": shown(numbers, "text")}
+    written = json.dumps(row, allow_nan=False)
+    assert json.loads(written)["numbers"] == ["NaN", "Infinity", "-Infinity", 1.5]
+    assert command_of(json.loads(written), "text").record().payload == Add(b"k", *numbers).record().payload
+    assert shown((1, -(2**63)), "text") == [1, -(2**63)]
+    for each in (Add(b"k", math.inf).record(), Txn([Compare(b"k", "==", (math.nan,))], [Add(b"k", math.inf)]).record()):
+        assert "Infinity" in json.dumps(_command(each, "text"), allow_nan=False)

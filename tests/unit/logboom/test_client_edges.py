@@ -387,3 +387,12 @@ async def test_a_node_that_refuses_us_is_not_asked_again_at_every_turn() -> None
                 await boom.status()
                 await asyncio.sleep(0.002)
         assert len(other.of(Kind.HELLO)) <= 4
+
+
+@pytest.mark.parametrize("sequence", [-1, "1", True, (1 << 62) + 1])
+async def test_a_sequence_that_is_none_is_told_as_that(sequence: Any) -> None:
+    """A node says that a part is six numbers."""
+    async with cluster() as [node], Client(node.address) as boom:
+        with pytest.raises(InvalidRequest, match="a sequence is an int from 0 on"):
+            await boom.submit(0, Put(b"k", b"v"), producer_id=PRODUCER, sequence=sequence)
+        assert not node.of(Kind.SUBMIT)

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from logboom import certs
+from logboom.errors import ConfigError
 from logboom.wire import Frame, Kind, encode
 from ports.net import ConnectionLimits
 from tests.unit.server.net_world import LIMITS, PATIENCE_S, Serving, Session, serving
@@ -64,6 +66,17 @@ async def test_files_that_do_not_fit_together_change_nothing(tmp_path: Path) -> 
         assert await let_in(it, after)
     assert len(told) == 1
     assert "n1" in told[0]
+
+
+def test_a_key_with_a_passphrase_is_told_as_that_and_nobody_is_asked(tmp_path: Path) -> None:
+    """TLS asks on the terminal, if there is one, and for ever; else it has an invalid argument."""
+    certs.make_test_authority(tmp_path, ["n1"])
+    file = tmp_path / "client.key"
+    key = serialization.load_pem_private_key(file.read_bytes(), password=None)
+    lock = serialization.BestAvailableEncryption(b"secret")
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock))
+    with pytest.raises(ConfigError, match=r"client\.key is locked with a passphrase.*openssl pkey"):
+        certs.client_context(tmp_path)
 
 
 def test_an_authority_that_was_not_written_to_its_end_is_made_anew(tmp_path: Path) -> None:
