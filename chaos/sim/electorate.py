@@ -107,6 +107,8 @@ class Electorate:
 
     def instant(self) -> None:
         """A node goes by the last one in its journal; who leads, and is told that it has no vote, leads no more."""
+        if not self._moved and not self._told:
+            return
         moved, self._moved = self._moved, []
         for host, backend in moved:
             if host.node is None or host.node.pipeline is not backend:

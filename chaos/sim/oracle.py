@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -37,6 +38,9 @@ JOURNAL_LOOK: Final = 200
 
 LATE_S: Final = 0.2
 """Between the time of one who waits and the look that tells him so, at most."""
+
+STANDING: Final = itemgetter("_SyncObj__raftState", "_SyncObj__raftCurrentTerm", "_SyncObj__raftCommitIndex")
+"""Of what an engine knows: role, term and commit index."""
 
 Fail = Callable[[str, str], None]
 
@@ -104,12 +108,7 @@ class Oracle:
         for host in self._hosts:
             if host.node is None:
                 continue
-            engine = self._engines[host.name]
-            seen = (
-                engine["_SyncObj__raftState"],
-                engine["_SyncObj__raftCurrentTerm"],
-                engine["_SyncObj__raftCommitIndex"],
-            )
+            seen = STANDING(self._engines[host.name])
             if seen != self._last.get(host.name):
                 self._moved(host, self._last.get(host.name), seen)
         self.electorate.instant()

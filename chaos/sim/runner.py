@@ -22,14 +22,15 @@ from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.timeline import Timeline
 from logboom.errors import Unavailable
 
-SEEDS_PER_PROCESS: Final = 25
-"""Then a new process takes over: what one run leaves in memory is not the next one's concern."""
+SEEDS_PER_PROCESS: Final = 8
+"""Then a new process takes over: what runs leave in memory ends with the old one, and nobody has to look for it."""
 
 SEEDS_AHEAD: Final = 2
 """Per worker: one that is played and one that waits."""
 
-SEED_S_MAX: Final = 300.0
-"""A pool never says that a worker was killed (out of memory): it waits for ever."""
+SEED_S_MAX: Final = 900.0
+"""A pool never says that a worker was killed (out of memory): it waits for ever. A seed takes seconds; those of CI are
+nice to the tests beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,17 @@ def commit() -> str:
 
 
 def run(parameters: Parameters, *, timeline: Timeline | None = None, until: float | None = None) -> Ran:
-    """One run, here."""
+    """One run, here. Where nobody collects garbage, what it leaves behind stays, too."""
+    collects = gc.isenabled()
     gc.disable()  # a run is short, and collecting would take a fifth of it
     try:
-        with leftovers_unseen():
+        with leftovers_unseen(collect=collects):
             started = time.process_time()
             outcome = Simulation(parameters, timeline=timeline or Timeline(), until=until).play()
             cpu_s = time.process_time() - started
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     return Ran(outcome, cpu_s)
 
 
@@ -76,10 +79,8 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
         yield from map(run_seed, jobs)
         return
     ended: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
-    # SIGTERM ends a worker whatever the parent does with it: a handler that raises would be one more fault of the run.
-    default = signal.SIGTERM, signal.SIG_DFL
     forked = multiprocessing.get_context("fork")
-    with forked.Pool(workers, signal.signal, default, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
+    with forked.Pool(workers, _begin, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         under_way = 0
         for job in jobs:  # each only when it is nearly its turn: ``seeds`` may end with the time
             pool.apply_async(run_seed, (job,), callback=ended.put, error_callback=ended.put)
@@ -89,6 +90,13 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
                 under_way -= 1
         for _ in range(under_way):
             yield _next(ended)
+
+
+def _begin() -> None:
+    """In a worker process, before its first seed."""
+    # SIGTERM ends it whatever the parent does with that: a handler that raises would be one more fault of the run.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.disable()  # to collect what a run has left takes a tenth of its time; this process ends before it is too much
 
 
 def _next(ended: queue.SimpleQueue[Ran | BaseException]) -> Ran:
