@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+
 import hypothesis
 
 # How long an example takes, or is looked for, says how busy the machine is; tests that hang have pytest's own time-out.
 hypothesis.settings.register_profile("logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("logboom")
+
+
+def pytest_collection_finish() -> None:
+    """Modules, and the tests themselves, are there to stay: whoever looks for garbage looks past them, as many do."""
+    gc.collect()
+    gc.freeze()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from tests import conftest
 from tests.tidy.tree import ROOT, tracked
 
 DOMAIN = ("ports", "raftlog", "partitions", "dispatcher", "snapshots", "server", "chaos", "bench")
@@ -155,3 +157,10 @@ def test_no_example_has_a_deadline() -> None:
     """On a busy machine one in thousands takes longer than any; of the same seed the next run does not."""
     assert hypothesis.settings().deadline is None
     assert hypothesis.HealthCheck.too_slow in hypothesis.settings().suppress_health_check
+
+
+def test_whoever_looks_for_garbage_looks_past_modules_and_tests() -> None:
+    """Else each of hundreds of tests that do looks through a million objects, for a third of a second."""
+    gc.unfreeze()
+    conftest.pytest_collection_finish()
+    assert gc.get_freeze_count() > 10_000
