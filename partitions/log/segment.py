@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 import google_crc32c
 from blake3 import blake3
 
+from logboom.batch_layout import HEAD
 from logboom.errors import CorruptData, IncompatibleVersion, LogboomError
-from logboom.types import PartitionId, PartitionLogIndex, Term
+from logboom.types import DIGEST_BYTES, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import HEADER_BYTES, MAGIC, parse_batch, parse_header
 from ports.disk import Disk, File
 from ports.zeros import only_zeros
@@ -49,6 +50,10 @@ class BatchRef(NamedTuple):
     length: int
     order: int
     """Position in the order of appends of this process; 0: found on disk at start."""
+
+
+class DamagedHeader(CorruptData):
+    """Of a segment that may be whole behind it. What it says the file's name says, too, and so do its batches."""
 
 
 class Damage(NamedTuple):
@@ -93,18 +98,20 @@ def pack_segment_header(partition_id: PartitionId, *, ordinal: int, first_index:
 
 
 def check_segment_header(raw: bytes, partition_id: PartitionId, *, ordinal: int, path: Path) -> None:
-    """Raises IncompatibleVersion or CorruptData, naming ``path``."""
+    """Raises IncompatibleVersion, DamagedHeader, or CorruptData for one that is misplaced, naming ``path``."""
     if len(raw) < SEGMENT_HEADER_BYTES or raw[:6] != SEGMENT_MAGIC:
-        raise CorruptData(f"{path}: not a segment of a partition log", path=str(path), offset=0)
+        raise DamagedHeader(f"{path}: not a segment of a partition log", path=str(path), offset=0)
     _, version, partition, number, _, _, crc = SEGMENT_HEADER.unpack_from(raw)
-    if version != VERSION:
+    ours = raw[:6] + struct.pack("<H", VERSION) + raw[8 : SEGMENT_HEADER_BYTES - 4]
+    whole = google_crc32c.value(ours) == crc  # of this format, be it that its number was changed
+    if version != VERSION and not whole:
         raise IncompatibleVersion(
             f"{path}: segment format {version}; this release reads {VERSION}. Nothing was changed",
             found=version,
             supported=VERSION,
         )
-    if google_crc32c.value(raw[: SEGMENT_HEADER_BYTES - 4]) != crc:
-        raise CorruptData(f"{path}: damaged segment header", path=str(path), offset=0)
+    if version != VERSION or not whole:
+        raise DamagedHeader(f"{path}: damaged segment header", path=str(path), offset=0)
     if (partition, number) != (partition_id, ordinal):
         raise CorruptData(
             f"{path}: belongs to partition {partition}, segment {number}; it is misplaced", path=str(path), offset=0
@@ -216,15 +223,19 @@ def load(
     """
     ordinal = segment_ordinal(path.name)
     file = disk.open(path)
-    header = file.read(offset=0, length=SEGMENT_HEADER_BYTES)
+    begun = file.read(offset=0, length=SEGMENT_HEADER_BYTES + HEADER_BYTES)
+    header = begun[:SEGMENT_HEADER_BYTES]
     if not sealed and _was_being_made(file, header, partition_id, ordinal):
         return Scanned([], 0, []), file
-    check_segment_header(header, partition_id, ordinal=ordinal, path=path)
+    lost = _damage_of(header, partition_id, ordinal, path)
     index = path.with_suffix(".idx")
     known = None
-    if disk.exists(index):
-        known = parse_index(disk.read_file(index), ordinal=ordinal, above=above if sealed else -1)
-        if known is not None and not SEGMENT_HEADER_BYTES <= known.end <= file.size():
+    if disk.exists(index) and lost is None:
+        raw_index = disk.read_file(index)
+        known = parse_index(raw_index, ordinal=ordinal, above=above if sealed else -1)
+        if known is not None and not (
+            SEGMENT_HEADER_BYTES <= known.end <= file.size() and _is_index_of(raw_index, begun)
+        ):
             known = None
     if sealed and known is not None and known.whole:
         file.close()
@@ -234,6 +245,12 @@ def load(
     found = scan(raw, ordinal=ordinal, path=path, partition_id=partition_id, start=start)
     if known is not None:
         found = Scanned(known.refs + found.refs, found.end, found.damage, known.proven)
+    if lost is not None:
+        if not found.refs:
+            raise lost  # whatever it is
+        file.write([pack_segment_header(partition_id, ordinal=ordinal, first_index=int(path.name[:20]))], offset=0)
+        file.sync()
+        found.damage.append(Damage(str(path), 0, SEGMENT_HEADER_BYTES))
     if sealed:
         if not only_zeros(raw, found.end - start):
             found.damage.append(Damage(str(path), found.end, len(raw[found.end - start :].rstrip(b"\0"))))
@@ -243,6 +260,24 @@ def load(
         return found, None
     _cut_torn_tail(disk, file, raw, start, found.end)
     return found, file
+
+
+def _damage_of(header: bytes, partition_id: PartitionId, ordinal: int, path: Path) -> DamagedHeader | None:
+    """Raises IncompatibleVersion, and CorruptData for one that is misplaced."""
+    try:
+        check_segment_header(header, partition_id, ordinal=ordinal, path=path)
+    except DamagedHeader as error:
+        return error
+    return None
+
+
+def _is_index_of(raw: bytes, begun: bytes) -> bool:
+    """It names the batch that the segment begins with: another partition's is as whole, and has the same number."""
+    if len(raw) == INDEX_HEADER.size:
+        return True
+    _, _, offset, _, digest, _, _ = INDEX_ENTRY.unpack_from(raw, INDEX_HEADER.size)
+    at = SEGMENT_HEADER_BYTES + HEAD.size + DIGEST_BYTES
+    return offset != SEGMENT_HEADER_BYTES or begun[at : at + DIGEST_BYTES] == digest
 
 
 def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordinal: int) -> bool:

@@ -17,6 +17,7 @@ from partitions.log.segment import (
     SEGMENT_HEADER_BYTES,
     BatchRef,
     Damage,
+    DamagedHeader,
     Scanned,
     check_segment_header,
     parse_index,
@@ -30,6 +31,7 @@ from raftlog.entries.parent_state import Tail
 from server.offline.findings import REBUILD, Report
 
 REFETCHED: Final = "start the node: it fetches from a peer what is missing, when it is read at the latest"
+WRITTEN_AGAIN: Final = "start the node: it writes it again, and goes by the batches"
 TERM_BITS: Final = 0xFFFFFFFF
 
 
@@ -197,6 +199,7 @@ def _missing_routes(check: _Check, routes: Iterable[Route], tail: Tail) -> int:
 
 def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
     report, ordinal = check.report, segment_ordinal(path.name)
+    lost: DamagedHeader | None = None
     report.count("segments")
     try:
         raw = check.disk.read_file(path)
@@ -209,6 +212,8 @@ def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
         return
     try:
         check_segment_header(raw[:SEGMENT_HEADER_BYTES], check.partition_id, ordinal=ordinal, path=path)
+    except DamagedHeader as error:
+        lost = error
     except (CorruptData, IncompatibleVersion) as error:
         report.error(path, error, REBUILD)
         return
@@ -217,6 +222,10 @@ def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
     except IncompatibleVersion as error:
         report.error(path, error, "read it with the release that wrote it")
         return
+    if lost is not None:
+        report.error(path, lost, WRITTEN_AGAIN if found.refs else REBUILD)
+        if not found.refs:
+            return
     report.count("batches", len(found.refs))
     check.fenced += found.damage
     rest = raw[found.end :]
