@@ -277,7 +277,7 @@ def _is_index_of(raw: bytes, begun: bytes) -> bool:
         return True
     _, _, offset, _, digest, _, _ = INDEX_ENTRY.unpack_from(raw, INDEX_HEADER.size)
     at = SEGMENT_HEADER_BYTES + HEAD.size + DIGEST_BYTES
-    return offset != SEGMENT_HEADER_BYTES or begun[at : at + DIGEST_BYTES] == digest
+    return bool(offset != SEGMENT_HEADER_BYTES or begun[at : at + DIGEST_BYTES] == digest)
 
 
 def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordinal: int) -> bool:

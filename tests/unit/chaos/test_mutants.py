@@ -22,7 +22,8 @@ from chaos.sim.parameters import draw
 from chaos.sim.simulation import Failure
 from raftlog.journal.outbox import GroupSync
 
-SOURCES = "".join(path.read_text() for path in Path(mutants.__file__).parents[1].glob("*.py"))
+SIM = Path(mutants.__file__).parents[1]
+SOURCES = "".join(path.read_text() for path in SIM.glob("*.py"))
 FAILING = ("fail", "wrong", "problem", "report")
 WITHOUT = {"NoRealWorld"}
 """It looks at the simulator: nothing of the production code may ask the machine that it runs on."""
