@@ -76,6 +76,7 @@ MAY_BE_ZERO: Final = frozenset(
     (
         "hold_ms",
         "dump_stall_ms",
+        "load_stall_ms",
         "stall_ms",
         "warn_days",
         "slow_ms",

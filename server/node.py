@@ -295,6 +295,9 @@ class Node:
             want=pipeline.snapshots.installing.want,
             changed=pipeline.look_again,
             fatal=self.fatal,
+            give_up=partial(self.world.give_up, STATES),
+            moves=lambda: self.rooms.moves,
+            stall_s=self.settings.snapshot.load_stall_ms / 1000,
         )
 
     def _raft(self, pipeline: Pipeline) -> RaftLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -20,7 +20,9 @@ from ports.clock import Clock
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
+STALL_LOOKS: Final = 4
 REBUILDS_MAX: Final = 3
 """Of a partition within ``WITHIN_S``: whatever damages it again and again is not the disk."""
 WITHIN_S: Final = 86_400.0
@@ -72,11 +74,17 @@ class Rebuilding:
         want: Callable[[str, GlobalLogIndex], None],
         changed: Callable[[PartitionId], None],
         fatal: Callable[[BaseException], None],
+        give_up: Callable[[], None] = lambda: None,
+        moves: Callable[[], int] = lambda: 0,
+        stall_s: float = 0.0,
     ) -> None:
         """``rebuild`` runs on ``offload``; ``want`` asks other nodes for a snapshot behind an index.
 
         ``unused``: until nobody looks into a machine any more. ``retire`` closes the first one, and keeps the second in
         mind no longer; on ``offload``. ``changed``: look at it again.
+
+        ``give_up``: ``offload`` waits no longer for the job that it has, where ``moves`` stays the same for ``stall_s``
+        (0: never); raises OSError if it has to.
         """
         self._machines = machines
         self._workers = workers
@@ -89,6 +97,9 @@ class Rebuilding:
         self._want = want
         self._changed = changed
         self._fatal = fatal
+        self._give_up, self._moves, self._stall_s = give_up, moves, stall_s
+        self._turn = asyncio.Lock()
+        """One job at a time: what is submitted behind one that is given up would never begin."""
         self._fences: dict[PartitionId, _Fence] = {}
         self._lately: dict[PartitionId, list[float]] = {}
         """When states were found damaged, within ``WITHIN_S``."""
@@ -156,12 +167,12 @@ class Rebuilding:
         if damaged is None:
             return  # destroyed
         try:
-            found = await self._offload.run(lambda: self._rebuild(partition_id, damaged))
+            found = await self._run(partition_id, lambda: self._rebuild(partition_id, damaged))
         except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
             self._fatal(error)
             return
         if partition_id not in self._workers:
-            await self._offload.run(lambda: self._retire(found.machine, damaged))
+            await self._run(partition_id, lambda: self._retire(found.machine, damaged))
             return  # destroyed meanwhile, with the damaged one
         self._machines[partition_id] = found.machine
         fresh = self._workers[partition_id] = self._worker_of(partition_id)
@@ -175,7 +186,38 @@ class Rebuilding:
             fresh.drop_cut()
         self._changed(partition_id)
         await self._unused(partition_id, damaged)
-        await self._offload.run(lambda: self._retire(damaged, found.machine))
+        await self._run(partition_id, lambda: self._retire(damaged, found.machine))
+
+    async def _run(self, partition_id: PartitionId, job: Callable[[], T]) -> T:
+        """Off the loop. Whoever comes next waits for its end, but not for ever: it may be a user's that hangs."""
+        async with self._turn:
+            running = asyncio.ensure_future(self._offload.run(job))
+            try:
+                await self._wait(partition_id, running)
+            except asyncio.CancelledError:
+                running.cancel()
+                raise
+        return await running
+
+    async def _wait(self, partition_id: PartitionId, running: asyncio.Future[T]) -> None:
+        """Until it has ended, or its thread is given up."""
+        seen, since = self._moves(), self._clock.monotonic()
+        while not running.done():
+            await asyncio.wait([running], timeout=self._stall_s / STALL_LOOKS or None)
+            now, moves = self._clock.monotonic(), self._moves()
+            if moves != seen:
+                seen, since = moves, now
+            elif not running.done() and now - since >= self._stall_s:
+                try:
+                    self._give_up()
+                except OSError as error:  # no more threads: it keeps this one
+                    log.warning("rebuild_not_given_up", partition=partition_id, error=str(error))
+                    continue
+                story = f"its state machine has taken nothing for {self._stall_s:g} s, and has not returned"
+                log.error("rebuild_given_up", partition=partition_id, reason=story)
+                if partition_id in self._fences:
+                    self._fences[partition_id].story = story
+                return
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""

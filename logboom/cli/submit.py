@@ -52,6 +52,7 @@ A command, as arguments or one per line, is one of:
 
 JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
 op txn with compares, then and otherwise, too.
+A `log` partition keeps what it is given as a record: commands have no effect there.
 Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
 """
 

@@ -160,6 +160,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         say, ``applied`` unless somebody chose otherwise. Raises the errors of
         ``logboom.errors``; ``error.outcome`` says what may have happened.
 
+        A ``log`` partition keeps commands as the records that they are: OK, and no effect (``commands.from_record``).
+
         A client numbers its commands itself, so that its own retries take effect once. To be safe over
         restarts of *your* process, give ``producer_id`` (16 bytes) and the ``sequence`` of the first command;
         ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one.

@@ -131,6 +131,8 @@ class SnapshotSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields
     dump_stall_ms: int = 120_000
     """A snapshot is given up when a state machine's dump has given nothing for so long: a call of yours hangs. Until it
     returns, or its partition is destroyed, that node takes none of its own and keeps those of others. 0: never."""
+    load_stall_ms: int = 120_000
+    """While a state is made anew: with a machine that takes nothing for so long others no longer wait. 0: never."""
 
 
 class ScrubSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

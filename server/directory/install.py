@@ -6,14 +6,14 @@ crash: with the intent still there all of them are taken again; without it, noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from logboom.errors import CorruptData
-from logboom.state_machine import Machine, Position
+from logboom.state_machine import Entry, Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.opening import LogBase, begin_places
 from ports.disk import Disk
@@ -69,20 +69,36 @@ def install_logs(meta: SetMeta, *, disk: Disk, journal: Journal, directory_of: C
     journal.install(Base(meta.raft_index, meta.raft_term, meta.parent))
 
 
-def restore_state(store: SnapshotStore, meta: SetMeta, partition_id: PartitionId, machine: Machine) -> None:
-    """Fill a machine that lags behind the set, or is empty. Raises CorruptData, ValueError where it took nothing."""
+def restore_state(
+    store: SnapshotStore,
+    meta: SetMeta,
+    partition_id: PartitionId,
+    machine: Machine,
+    *,
+    moved: Callable[[], None] = lambda: None,
+) -> None:
+    """Fill a machine that lags behind the set, or is empty. Raises CorruptData, ValueError where it took nothing.
+
+    ``moved`` is called for each entry.
+    """
     section = section_of(meta, partition_id)
     position = Position(PartitionLogIndex(section.applied_index), GlobalLogIndex(section.applied_global_index))
     if machine.position() == position:
         return
     file = store.open_states(meta.global_index)
     try:
-        machine.load(read_section(file, section), position)
+        machine.load(_told(read_section(file, section), moved), position)
     finally:
         file.close()
     if machine.position() != position:  # a user's: what is applied to it next would be what it has, or lacks, already
         raise ValueError(f"the state machine is at {machine.position()} after load: it was given a dump of {position}")
     log.info("state_restored", partition=partition_id, global_index=meta.global_index, applied=position.applied_index)
+
+
+def _told(entries: Iterator[Entry], moved: Callable[[], None]) -> Iterator[Entry]:
+    for entry in entries:
+        moved()
+        yield entry
 
 
 def section_of(meta: SetMeta, partition_id: PartitionId) -> PartitionMeta:

@@ -233,6 +233,11 @@ class PartitionRooms:
         """Another machine in the place of a damaged one, which stays open. Blocking."""
         return self._states.rebuild(partition_id, self.logs[partition_id], damaged)
 
+    @property
+    def moves(self) -> int:
+        """Entries that were loaded into machines made anew."""
+        return self._states.moves
+
     def retire(self, gone: Machine, other: Machine) -> None:
         """Close one of the two that ``rebuild`` had to do with, for good. Blocking."""
         self._states.retire(gone, other)

@@ -6,6 +6,7 @@ What is damaged is moved aside, never overwritten: ``state.damaged-<n>``, the ne
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ LOADING: Final = "state.loading"
 
 
 class States:
-    """See the module. ``open_machine``: in this directory, which exists. One call at a time."""
+    """See the module. ``open_machine``: in this directory, which exists. Of one partition one call at a time."""
 
     def __init__(
         self,
@@ -50,8 +51,15 @@ class States:
         self._sets = sets
         self._directory_of = directory_of
         self._open_machine = open_machine
+        self.moves = 0
+        """Entries that were loaded: whether a machine takes any."""
+        self._lock = threading.Lock()
+        """For the next, of several threads: one may be in a call that does not return."""
         self._retired: list[Machine] = []
         """Damaged, and open while somebody may look into them; and what was made and has not taken its place yet."""
+
+    def _moved(self) -> None:
+        self.moves += 1
 
     def open(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
         """At start. ``installing``: the node is made from this set, and no state stays behind it."""
@@ -80,20 +88,23 @@ class States:
 
     def rebuild(self, partition_id: PartitionId, store: PartitionLog, damaged: Machine) -> Rebuilt:
         """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``."""
-        self._retired.append(damaged)
+        with self._lock:
+            self._retired.append(damaged)
         self._set_aside(partition_id)
         # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
         needed, most = store.first_available_index - 1, damaged.position().applied_index
         rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most)
-        self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
+        with self._lock:
+            self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
 
     def retire(self, gone: Machine, other: Machine) -> None:
         """Nobody looks into ``gone`` any more; who closes ``other`` is known."""
-        for machine in (gone, other):
-            at = next((at for at, each in enumerate(self._retired) if each is machine), None)
-            if at is not None:
-                del self._retired[at]
+        with self._lock:
+            for machine in (gone, other):
+                at = next((at for at, each in enumerate(self._retired) if each is machine), None)
+                if at is not None:
+                    del self._retired[at]
         _give_up(gone)
 
     def close(self) -> None:
@@ -160,7 +171,7 @@ class States:
         """A crash in the midst of it leaves the marker."""
         self._disk.replace_file(self._marker(partition_id), b"")
         try:
-            restore_state(self._sets, meta, partition_id, machine)
+            restore_state(self._sets, meta, partition_id, machine, moved=self._moved)
         except IndexCompacted:
             self._loaded(partition_id)  # nothing was
             raise

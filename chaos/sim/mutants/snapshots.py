@@ -117,7 +117,9 @@ MUTANTS: Final = (
         ),
         (
             Edit(
-                "server.directory.install:restore_state", "machine.load(read_section(file, section), position)", "pass"
+                "server.directory.install:restore_state",
+                "machine.load(_told(read_section(file, section), moved), position)",
+                "pass",
             ),
         ),
     ),

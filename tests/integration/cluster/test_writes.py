@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from logboom import Add, Client, Delete, Put, RecordBlock, Status
 from logboom.cli import cli
 from logboom.client.connection import NodeConnection
+from logboom.commands import from_record
 from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded, RecordTooLarge
 from logboom.testing import LocalCluster
 from logboom.types import KIB, MIB
@@ -207,3 +208,18 @@ async def test_where_little_is_taken_at_once_many_small_commands_are_taken_all_t
             )
             assert told.exit_code == 0, told.output
             assert (await boom.watermarks([0]))[0].log_index == 4_000
+
+
+def test_a_log_partition_keeps_a_command_as_the_record_that_it_is(tmp_path: Path) -> None:
+    """OK, and no effect: there is nothing to have one on (docs/from-kafka-and-etcd.md)."""
+    settings = {"cluster.overrides": {"1": {"state_machine": "log"}}}
+    with (
+        LocalCluster(nodes=1, partitions=2, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        commands = [Put(b"k", b"v"), Add(b"n", 3), Delete(b"k")]
+        assert [*client.submit(1, commands, wait="applied").results] == [Status.OK] * 3
+        records = [record for batch in client.tail(1) for record in batch.records.records()]
+        assert [from_record(record) for record in records] == commands
+        with pytest.raises(LogboomError):
+            client.get(1, b"k")

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Lacks, Rebuilding, Rebuilt
 from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from tests.unit.raftlog.world import VirtualLoop
 
 P = PartitionId(3)
 
@@ -83,7 +86,7 @@ class World:
 
     async def damage(self, story: str) -> Callable[[], bool]:
         repaired = self.rebuilding.damaged(P, CorruptData(story))
-        for _ in range(5):
+        for _ in range(20):
             await asyncio.sleep(0)
         return repaired
 
@@ -180,3 +183,54 @@ async def test_one_that_is_destroyed_in_the_turn_in_which_it_is_found_is_let_go(
     world.rebuilding.ended(P)
     await task
     assert (world.made, world.fatal) == ([], [])
+
+
+class Threads:
+    """One thread, and another once that is given up. Virtual time."""
+
+    def __init__(self, world: World) -> None:
+        self.hangs, self.begun, self.given_up = asyncio.Event(), list[object](), 0
+        self.moves = 0
+        rebuilding = world.rebuilding
+        rebuilding._offload, rebuilding._clock = cast("Any", self), cast("Any", self)
+        rebuilding._stall_s, rebuilding._moves, rebuilding._give_up = 100.0, lambda: self.moves, self._gives_up
+
+    def _gives_up(self) -> None:
+        self.given_up += 1
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        self.begun.append(job)
+        if len(self.begun) == 1:
+            await self.hangs.wait()
+        return job()
+
+
+def test_a_load_that_does_not_return_keeps_no_other_state_from_being_made_anew() -> None:
+    """All of them waited behind it, for good, and their partitions were damaged on that node until the next start."""
+    loop = VirtualLoop()
+
+    async def story() -> None:
+        world, other = World(), PartitionId(4)
+        world.workers[other], world.machines[other] = Worker(10), object()
+        threads = Threads(world)
+        await world.damage("first")
+        world.rebuilding.damaged(other, CorruptData("second"))
+        for _ in range(3):
+            await asyncio.sleep(60)
+            threads.moves += 1
+        assert (len(threads.begun), threads.given_up) == (1, 0), "a large state takes its time"
+        await asyncio.sleep(300)
+        assert threads.given_up == 1
+        assert world.rebuilding._fences[other].rebuilt
+        with pytest.raises(CorruptData, match="has taken nothing for 100 s"):
+            world.rebuilding.check(P)
+        threads.hangs.set()
+        await asyncio.sleep(1)
+        assert world.rebuilding._fences[P].rebuilt, "it has returned after all"
+        assert not world.fatal
+
+    loop.run_until_complete(story())
+    loop.close()
