@@ -189,7 +189,7 @@ class TestStreams:
                 with pytest.raises(InvalidRequest, match="GET"):
                     await boom.get(number, b"k")
                 with pytest.raises(InvalidRequest, match="SUBMIT"):
-                    await boom.submit(0, Put(b"k", b""), producer_id=PRODUCER, sequence=number)
+                    await boom.submit(0, Put(b"k", b""), producer_id=PRODUCER, epoch=number, sequence=0)
             assert not any(each._streams for each in boom._cluster._connections.values())
 
     @pytest.mark.parametrize("credit", [0, -1, 1.5, None])
