@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from logboom.client.reads import close_now
+from logboom.errors import DeadlineExceeded
 from logboom.records import RecordBlock
 
 log: Final = logging.getLogger("logboom.spark")
@@ -104,6 +105,12 @@ class Spool:
             found, self._blocks, self._bytes = self._blocks, [], 0
             is_over = not found and not self._file.unread
         if is_over:
+            if isinstance(self._error, DeadlineExceeded) and self._file.was_full:
+                raise DeadlineExceeded(
+                    f"{self._error.message}; the task works too slowly for that, and there was no more room to keep "
+                    "what it had not come to: raise maxSpillBytes, or give Spark's local directories a larger disk",
+                    outcome="not_applied",
+                ) from self._error
             if self._error is not None:
                 raise self._error
             return None
@@ -126,7 +133,8 @@ class _File:
         self._file: Any = None
         self._closed = False
         self._begin = self._end = 0
-        self._is_told = False
+        self.was_full = False
+        """There was no room, once at least."""
         self.unread = 0
         """Blocks. With none nobody reads."""
 
@@ -149,8 +157,8 @@ class _File:
         return True
 
     def _tell(self, why: str) -> None:
-        if not self._is_told:
-            self._is_told = True
+        if not self.was_full:
+            self.was_full = True
             log.warning(
                 "no more of the state is kept on this machine's disk (%s): the node waits for the task, and gives it "
                 "up if that takes too long",

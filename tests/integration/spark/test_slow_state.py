@@ -45,6 +45,6 @@ def test_a_state_is_read_whole_however_slowly(cluster: LocalCluster, spilled: bo
             keys += [key for rows in reading for key in rows["key"].to_pylist()]
             assert keys == [b"%05d" % key for key in range(KEYS)], "one view, from before what came later"
         else:
-            with pytest.raises(DeadlineExceeded):
+            with pytest.raises(DeadlineExceeded, match=r"nothing of it was taken.*raise maxSpillBytes"):
                 list(reading)
     found.rest()

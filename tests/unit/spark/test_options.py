@@ -69,6 +69,8 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "endingOffsets": '{"0": -3}'}, "endingOffsets takes"),
         ({**E, "endingOffsets": '{"0": 9223372036854775808}'}, "endingOffsets takes .* below 2\\^63"),
         ({**E, "view": "state", "atGlobalOffset": "9" * 23}, "atGlobalOffset takes a whole number .* below 2\\^63"),
+        ({**E, "maxSpillBytes": "9"}, "maxSpillBytes belongs to view=state"),
+        ({**E, "view": "state", "maxSpillBytes": "4GB"}, "maxSpillBytes takes a whole number from 0 on"),
         ({**E, "requestTimeoutMs": "31622400001"}, "requestTimeoutMs takes a whole number from 1 to 31622400000"),
         ({**E, "startingGlobalOffset": "9" * 5_000}, "startingGlobalOffset takes a whole number"),
         ({**E, "partitions": "9" * 5_000}, "ids and ranges"),
