@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chaos.sim.parameters import Parameters
 from chaos.sim.waiting import Waited
@@ -23,6 +24,8 @@ WHOLE_SHARE: Final = 0.2
 """Of the reads: from the beginning. The others begin near the end of what anybody has read."""
 BACK: Final = (0, 5, 30)
 """Global indices before that."""
+LEAVES: Final = 3
+"""One of so many tails takes one batch, and no more."""
 READERS: Final = 2
 """Names of cursors that clients share."""
 
@@ -110,16 +113,21 @@ class LogReaders:
             index = gap.next if index else 0
 
         level, at = self._rng.choice(["durable", "applied"]), self._somewhere()
-        tail = self._client.tail(partition, start_global=start, level=level, on_void=stepped_over, node=at)
-        async for batch in tail:
-            if at is not None and at in self._seen.addresses:
-                self._reached(Waited(self._seen.addresses[at], {partition: batch.global_index}, level))
-            if batch.global_index < start:
-                self._wrong("GlobalOrder", f"{partition} from {start} on begins at {batch.global_index}")
-            if index and batch.first_index != index:
-                self._wrong("OffsetsDenseUnique", f"{partition}: {batch.first_index} after {index - 1}")
-            index = batch.position
-            self._same(batch)
+        leaves = self._seen.places.newest % LEAVES == 0  # while what comes next has been read, and waits for it
+        how: dict[str, Any] = {"credit": 1} if leaves else {}
+        tail = self._client.tail(partition, start_global=start, level=level, on_void=stepped_over, node=at, **how)
+        async with aclosing(tail):
+            async for batch in tail:
+                if at is not None and at in self._seen.addresses:
+                    self._reached(Waited(self._seen.addresses[at], {partition: batch.global_index}, level))
+                if batch.global_index < start:
+                    self._wrong("GlobalOrder", f"{partition} from {start} on begins at {batch.global_index}")
+                if index and batch.first_index != index:
+                    self._wrong("OffsetsDenseUnique", f"{partition}: {batch.first_index} after {index - 1}")
+                index = batch.position
+                self._same(batch)
+                if leaves:
+                    break
 
     async def _scan(self) -> None:
         partitions = sorted(self._rng.sample(self._partitions, self._rng.randint(1, len(self._partitions))))

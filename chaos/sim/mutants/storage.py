@@ -158,7 +158,7 @@ MUTANTS: Final = (
     Mutant(
         "first-batch-wins",
         "An index that holds a tentative batch takes no other.",
-        ("Liveness",),
+        ("Liveness", "InvariantViolated"),
         (
             Edit(
                 LOG + "append",
