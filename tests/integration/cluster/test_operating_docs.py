@@ -137,6 +137,28 @@ def inspect(world: Machines, log: int) -> None:
         assert world.paste(line)
 
 
+def test_certificates_of_our_own_authority_are_replaced(world: Machines, tmp_path: Path) -> None:
+    begin(world)
+    world.paste("logboom submit -p 0 put k v")
+    world.paste(block("cat tls/ca.pem"))
+
+    def everybody_takes(place: str, *names: str) -> None:
+        for name in names:
+            shutil.copy(tmp_path / place / name, tmp_path / "tls" / f"{name}.part")
+            (tmp_path / "tls" / f"{name}.part").replace(tmp_path / "tls" / name)
+        world.healthy()
+
+    authorities = ("ca.pem", "client-ca.pem")
+    own = [f"{who}.{kind}" for who in (*NODES, "client") for kind in ("pem", "key")]
+    for place, names in (("both", authorities), ("new", own), ("new", authorities)):
+        everybody_takes(place, *names)
+        world.stop("n1")  # who begins anew knows all others by what it finds now, and is known to them
+        world.start("n1")
+        wait_for(lambda: '"connected": false' not in world.paste("logboom members list -o json"))
+        world.healthy()
+    assert "v" in world.paste("logboom get -p 0 k")
+
+
 def test_who_may_do_what(world: Machines, tmp_path: Path) -> None:
     names = re.search(r"`--clients ([\w,-]+)`", prose())
     assert names is not None
