@@ -150,7 +150,7 @@ class _File:
         head = HEAD.pack(global_index, records.count, len(metadata), len(data))
         try:
             await asyncio.to_thread(self._write, b"".join((head, metadata, data)))
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # the disk is full, or there is no thread to be had
             self._bytes_max = 0
             self._tell(str(error))
             return False

@@ -63,9 +63,10 @@ def test_quick_tasks_write_no_file(session, monkeypatch):
     assert [at for at, _ in blocks] == list(range(1, 1001))
 
 
-def test_a_disk_that_takes_nothing_costs_a_state_nothing_but_time(session, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [OSError("no space left"), RuntimeError("no space left for a thread")])
+def test_a_disk_that_takes_nothing_costs_a_state_nothing_but_time(session, monkeypatch, caplog, error):
     def full():
-        raise OSError("no space left")
+        raise error
 
     monkeypatch.setattr(spool, "_nameless", full)
     found = session([(k, PAIRS) for k in range(1, 101)])
