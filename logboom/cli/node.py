@@ -7,6 +7,8 @@ import json
 import signal
 import sys
 import threading
+import time
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,15 @@ from typing import Any
 import click
 
 from logboom import config
+from logboom.errors import ConfigError
+from logboom.settings import Settings
 
 
 @click.command(epilog="Example:  logboom node --config n1.toml")
 @click.option("--config", "file", type=click.Path(), help="TOML file; LOGBOOM_<SECTION>__<KEY> overrides it.")
 @click.option("--id", "node_id", help="This node's id among cluster.members.")
 @click.option("--data-dir", help="Where to keep data.")
-@click.option("--check", is_flag=True, help="Only check the configuration.")
+@click.option("--check", is_flag=True, help="Only check the configuration, certificates and rules.")
 def node(file: str | None, node_id: str | None, data_dir: str | None, check: bool) -> None:
     """Run one node until SIGTERM."""
     settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
@@ -28,11 +32,29 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
     if check:
         if settings.tls.directory:
             import_module("logboom.certs").renewed_node(settings.tls.directory, settings.node.id, click.echo)
+            _check_ends(settings)
         if settings.access.file:
             import_module("logboom.access").of_node(settings, click.echo)
         click.echo("configuration is fine", err=True)
         return
     sys.exit(server_module("server.main").run(settings))
+
+
+def _check_ends(settings: Settings) -> None:
+    """Of its certificates; says which of them end soon. Raises ConfigError for one that has ended."""
+    now = time.time()
+    for file, ends in (
+        server_module("server.watching.certificates").ends_of(settings.tls.directory, settings.node.id).items()
+    ):
+        day = datetime.fromtimestamp(ends, UTC).date()
+        if ends <= now:
+            where = Path(settings.tls.directory) / file
+            raise ConfigError(
+                f"{where} has ended on {day}: nobody takes it any more (docs/operating.md, Certificates)",
+                path="tls.directory",
+            )
+        if ends - now < settings.tls.warn_days * 86_400:
+            click.echo(f"{file} ends on {day} (docs/operating.md, Certificates)", err=True)
 
 
 def server_module(name: str) -> Any:

@@ -34,8 +34,7 @@ class Certificates:
     """Of one node; None for the directory: it has none."""
 
     def __init__(self, directory: str, node_id: str, *, warn_days: int, clock: Clock) -> None:
-        names = (f"{node_id}.pem", "ca.pem", "client-ca.pem") if directory else ()
-        self._files = [Path(directory) / name for name in names]
+        self._directory, self._node_id = directory, node_id
         self._warn_s = warn_days * DAY_S
         self._clock = clock
         self._warned: dict[str, tuple[float, float]] = {}
@@ -46,7 +45,7 @@ class Certificates:
 
     def start(self) -> None:
         """Look, and again and again."""
-        if self._files:
+        if self._directory:
             self.look()
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.start)
 
@@ -57,7 +56,7 @@ class Certificates:
 
     def look(self) -> None:
         """Read them, and warn of what ends soon. Blocks for a few small files."""
-        self.ends = {file.name: ends for file in self._files if (ends := first_end(file)) is not None}
+        self.ends = ends_of(self._directory, self._node_id)
         now = self._clock.wall_ms() / 1000
         for name, ends in self.ends.items():
             if not self._warn_s or ends - now > self._warn_s:
@@ -73,6 +72,12 @@ class Certificates:
                 ends=datetime.fromtimestamp(ends, UTC).isoformat(),
                 days=int((ends - now) / DAY_S),
             )
+
+
+def ends_of(directory: str, node_id: str) -> dict[str, float]:
+    """File to the first end in it, in seconds since 1970; without those that cannot be read."""
+    files = (Path(directory) / name for name in (f"{node_id}.pem", "ca.pem", "client-ca.pem"))
+    return {file.name: ends for file in files if (ends := first_end(file)) is not None}
 
 
 def first_end(file: Path) -> float | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from structlog.testing import capture_logs
 
 from logboom import certs
 from server.watching.certificates import Certificates, _end, first_end
+from tests.unit.logboom.command_line import run
 
 DAY_MS = 86_400_000
 
@@ -99,3 +102,26 @@ def test_without_any_nothing_is_said(directory: str) -> None:
         looking.look()
     assert lines == []
     assert looking.ends == {}
+
+
+def test_it_is_said_before_a_start_that_one_ends_or_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`logboom node --check` found all well, and then no node took a link of this one."""
+    certs.make_test_authority(tmp_path / "tls", ["n1"], days=40)
+    file = tmp_path / "n1.toml"
+    file.write_text(
+        '[cluster]\nmembers = "n1=a:1@a:2"\n[node]\nid = "n1"\ndata_dir = "d"\n[tls]\n'
+        f'directory = "{tmp_path / "tls"}"\n'
+    )
+    check = ("node", "--config", str(file), "--check")
+    assert run(capsys, *check) == (0, "", "configuration is fine\n")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 20 * 86_400)
+    status, _, err = run(capsys, *check)
+    assert status == 0
+    assert re.search(r"^n1\.pem ends on 2\d{3}-\d\d-\d\d", err, re.MULTILINE)
+    monkeypatch.setattr(time, "time", lambda: now + 41 * 86_400)
+    status, _, err = run(capsys, *check)
+    assert status == 2
+    assert re.search(r"n1\.pem has ended on .*docs/operating\.md, Certificates", err)
