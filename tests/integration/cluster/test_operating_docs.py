@@ -159,6 +159,29 @@ def test_certificates_of_our_own_authority_are_replaced(world: Machines, tmp_pat
     assert "v" in world.paste("logboom get -p 0 k")
 
 
+def test_a_disk_on_which_nothing_is_admitted_any_more(world: Machines) -> None:
+    """As with all disks full: more has to be free than there is anywhere."""
+    begin(world)
+    world.paste("logboom submit -p 0 put k v")
+
+    def with_settings(last: str) -> None:
+        for node in NODES:
+            world.stop(node)
+            world.configure(node, last=last)
+            world.start(node)
+
+    with_settings(f"[admission]\ndisk_free_bytes_min = {1 << 60}\n")
+    wait_for(lambda: "can take no writes: disk_free" in world.paste("logboom status || true"))
+    assert "overloaded" in world.paste("logboom submit -p 0 put k w --timeout 2s", status=1)
+    assert "no room" in world.paste("logboom snapshot create --timeout 10s", status=3)
+    assert world.paste("logboom get -p 0 k").split()[-1] == "v"
+
+    with_settings(block("disk_free_bytes_min", "toml"))
+    world.healthy()
+    world.paste(block("put room made"))
+    wait_for((world.data("n1") / "journal" / "base").exists)
+
+
 def test_who_may_do_what(world: Machines, tmp_path: Path) -> None:
     names = re.search(r"`--clients ([\w,-]+)`", prose())
     assert names is not None
