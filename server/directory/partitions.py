@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 THERE: Final = Position(PartitionLogIndex(1), GlobalLogIndex(1))
 SEALED: Final = {bytes(range(1, PRODUCER_ID_BYTES + 1)): b"of a trial"}
 """What machines of users are tried with: where it is, and what it keeps for its node."""
+SLOW_S: Final = 30.0
 FILES_EACH: Final = 3
 """Of a partition, open for as long as it lives."""
 FILES_SPARE: Final = 64
@@ -332,7 +333,8 @@ class PartitionRooms:
         """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
         name = self._kinds[partition_id].state_machine
         try:
-            return self._states.open(partition_id, store, installing)
+            with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
+                return self._states.open(partition_id, store, installing)
         except (OSError, InvariantViolated, CorruptData):
             raise
         except Exception as error:
@@ -351,6 +353,26 @@ class PartitionRooms:
             disk=self._disk,
             open_state_file=self._world.open_state_file,
         )
+
+
+@contextmanager
+def _named_if_slow(partition_id: PartitionId, name: str) -> Iterator[None]:
+    """A call that does not return keeps its node from starting, and there is nobody yet who could be asked why."""
+
+    def tell() -> None:
+        why = "its `open` or `load` has not returned: until it does a node that starts does not go on"
+        log.warning(
+            "state_machine_still_opening", partition=partition_id, state_machine=name, after_s=SLOW_S, reason=why
+        )
+
+    timer = threading.Timer(SLOW_S, tell)
+    timer.daemon = True
+    with suppress(RuntimeError):  # not one more thread is to be had
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _carry_over(one: Machine, other: Machine) -> None:

@@ -23,6 +23,7 @@ from raftlog.entries.entry import Route, pack_control, pack_routes
 from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
+from server.directory import partitions
 from server.directory.partitions import FILES_EACH, FILES_KEPT, FILES_SPARE, PartitionRooms, created_in
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.store import failing_syncs
@@ -267,3 +268,20 @@ def test_others_are_told_for_how_many_more_there_are_files(left: int | None, roo
     rooms = made(SimDisk(random.Random(0)))
     rooms._world = cast(Any, SimpleNamespace(files_left=lambda: left))
     assert rooms.room() == room
+
+
+def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node did not start, and said nothing: neither of which partition, nor that it waited for anything."""
+    told, seen = threading.Event(), list[Any]()
+
+    def warning(event: str, **about: Any) -> None:
+        seen.append((event, about["partition"], about["state_machine"]))
+        told.set()
+
+    monkeypatch.setattr(partitions, "SLOW_S", 0.01)
+    monkeypatch.setattr(partitions, "log", SimpleNamespace(warning=warning))
+    rooms, p = made(SimDisk(random.Random(0))), PartitionId(3)
+    rooms._kinds[p] = Kind("mine", DurabilityMode.WRITE_AHEAD)
+    rooms._states = cast(Any, SimpleNamespace(open=lambda *_: told.wait(20)))
+    assert rooms._state(p, cast(Any, None), None)
+    assert seen == [("state_machine_still_opening", p, "mine")]
