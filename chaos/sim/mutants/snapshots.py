@@ -95,8 +95,8 @@ MUTANTS: Final = (
         ),
         (
             Edit(
-                "partitions.log.log:PartitionLog.compact",
-                "self._committed.newest_in(s) < keep_from_index",
+                "partitions.log.log:PartitionLog._ended_before",
+                "self._committed.newest_in(s) < index",
                 "True",
             ),
         ),
