@@ -7,6 +7,7 @@ import json
 import os
 import time
 
+from logboom.errors import CorruptData
 from logboom.state_machine import Position, Space
 
 
@@ -93,6 +94,23 @@ class Counter:
 class Deaf(Counter):
     def load(self, entries, position):
         raise NotImplementedError
+
+
+class Rotten(Counter):
+    # Damaged where a file says so, once; its load and scrub return when others let them.
+    def scrub(self):
+        where, name = os.environ["REFUSE_TO_LOAD"], self.path.parent.parent.name
+        while os.path.exists(where + "-to-scrub-" + name):
+            time.sleep(0.01)
+        if os.path.exists(where + "-rotten-" + name):
+            os.remove(where + "-rotten-" + name)
+            raise CorruptData("rotten")
+        return iter(())
+
+    def load(self, entries, position):
+        while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-load-" + self.path.parent.parent.name):
+            time.sleep(0.01)
+        super().load(entries, position)
 
 
 class Dump:

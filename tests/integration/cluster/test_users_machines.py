@@ -29,7 +29,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     about.mkdir(parents=True)
     (about.parent / "machines_of_users.py").write_text(MODULE)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: machines_of_users\nVersion: 1.0\n")
-    names = {"broken": "Broken", "counter": "Counter", "deaf": "Deaf"}
+    names = {"broken": "Broken", "counter": "Counter", "deaf": "Deaf", "rotten": "Rotten"}
     rows = [f"{name} = machines_of_users:{found}" for name, found in names.items()]
     (about / "entry_points.txt").write_text(
         "\n".join(["[logboom.state_machines]", *rows, "away = no_such_module:Away", ""])
@@ -278,6 +278,38 @@ def test_a_close_that_does_not_return_keeps_no_node_from_ending(tmp_path: Path, 
         hangs.unlink()
         cluster.start_node("n1")
         client.submit(created, Record(b"x"), wait="applied")
+
+
+def test_a_load_or_a_scrub_that_does_not_return_keeps_no_other_state_waiting(tmp_path: Path, refuse: Path) -> None:
+    """Nothing was scrubbed, and no state made anew, on that node until its next start."""
+    settings = {
+        **SETTINGS,
+        "scrub.pause_ms": 200,
+        "scrub.stall_ms": 500,
+        "snapshot.load_stall_ms": 500,
+        "node.stop_ms": 1_000,
+    }
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        one, other, third = (client.create_partition(state_machine="rotten") for _ in range(3))
+        for partition in (one, other, third):
+            client.submit(partition, Record(b"x"), wait="applied")
+        client.create_snapshot()
+        hangs = [refuse.with_name(f"refuse-to-load-{one}"), refuse.with_name(f"refuse-to-scrub-{third}")]
+        for path in (*hangs, refuse.with_name(f"refuse-rotten-{one}"), refuse.with_name(f"refuse-rotten-{other}")):
+            path.touch()
+        wait_for(lambda: client.status()["scrub"]["stuck"] == [f"state of partition {third}"])
+        wait_for(lambda: client.status()["scrub"]["damaged"] == 2)
+        wait_for(lambda: holds(lambda: client.get(other, b"k", stale=True) == (1,)))
+        with pytest.raises(LogboomError, match=r"has taken nothing for 0\.5 s"):
+            client.get(one, b"k", stale=True)
+        assert len(problems({"n1": client.status()})) >= 2
+        for path in hangs:
+            path.unlink()
+        wait_for(lambda: holds(lambda: client.get(one, b"k", stale=True) == (1,)))
+        wait_for(lambda: not client.status()["scrub"]["stuck"])
 
 
 def has_set(client: SyncClient, node: str, global_index: int) -> bool:
