@@ -37,6 +37,7 @@ from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
+TOLD_S: Final = 60.0
 COMPACTED_TO: Final = 2
 """The last set but one: whoever is given the last finds all that came after it."""
 POLL_S: Final = 0.005
@@ -163,13 +164,26 @@ class Compaction:
         """State and places up to here are on the disk, to stay."""
         worker, store = self._workers.get(partition_id), self._logs[partition_id]
         if worker is not None and worker.saved_index < through_index:  # else destroyed since: its log stays whole
-            await _called(worker.save)
+            await self._saved(worker, partition_id)
             if worker.saved_index < through_index:
                 raise Unavailable(f"the state of partition {partition_id} is being made anew")
         (placed, then), moved = self._placed.get(partition_id, (0, 0)), store.moved
         if placed < through_index or then < moved:
             await self._step(store.save_places(through_index))
             self._placed[partition_id] = through_index, moved
+
+    async def _saved(self, worker: ApplyWorker, partition_id: PartitionId) -> None:
+        """A checkpoint of a user's machine may never return: all logs grow meanwhile, so somebody is told."""
+        saved, began = asyncio.ensure_future(_called(worker.save)), self._clock.monotonic()
+        try:
+            while not (await asyncio.wait([saved], timeout=TOLD_S))[0]:
+                waited = round(self._clock.monotonic() - began)
+                why = "a checkpoint has not returned: until it does nothing is removed from any log of this node"
+                log.warning("compaction_waits", partition=partition_id, seconds=waited, reason=why)
+        except asyncio.CancelledError:
+            saved.cancel()
+            raise
+        await saved
 
     async def _remove(self, parent: ParentState, partition_id: PartitionId, through_index: int) -> None:
         store, outdated_to = self._logs[partition_id], 0

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk
+from dispatcher.upkeep import compaction
 from dispatcher.upkeep.compaction import Compaction
 from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
@@ -184,3 +185,32 @@ async def test_who_stops_it_waits_until_the_journal_begins_where_it_is_going_to(
     assert not closing.done()
     group.doing_chores = False
     await asyncio.wait_for(closing, 10)
+
+
+async def test_a_checkpoint_that_does_not_return_is_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was removed from any log of that node any more, and nobody was told."""
+    node, told, save = Node(), asyncio.Event(), Worker.save
+    seen: list[tuple[str, PartitionId]] = []
+    held: list[Callable[[], None]] = []
+
+    def warning(event: str, *, partition: PartitionId, **_: Any) -> None:
+        seen.append((event, partition))
+        if len(seen) == 2:
+            told.set()
+
+    monkeypatch.setattr(compaction, "TOLD_S", 0.001)
+    monkeypatch.setattr(compaction, "log", SimpleNamespace(warning=warning, info=lambda *_, **__: None))
+    monkeypatch.setattr(Worker, "save", lambda worker, saved: held.append(lambda: save(worker, saved)))
+    node.start()
+    async with asyncio.timeout(20):
+        await told.wait()
+    assert seen[:2] == [("compaction_waits", A)] * 2
+    assert node.steps == []
+    held[0]()
+    assert (await node.ended())[-1] == "directories"
+    assert (node.runs, node.failed) == (1, 0)
+    node.worker.saved_index = 0
+    node.start()
+    await asyncio.sleep(0)
+    await node.close()
+    assert not node.deaths
