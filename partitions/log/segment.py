@@ -229,14 +229,7 @@ def load(
         return Scanned([], 0, []), file
     lost = _damage_of(header, partition_id, ordinal, path)
     index = path.with_suffix(".idx")
-    known = None
-    if disk.exists(index) and lost is None:
-        raw_index = disk.read_file(index)
-        known = parse_index(raw_index, ordinal=ordinal, above=above if sealed else -1)
-        if known is not None and not (
-            SEGMENT_HEADER_BYTES <= known.end <= file.size() and _is_index_of(raw_index, begun)
-        ):
-            known = None
+    known = _trusted(disk, index, ordinal, file, begun, above=above if sealed else -1) if lost is None else None
     if sealed and known is not None and known.whole:
         file.close()
         return known, None
@@ -248,8 +241,9 @@ def load(
     if lost is not None:
         if not found.refs:
             raise lost  # whatever it is
-        file.write([pack_segment_header(partition_id, ordinal=ordinal, first_index=int(path.name[:20]))], offset=0)
-        file.sync()
+        if disk.exists(index):
+            disk.remove(index)  # it was not looked at: it is made again
+        _write_header(file, partition_id, ordinal)
         found.damage.append(Damage(str(path), 0, SEGMENT_HEADER_BYTES))
     if sealed:
         if not only_zeros(raw, found.end - start):
@@ -269,6 +263,22 @@ def _damage_of(header: bytes, partition_id: PartitionId, ordinal: int, path: Pat
     except DamagedHeader as error:
         return error
     return None
+
+
+def _write_header(file: File, partition_id: PartitionId, ordinal: int) -> None:
+    first = int(file.path.name[:20])
+    file.write([pack_segment_header(partition_id, ordinal=ordinal, first_index=first)], offset=0)
+    file.sync()
+
+
+def _trusted(disk: Disk, index: Path, ordinal: int, file: File, begun: bytes, *, above: int) -> Scanned | None:
+    """What the index of this segment says, if there is one that can be believed; ``begun``: its first bytes."""
+    if not disk.exists(index):
+        return None
+    raw = disk.read_file(index)
+    known = parse_index(raw, ordinal=ordinal, above=above)
+    fits = known is not None and SEGMENT_HEADER_BYTES <= known.end <= file.size() and _is_index_of(raw, begun)
+    return known if fits else None
 
 
 def _is_index_of(raw: bytes, begun: bytes) -> bool:
