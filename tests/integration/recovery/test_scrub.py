@@ -263,5 +263,9 @@ def test_a_stream_of_what_nobody_has_ends_with_corrupt_data(unscrubbed: LocalClu
         assert len(list(islice(stream, 3))) == 3
         with pytest.raises(CorruptData):
             next(iter(stream))
-        lost = [boom.status(node=unscrubbed.addresses[n])["lost"] for n in unscrubbed.nodes]
-        assert any(rows and rows[0][2] in ("damaged", "applied") for rows in lost)
+
+        def is_told() -> bool:
+            lost = [boom.status(node=unscrubbed.addresses[n])["lost"] for n in unscrubbed.nodes]
+            return any(rows and rows[0][2] in ("damaged", "applied") for rows in lost)
+
+        wait_for(is_told)  # the stream has asked all nodes; they ask each other meanwhile
