@@ -117,7 +117,7 @@ def test_one_that_leaves_ends_no_node(tmp_path: Path, name: str) -> None:
         for key in (b"leave", b"dry"):
             for node in cluster.nodes:
                 with pytest.raises(LogboomError, match="RuntimeError"):
-                    client.get(created, key, node=node, stale=True, timeout=0.7)
+                    client.get(created, key, node=node, stale=True, timeout=1)
         assert client.get(created, b"other") == b"here"
         all_run(cluster, client)
         client.submit(created, Record(b"leave"), wait="committed")
