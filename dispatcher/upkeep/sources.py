@@ -16,7 +16,7 @@ from raftlog.engine.messages import INDEX_MAX
 from raftlog.links.links import Links
 
 ANSWER_S: Final = 2.0
-ANSWER_S_MAX: Final = 30.0
+ANSWER_S_MAX: Final = 120.0
 """Whoever has not answered by then is passed over: the shortest time, and the longest, where links are slow."""
 MARGIN: Final = 4.0
 """So many times what the last answer took; and twice as long as before once nothing has come."""
@@ -40,13 +40,18 @@ class Sources:
         self._links = links
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
+        self._question: tuple[Kind, dict[str, Any]] | None = None
+        self._earlier: dict[int, NodeId] = {}
+        """Of whom the same was asked before: what comes late is as good."""
         self._patience = ANSWER_S
         self.first: NodeId | None = None
         """Whom to ask next."""
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
-        """An answer, perhaps too late."""
+        """An answer, perhaps too late; not, if that node is asked the same once more."""
         asked, answer = self._answers.get(frame.request_id, (None, None))
+        if self._earlier.get(frame.request_id) == peer:
+            asked, answer = next((each for each in self._answers.values() if each[0] == peer), (None, None))
         if asked == peer and answer is not None and not answer.done():
             answer.set_result(frame)
 
@@ -100,6 +105,8 @@ class Sources:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Frame] = loop.create_future()
         began = loop.time()
+        if self._question != (kind, header):
+            self._question, self._earlier = (kind, header), {}
         self._answers[request_id] = peer, answer
         try:
             if not self._links.send(peer, kind, header, request_id=request_id):
@@ -110,6 +117,7 @@ class Sources:
         except TimeoutError:
             # It may be on its way all this time. Whoever asked again and again as soon would never have all of it.
             self._patience = min(2 * self._patience, ANSWER_S_MAX)
+            self._earlier[request_id] = peer
             raise Unavailable(f"{peer} does not answer") from None
         finally:
             del self._answers[request_id]

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from dispatcher.upkeep import installing, sources
+from logboom.errors import Unavailable
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
-from tests.unit.dispatcher.installing_world import G, Source, Target, Wire
+from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire
 
 ANSWER_S = 0.02
 PIECE_S = 0.1
@@ -57,3 +58,37 @@ async def test_who_answers_at_once_again_is_soon_passed_over_again_when_he_does_
     line.__class__ = Wire  # type: ignore[assignment]  # the line is quick from now on
     await asking.piece(G, "meta", 0)
     assert asking._patience < PIECE_S
+
+
+async def test_an_answer_that_comes_late_is_taken_where_the_same_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by review: it was thrown away, and a batch that takes longer than anybody waits never came."""
+    monkeypatch.setattr(sources, "ANSWER_S_MAX", 0.6 * PIECE_S)
+    line = SlowLine()
+    source, target = Source("a", line, big=10), Target(line, has=COUNT)
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert (target.ready, target.installing.failed) == ([G], 0)
+
+
+async def test_nor_is_an_answer_to_another_question_or_of_another_node() -> None:
+    line = SlowLine()
+    Source("a", line)
+    asking = Target(line).installing._sources
+    with pytest.raises(Unavailable):
+        await asking._ask_one(NodeId("a"), Kind.SNAPSHOT_FETCH, {"global_index": G, "file": "meta", "offset": 0})
+    (late,) = asking._earlier
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Frame] = loop.create_future()
+    asking._answers[99] = NodeId("b"), answer
+    asking.on_frame(NodeId("a"), Frame(Kind.SNAPSHOT_CHUNK, late, {"total": 1}))
+    asking.on_frame(NodeId("b"), Frame(Kind.SNAPSHOT_CHUNK, late, {"total": 1}))
+    assert not answer.done()
+    asking._answers[99] = NodeId("a"), answer
+    asking.on_frame(NodeId("a"), Frame(Kind.SNAPSHOT_CHUNK, late, {"total": 1}))
+    assert answer.done()
+    del asking._answers[99]
+    with pytest.raises(Unavailable):
+        await asking._ask_one(NodeId("a"), Kind.SNAPSHOT_FETCH, {"global_index": G, "file": "meta", "offset": 1})
+    assert late not in asking._earlier
