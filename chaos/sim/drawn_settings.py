@@ -26,6 +26,10 @@ from logboom.types import KIB, Ack, DurabilityMode
 
 FEW_PRODUCERS: Final = 32
 FEW_RANGES: Final = 8
+SMALL_BUDGET: Final = 24
+"""Of operations, on a node."""
+MANY_CUTS: Final = 40
+"""Entries between two of them, at most."""
 
 
 def member_of(number: int) -> Member:

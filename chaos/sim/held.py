@@ -25,19 +25,34 @@ def look_at_removing(host: Host, backend: Backend, fail: Fail) -> None:
 
     async def removed(parent: ParentState, partition: PartitionId, through: int) -> None:
         store: Any = backend.logs[partition]
-        leases = store._leases._leases  # noqa: SLF001 - an observer
-        first, applied = store.first_available_index, backend.workers[partition].applied_index
-        before = {lease: lease.taken.at for lease in leases}
-        await remove(parent, partition, through)
+        compact = store.compact
+
+        def compacted(keep_from_index: int, *, ends: bool = False) -> Callable[[], None]:
+            first = store.first_available_index
+            job: Callable[[], None] = compact(keep_from_index, ends=ends)
+            check(partition, store, first)
+            return job
+
+        store.compact = compacted
+        try:
+            await remove(parent, partition, through)
+        finally:
+            store.compact = compact
+
+    def check(partition: PartitionId, store: Any, first: int) -> None:
         begins, now = store.first_available_index, backend.clock.monotonic()
         if begins == first:
             return
         story = f"{host.name}: partition {partition} begins at {begins}, no longer at {first}"
-        read = [lease.index for lease, at in before.items() if lease in leases and now - at < lease_s]
-        if begins > max(first, min(read, default=begins)):
-            fail("LeaseKept", f"{story}; somebody reads from {min(read)} on")
-        if begins > max(first, applied + 1) and not backend.rebuilding.fenced(partition):
-            fail("NothingEvicted", f"{story}; applied was {applied}")
+        leases = store._leases._leases  # noqa: SLF001 - an observer
+        read = min((each.index for each in leases if now - each.taken.at < lease_s), default=begins)
+        if begins > max(first, read):
+            fail("LeaseKept", f"{story}; somebody reads from {read} on")
+        worker = backend.workers.get(partition)
+        if worker is None or backend.rebuilding.fenced(partition):
+            return
+        if begins > max(first, worker.applied_index + 1):
+            fail("NothingEvicted", f"{story}; applied is {worker.applied_index}")
 
     compaction._remove = removed  # noqa: SLF001 - an observer
 

@@ -57,8 +57,6 @@ THIN: Final = 0.2
 """Share of the seeds in which lines between nodes carry little, and of the faults there that are that."""
 SCARCE: Final = 0.2
 """Share of the seeds in which code takes time, as processors are scarce, and of the faults there that are that."""
-SMALL_BUDGET: Final = 24
-"""Of operations, on a node."""
 LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
@@ -190,7 +188,17 @@ class Parameters:
     def shares(self) -> bool:
         """Budgets are so small that somebody alone comes to the end of his share."""
         admission = self.settings.admission
-        return admission.fair_share_percent < 100 and admission.node_ops <= SMALL_BUDGET
+        return admission.fair_share_percent < 100 and admission.node_ops <= drawn_settings.SMALL_BUDGET
+
+    @property
+    def groups(self) -> bool:
+        """Several batches are applied at once."""
+        return self.settings.apply.batches_max > 1 and self.settings.apply.batch_bytes > 1
+
+    @property
+    def cuts_often(self) -> bool:
+        """So that somebody is behind when one comes."""
+        return self.settings.snapshot.entries <= drawn_settings.MANY_CUTS
 
     @property
     def forgets_producers(self) -> bool:

@@ -13,7 +13,7 @@ MUTANTS: Final = (
     Mutant(
         "no-dedupe",
         "Whatever is sent again is applied again (I5).",
-        ("I8", "I5", "ReadYourWrites"),
+        ("I8", "I5", "ReadYourWrites", "TokenKept"),
         (
             Edit(DEDUPE + "decide", "if header.producer == NO_PRODUCER:", "if True:"),
             Edit(DEDUPE + "lookup", "known = self._producers.get(producer)", "known = None"),
@@ -211,7 +211,7 @@ MUTANTS: Final = (
     Mutant(
         "at-least-not-awaited",
         "A read at an index is answered with whatever is there (ReadYourWrites).",
-        ("ReadYourWrites",),
+        ("ReadYourWrites", "TokenKept"),
         (
             Edit(
                 "dispatcher.reading.reads:make_fresh",
@@ -223,7 +223,7 @@ MUTANTS: Final = (
     Mutant(
         "view-not-awaited",
         "A view is taken of whatever a node has, as if nothing newer could be elsewhere (ViewFresh).",
-        ("ViewFresh",),
+        ("ViewFresh", "TokenKept"),
         (
             Edit(
                 "dispatcher.reading.views:Views.scan",

@@ -52,7 +52,7 @@ MUTANTS: Final = (
         "Who wrote longest ago is forgotten, even if he is just writing again: who is known depends on groups.",
         ("ProducersBounded", "SnapshotEquivalence"),
         (Edit(DEDUPE + "_evict", "if p not in self._evicted and p not in self._staged", "if p not in self._evicted"),),
-        needs="forgets_producers",
+        needs="forgets_producers groups",
     ),
     Mutant(
         "txn-in-part",

@@ -27,6 +27,7 @@ MUTANTS: Final = (
                 "nearest.through_index <= self.applied_index",
             ),
         ),
+        needs="lags groups cuts_often",
     ),
     Mutant(
         "dumped-without-changes",
@@ -43,7 +44,7 @@ MUTANTS: Final = (
     Mutant(
         "places-not-saved",
         "The journal begins behind batches of which nobody has written down where they are.",
-        ("NoSelfStop",),
+        ("NoSelfStop", "WouldStart"),
         (Edit(COMPACTION + "_secure", "await self._step(store.save_places(through_index))", "pass"),),
     ),
     Mutant(
@@ -126,7 +127,7 @@ MUTANTS: Final = (
     Mutant(
         "fetched-unchecked",
         "A log that was filled from another node begins anywhere: what it lacks in front is not asked for.",
-        ("NoSelfStop", "PrefixAgreement", "InvariantViolated", "NoPhantom", "Liveness"),
+        ("NoSelfStop", "PrefixAgreement", "InvariantViolated", "NoPhantom", "Liveness", "AppliedDurable"),
         (
             Edit(
                 "partitions.log.log:PartitionLog.save_fetched",

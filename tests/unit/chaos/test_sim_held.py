@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,9 +30,15 @@ class Removing:
     async def to(self, first: int, *, takes_s: float = 0.0) -> list[str]:
         """It begins there once compaction has removed something."""
 
+        def compact(keep_from_index: int, *, ends: bool) -> Callable[[], None]:
+            self.store.first_available_index = keep_from_index
+            return lambda: None
+
         async def remove(*_: object) -> None:
             self.clock.now += takes_s
-            self.store.first_available_index = first
+            self.store.compact(first, ends=True)()
+
+        self.store.compact = compact
 
         compaction = SimpleNamespace(_remove=remove)
         backend: Any = SimpleNamespace(
@@ -44,6 +51,7 @@ class Removing:
         )
         look_at_removing(HOST, backend, lambda invariant, _: self.wrong.append(invariant))
         await compaction._remove(None, 0, first - 1)
+        assert self.store.compact is compact
         return self.wrong
 
 
