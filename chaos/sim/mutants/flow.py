@@ -91,6 +91,7 @@ MUTANTS: Final = (
                 "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.DURABLE):",
             ),
         ),
+        needs="write_behind",
     ),
     Mutant(
         "applied-at-commit",
@@ -189,6 +190,7 @@ MUTANTS: Final = (
                 "self._ends[0][0] <= now - 60",
             ),
         ),
+        needs="admission_wait_s",
     ),
     Mutant(
         "budget-of-the-late",
@@ -201,6 +203,7 @@ MUTANTS: Final = (
                 "self._admission.try_admit(waiting.parts, now, waiting.principal)\n        if waiting.over:",
             ),
         ),
+        needs="admission_wait_s",
     ),
     Mutant(
         "shown-before-recovered",
@@ -277,6 +280,7 @@ MUTANTS: Final = (
                 "held[0]",
             ),
         ),
+        needs="waits",
     ),
     Mutant(
         "durable-once-ordered",
@@ -402,6 +406,7 @@ MUTANTS: Final = (
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
         ("BoundedStaleness",),
         (Edit("dispatcher.pipeline.freshness:Freshness.recent", "or self._known[0] < since", ""),),
+        needs="waits",
     ),
     Mutant(
         "as-new-as-its-answer",

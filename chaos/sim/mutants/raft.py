@@ -161,6 +161,7 @@ MUTANTS: Final = (
             "OffsetsDenseUnique",
         ),
         (Edit(ENGINE + "_on_append", "elif held != previous_term:", "elif False:"),),
+        needs="half_back",
     ),
     Mutant(
         "cut-and-still-durable",
@@ -259,6 +260,7 @@ MUTANTS: Final = (
                 CORE + "read_index", "if not self.reads.ask(done, lone=lone and not self._proposals):", "if done(None):"
             ),
         ),
+        needs="half_back",
     ),
     Mutant(
         "lone-read-proven-before",

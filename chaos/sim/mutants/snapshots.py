@@ -71,7 +71,7 @@ MUTANTS: Final = (
             ),
             Edit("dispatcher.upkeep.compaction:Compaction._remove", "self._settings.retain_log_bytes or None", "0"),
         ),
-        needs="log_partitions",
+        needs="log_partitions cuts_often",
     ),
     Mutant(
         "age-ignored",
@@ -101,6 +101,7 @@ MUTANTS: Final = (
                 "True",
             ),
         ),
+        needs="cuts_often",
     ),
     Mutant(
         "installed-without-state",

@@ -154,6 +154,7 @@ MUTANTS: Final = (
                 "self._held[ref.last_index] = [ref]",
             ),
         ),
+        needs="half_back",
     ),
     Mutant(
         "first-batch-wins",
