@@ -404,7 +404,7 @@ MUTANTS: Final = (
     Mutant(
         "old-enough",
         "A read of bounded staleness is answered with any index that was ever confirmed (BoundedStaleness).",
-        ("BoundedStaleness",),
+        ("BoundedStaleness", "FreshEnough"),
         (Edit("dispatcher.pipeline.freshness:Freshness.recent", "or self._known[0] < since", ""),),
         needs="waits",
     ),

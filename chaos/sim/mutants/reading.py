@@ -38,7 +38,7 @@ MUTANTS: Final = (
         "What somebody reads is removed (LeaseKept).",
         ("LeaseKept",),
         (Edit("partitions.log.compaction:Leases.lowest", "if now - each.taken.at < self._lease_s", "if False"),),
-        needs="reads_log paced",
+        needs="reads_log paced cuts_often",
     ),
     Mutant(
         "lease-left",

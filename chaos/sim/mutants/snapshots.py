@@ -139,16 +139,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         "unapplied-removed",
-        "Of a partition that is behind all that is committed may go, applied or not.",
-        ("NothingEvicted",),
+        "Of a partition that is behind all that is durable may go, applied or not.",
+        ("NothingEvicted", "I2"),
         (
             Edit(
                 COMPACTION + "_remove",
                 "compaction_point(through_index, retain",
-                "compaction_point(through_index if self._workers[partition_id].idle else store.committed_index, retain",
+                "compaction_point(through_index if self._workers[partition_id].idle else store.durable_index, retain",
             ),
         ),
-        needs="lags",
+        needs="lags cuts_often",
     ),
     Mutant(
         "snapshotted-before-applied",
