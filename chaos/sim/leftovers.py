@@ -23,13 +23,12 @@ AGAIN: Final = 16
 
 
 @contextmanager
-def leftovers_unseen(*, collect: bool = True) -> Iterator[None]:
+def leftovers_unseen() -> Iterator[None]:
     """Nobody hears what Python says of coroutines that are collected meanwhile, nor what they log at the end."""
     with _unseen():
         yield
-        if collect:
-            with _silence():
-                gc.collect()
+        with _silence():
+            gc.collect()
 
 
 def throw_away(loop: SimLoop) -> None:

@@ -22,8 +22,8 @@ from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.timeline import Timeline
 from logboom.errors import Unavailable
 
-SEEDS_PER_PROCESS: Final = 8
-"""Then a new process takes over: what runs leave in memory ends with the old one, and nobody has to look for it."""
+SEEDS_PER_PROCESS: Final = 4
+"""Then a new process takes over: what runs leave in memory is looked through after each that follows."""
 
 SEEDS_AHEAD: Final = 2
 """Per worker: one that is played and one that waits."""
@@ -53,17 +53,15 @@ def commit() -> str:
 
 
 def run(parameters: Parameters, *, timeline: Timeline | None = None, until: float | None = None) -> Ran:
-    """One run, here. Where nobody collects garbage, what it leaves behind stays, too."""
-    collects = gc.isenabled()
+    """One run, here."""
     gc.disable()  # a run is short, and collecting would take a fifth of it
     try:
-        with leftovers_unseen(collect=collects):
+        with leftovers_unseen():
             started = time.process_time()
             outcome = Simulation(parameters, timeline=timeline or Timeline(), until=until).play()
             cpu_s = time.process_time() - started
     finally:
-        if collects:
-            gc.enable()
+        gc.enable()
     return Ran(outcome, cpu_s)
 
 
@@ -79,8 +77,10 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
         yield from map(run_seed, jobs)
         return
     ended: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
+    # SIGTERM ends a worker whatever the parent does with it: a handler that raises would be one more fault of the run.
+    default = signal.SIGTERM, signal.SIG_DFL
     forked = multiprocessing.get_context("fork")
-    with forked.Pool(workers, _begin, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
+    with forked.Pool(workers, signal.signal, default, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         under_way = 0
         for job in jobs:  # each only when it is nearly its turn: ``seeds`` may end with the time
             pool.apply_async(run_seed, (job,), callback=ended.put, error_callback=ended.put)
@@ -90,13 +90,6 @@ def run_many(seeds: Iterable[int], *, seconds: float, workers: int) -> Iterator[
                 under_way -= 1
         for _ in range(under_way):
             yield _next(ended)
-
-
-def _begin() -> None:
-    """In a worker process, before its first seed."""
-    # SIGTERM ends it whatever the parent does with that: a handler that raises would be one more fault of the run.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.disable()  # to collect what a run has left takes a tenth of its time; this process ends before it is too much
 
 
 def _next(ended: queue.SimpleQueue[Ran | BaseException]) -> Ran:

@@ -122,20 +122,6 @@ def test_a_run_leaves_logging_and_chance_as_they_were() -> None:
     assert (structlog.get_config(), random.getstate(), gc.isenabled()) == before
 
 
-@pytest.mark.parametrize("collects", [True, False])
-def test_garbage_is_looked_for_after_a_run_where_it_is_at_all(monkeypatch: pytest.MonkeyPatch, collects: bool) -> None:
-    """Processes that play few seeds and end do without: a tenth of their time."""
-    looks: list[None] = []
-    monkeypatch.setattr(gc, "collect", lambda: looks.append(None))
-    before = gc.isenabled()
-    (gc.enable if collects else gc.disable)()
-    try:
-        outcome_of(SEEDS[0], seconds=1.0)
-        assert (len(looks), gc.isenabled()) == (collects, collects)
-    finally:
-        (gc.enable if before else gc.disable)()
-
-
 # -- parameters
 
 
