@@ -10,21 +10,6 @@ FRESHNESS: Final = "dispatcher.pipeline.freshness:"
 
 MUTANTS: Final = (
     Mutant(
-        "silence-is-no",
-        "Who does not say whether it has a batch has none: it is lost, and may be void (decisions/0018).",
-        ("VoidProven",),
-        (
-            Edit(
-                "raftlog.links.lacks:Answers.verdict",
-                "if not peers or any(peer not in said for peer in peers):",
-                "if not said:",
-            ),
-            Edit("raftlog.links.lacks:Answers.verdict", "for peer in peers}", "for peer in said}"),
-            Edit("dispatcher.pipeline.voiding:Voiding._ask", "if len(known) == len(said):", "if known:"),
-        ),
-        needs="blackout",
-    ),
-    Mutant(
         "snapshot-under-way-will-do",
         "Who asks for a snapshot is given the one under way, which was cut before (SnapshotFresh).",
         ("SnapshotFresh",),

@@ -61,13 +61,6 @@ MUTANTS: Final = (
         needs="reads_log write_behind",
     ),
     Mutant(
-        "scan-beyond-horizon",
-        "Write-behind: a scan goes beyond what is durable, behind which something may still come (ScanComplete).",
-        ("ScanComplete", "GlobalOrder", "FollowsAll"),
-        (Edit("dispatcher.pipeline.backend:Backend.safe_horizon", "if waits is not None:", "if False:"),),
-        needs="reads_log write_behind",
-    ),
-    Mutant(
         "snapshotted-once-applied",
         "A barrier until a snapshot has it is answered once it is applied (BarrierSound).",
         ("BarrierSound",),

@@ -91,7 +91,6 @@ MUTANTS: Final = (
             "AcknowledgedKept",
             "AckDurable",
             "NothingUnhandled",
-            "NothingEvicted",
             "LeaseKept",
         ),
         (
@@ -138,19 +137,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "unapplied-removed",
-        "Of a partition that is behind all that is durable may go, applied or not.",
-        ("NothingEvicted", "I2"),
-        (
-            Edit(
-                COMPACTION + "_remove",
-                "compaction_point(through_index, retain",
-                "compaction_point(through_index if self._workers[partition_id].idle else store.durable_index, retain",
-            ),
-        ),
-        needs="lags cuts_often",
-    ),
-    Mutant(
         "snapshotted-before-applied",
         "After a start a partition counts as snapshotted further than it is applied.",
         ("I1",),
@@ -166,18 +152,5 @@ MUTANTS: Final = (
                 "True",
             ),
         ),
-    ),
-    Mutant(
-        "made-anew-and-shown",
-        "A state that is made anew is shown before it has come as far as the damaged one (I7).",
-        ("InvariantViolated", "I7", "ReadYourWrites", "BarrierSound", "LinearizableRead"),
-        (
-            Edit(
-                "dispatcher.upkeep.rebuilding:Rebuilding.shown",
-                "fence.rebuilt and worker.applied_index >= fence.floor.applied_index",
-                "fence.rebuilt",
-            ),
-        ),
-        needs="rot",
     ),
 )
