@@ -91,6 +91,7 @@ MUTANTS: Final = (
             "AcknowledgedKept",
             "AckDurable",
             "NothingUnhandled",
+            "NothingEvicted",
             "LeaseKept",
         ),
         (
@@ -135,6 +136,19 @@ MUTANTS: Final = (
                 "rows[1:],\n        through_index=",
             ),
         ),
+    ),
+    Mutant(
+        "unapplied-removed",
+        "Of a partition that is behind all that is durable may go, applied or not.",
+        ("NothingEvicted", "I2"),
+        (
+            Edit(
+                COMPACTION + "_remove",
+                "compaction_point(through_index, retain",
+                "compaction_point(through_index if self._workers[partition_id].idle else store.durable_index, retain",
+            ),
+        ),
+        needs="lags cuts_often",
     ),
     Mutant(
         "snapshotted-before-applied",
