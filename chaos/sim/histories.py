@@ -119,7 +119,11 @@ class SecondHistory:
     def _second(
         self, begins: Configuration, raft_index: int, global_index: int, hosts: Sequence[Host], *, given_up: str
     ) -> None:
-        self._report("LinearizableRead", None, give_up(self.seen, global_index, given_up))
+        self._report(
+            "LinearizableRead",
+            None,
+            give_up(self.seen, global_index, given_up, self.oracle.witness.committed_after(global_index)),
+        )
         addresses = {host.member.client_address: host.name for host in hosts}
         before, injected = self.oracle, self.nemesis.injected
         self.seen = Seen(self.seen.history, addresses, again=True)
@@ -137,8 +141,11 @@ class SecondHistory:
         self.restoring.leave()
 
 
-def give_up(seen: Seen, global_index: int, outcome: str) -> list[str]:
+def give_up(seen: Seen, global_index: int, outcome: str, since_s: float) -> list[str]:
     """What was acknowledged behind that index has this outcome from now on; what nobody was told of may be there.
+
+    ``since_s``: when something was committed behind it. What was sent before may have been ordered up to there, and is
+    told of as of later, as it was sent again.
 
     Registers are of one history alone: theirs is looked at now. What is wrong with it.
     """
@@ -147,7 +154,7 @@ def give_up(seen: Seen, global_index: int, outcome: str) -> list[str]:
     operations[:] = [op for op in operations if op.f not in REGISTERS]
     for op in operations:
         if op.outcome == "ok" and op.global_index > global_index:
-            op.outcome = "info" if produced(op) else outcome
+            op.outcome = "info" if produced(op) or op.start_ns < since_s * 1e9 else outcome
     return problems
 
 

@@ -8,6 +8,7 @@ when it is made: whoever breaks one is seen even if nobody suffers.
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +84,10 @@ class Witness:
     def terms(self) -> Sequence[int]:
         """Of committed entries, by Raft index."""
         return self._terms
+
+    def committed_after(self, global_index: int) -> float:
+        """When the first one behind that was handed up, anywhere; never: at the end of time."""
+        return self._committed_at[global_index] if global_index < len(self._committed_at) else math.inf
 
     # -- a node's life
 

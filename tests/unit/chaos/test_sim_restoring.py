@@ -36,22 +36,31 @@ def test_what_was_acknowledged_behind_the_set_is_given_up(outcome: str) -> None:
         op = mine.history.invoke(1, "add", f"c1-{global_index}", 1, 0)
         mine.history.end(op, "ok", global_index=global_index)
     mine.history.invoke(1, "add", "c1-5", 1, 0)
-    assert give_up(mine, 3, outcome) == []
+    assert give_up(mine, 3, outcome, 0.0) == []
     assert [op.outcome for op in mine.history.operations] == ["ok", outcome, "info"]
+
+
+def test_what_was_sent_before_may_be_in_the_set_though_it_is_told_of_as_of_later() -> None:
+    """It was sent again, and its second place is behind the set."""
+    mine = seen()
+    for name in ("c1-1", "c1-2"):
+        mine.history.end(mine.history.invoke(1, "add", name, 1, 0), "ok", global_index=4)  # at 0 and 2 ns
+    give_up(mine, 3, "fail", 2e-9)
+    assert [op.outcome for op in mine.history.operations] == ["info", "fail"]
 
 
 def test_registers_are_looked_at_before_they_are_of_another_history() -> None:
     mine = seen()
     mine.history.end(mine.history.invoke(1, "put", "r1", "v", 0), "ok", result=True, global_index=9)
     mine.history.end(mine.history.invoke(1, "get", "r1", None, 0), "ok", result="another")
-    assert len(give_up(mine, 1, "fail")) == 1
+    assert len(give_up(mine, 1, "fail", 0.0)) == 1
     assert mine.history.operations == []
 
 
 def test_who_goes_through_all_again_is_told_of_each_in_the_end() -> None:
     mine = seen()
     mine.history.end(mine.history.invoke(0, "add", "p7", 1, 0), "ok", global_index=9)
-    give_up(mine, 1, "fail")
+    give_up(mine, 1, "fail", 0.0)
     assert mine.history.operations[0].outcome == "info"
 
 
