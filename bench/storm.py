@@ -161,9 +161,7 @@ class Storm:
         p99s = self._beside_hot(seconds, ("applied",), 1)
         self.figures["quiet_p99_ms_unbounded"] = p99s
         for case, p99 in p99s.items():
-            say(
-                f"storm: quiet client's p99 {case}: {p99:.1f} ms, {p99 / p99s[_alone(case)]:.1f} times alone; no target"
-            )
+            say(f"storm: quiet client's p99 {case}: {p99 / p99s[_alone(case)]:.1f} times alone, without a target")
 
     def _beside_hot(self, seconds: float, waits: tuple[str, ...], rounds: int) -> dict[str, float]:
         """p99 in ms by case, medians of the rounds."""

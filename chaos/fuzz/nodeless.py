@@ -178,7 +178,7 @@ class NoNode:
         self.submitted: list[SubmitRequest] = []
         self.read_budget = ReadBudget(bytes_max=1 << 20, segments_max=4)
         self.lately = Lately()
-        self.snapshots = SimpleNamespace(serving=_serving())
+        self.snapshots = SimpleNamespace(serving=_serving(), taking=SimpleNamespace(stuck=()))
         self.freshness = self
 
     @property
