@@ -373,6 +373,11 @@ class Nemesis(DiskFaults):
             if host.sync_offload is not None:
                 host.sync_offload.slowest_s = self._parameters.slowest_s
                 host.sync_offload.stalled_until = 0.0
+        self.resume()
+
+    def resume(self) -> None:
+        """Nobody is paused: neither by who has gone since, nor by what he sent and comes only now."""
+        for host in self._hosts:
             if host.node is not None:
                 for worker in host.node.pipeline.workers.values():
                     if worker.state == "paused":

@@ -358,6 +358,8 @@ class Simulation(SecondHistory):
     async def _checkpoints(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_S)
+            if self.nemesis.over:
+                self.nemesis.resume()
             self.oracle.checkpoint()
             for invariant, story in self.seen.problems:
                 self.fail(invariant, story)

@@ -83,7 +83,7 @@ def test_a_backup_that_is_put_back_and_a_cluster_that_begins_again(world: Machin
     begin(world)
     log = json.loads(world.paste("logboom partitions create --state-machine log -o json"))[0]["partition"]
     world.paste(f"logboom submit -p 0 put k v; logboom submit -p {log} record r")
-    assert "n2" in world.paste(block("logboom snapshot create"))
+    assert "n2" in world.paste(block("logboom snapshot create            # now"))
     taken = world.paste(block("logboom backup /backups/shop\n"))
     found = re.search(r"^global_index +(\d+)$", taken, re.MULTILINE)
     assert found is not None, taken

@@ -17,9 +17,9 @@ PER_S = 1_000
 BURST_MS = 100
 BLOCK = 50
 BLOCKS = 20
-AT_LEAST_S = (BLOCK * (BLOCKS - 2) - PER_S * BURST_MS / 1000) / PER_S
-"""No earlier can the last of them be let in, if the first one went by way of a node that does not lead: on another
-connection."""
+AT_LEAST_S = (BLOCK * (BLOCKS - 3) - PER_S * BURST_MS / 1000) / PER_S
+"""No earlier can the last of them be let in, if the first ones went by way of the two nodes that do not lead: on other
+connections."""
 
 
 @pytest.fixture(scope="module")
