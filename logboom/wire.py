@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import google_crc32c
-import msgpack
+import msgspec.msgpack
 import numpy as np
 
 from logboom.errors import IncompatibleVersion, ProtocolError, RecordTooLarge
@@ -31,6 +31,7 @@ from logboom.errors import IncompatibleVersion, ProtocolError, RecordTooLarge
 PROTOCOL_VERSION: Final = 1
 PREFIX: Final = struct.Struct("<IBBHIQ")
 PREFIX_BYTES: Final = PREFIX.size
+LENGTH: Final = struct.Struct("<I")
 FRAME_BYTES_MAX: Final = (1 << 32) + 3
 """What can be written at all."""
 HEADER_BYTES_MAX: Final = 256 * 1024
@@ -118,7 +119,15 @@ class Kind(IntEnum):
     INDEX_TOLD = 83
 
 
-KINDS: Final = frozenset(int(k) for k in Kind)
+def _no_extension(code: int, _: memoryview) -> None:
+    raise ValueError(f"extension type {code}")
+
+
+KINDS: Final = {int(kind): kind for kind in Kind}
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_no_extension).decode
+_NO_CHECKSUM: Final = bytes(CRC.size)
 
 
 class Frame(NamedTuple):
@@ -151,21 +160,23 @@ def encode(
 
     ``checked``: whoever reads it finds out whether it was changed on its way.
 
-    Raises RecordTooLarge for what is above the bounds: those of whoever is to read it.
+    Raises RecordTooLarge for what is above the bounds, those of whoever is to read it; TypeError, ValueError or
+    OverflowError for a header that msgpack cannot hold.
     """
-    said = {**header, CHECKED: bytes(CRC.size)} if checked else header
-    packed: bytes = msgpack.packb(said, use_bin_type=True)
+    try:
+        packed = _pack({**header, CHECKED: _NO_CHECKSUM} if checked else header)
+    except RecursionError as error:
+        raise ValueError("the header is nested too deeply") from error
     size = PREFIX_BYTES - 4 + len(packed) + sum(map(len, body))
     if len(packed) > header_bytes_max:
         raise _too_large(kind, "header", len(packed), header_bytes_max)
     if size + 4 > frame_bytes_max:
         raise _too_large(kind, "frame", size + 4, frame_bytes_max)
     prefix = PREFIX.pack(size, kind, flags, PROTOCOL_VERSION, len(packed), request_id)
-    head = prefix + packed
-    if checked:
-        head = head[: -CRC.size]
-        head += CRC.pack(_checksum(head, body))
-    return [head, *body]
+    if not checked:
+        return [prefix + packed, *body]
+    head = prefix + packed[: -CRC.size]
+    return [head + CRC.pack(_checksum(head, body)), *body]
 
 
 def _checksum(head: bytes, body: Iterable[Buffer]) -> int:
@@ -266,15 +277,24 @@ class FrameDecoder:
             size = min(len(room), len(data))
             room[:size] = data[:size]
             data, frames = data[size:], self._fill(size)
-        self._buffer += data
-        if len(self._buffer) < self._target:
-            self._make_room()
-            return frames
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._target:
+                self._make_room()
+                return frames
+            data = self._buffer
         if frames and len(frames) == frames_max:
+            self._buffer = bytearray(data)
             return frames
-        buffer, offset, size = self._buffer, 0, len(self._buffer)
+        self._cut(memoryview(data), frames, frames_max=frames_max, owned=data is self._buffer)
+        self._make_room()
+        return frames
+
+    def _cut(self, data: memoryview, frames: list[Frame], *, frames_max: int, owned: bool) -> None:
+        """Whole frames off the front; what is left is kept. ``owned``: nobody else has, or changes, these bytes."""
+        offset, size, self._target = 0, len(data), 0
         while size - offset >= 4:
-            length = int.from_bytes(buffer[offset : offset + 4], "little")
+            (length,) = LENGTH.unpack_from(data, offset)
             whole = length + 4
             if whole > self.frame_bytes_max or whole < PREFIX_BYTES:
                 raise ProtocolError(
@@ -285,22 +305,16 @@ class FrameDecoder:
             if size - offset < whole:
                 self._target = whole
                 break
-            if offset == 0 and size == whole:
-                # The common case of one large frame: hand the buffer over instead of copying it.
-                frames.append(_parse(memoryview(buffer), self.header_bytes_max))
-                self._buffer = bytearray()
-                self._target = 0
-                return frames
-            frame = memoryview(bytes(memoryview(buffer)[offset : offset + whole]))
-            frames.append(_parse(frame, self.header_bytes_max))
+            # A large one that came alone is handed over as it is; others would keep each other's bytes in memory.
+            alone = owned and whole == size
+            frames.append(
+                _parse(data if alone else memoryview(bytes(data[offset : offset + whole])), self.header_bytes_max)
+            )
             offset += whole
-            self._target = 0
             if len(frames) == frames_max:
                 break
-        if offset:
-            self._buffer = buffer[offset:]
-        self._make_room()
-        return frames
+        if offset or not owned:
+            self._buffer = bytearray(data[offset:])
 
     def _make_room(self) -> None:
         size = len(self._buffer)
@@ -311,28 +325,28 @@ class FrameDecoder:
 
 
 def _parse(frame: memoryview, header_bytes_max: int, *, whole: bool = True) -> Frame:
-    frame = frame.toreadonly()  # as when it is read from a disk: nobody finds out only then that he has written to it
-    _, kind, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
+    if not frame.readonly:
+        frame = frame.toreadonly()  # as if read from a disk: nobody finds out only then that he has written to it
+    _, number, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
     if version != PROTOCOL_VERSION:
         raise IncompatibleVersion(
             f"frame of protocol version {version}; this side speaks {PROTOCOL_VERSION}",
             found=version,
             supported=PROTOCOL_VERSION,
         )
-    if kind not in KINDS:
-        raise ProtocolError(f"unknown frame kind {kind}", kind=kind)
+    kind = KINDS.get(number)
+    if kind is None:
+        raise ProtocolError(f"unknown frame kind {number}", kind=number)
     end = PREFIX_BYTES + header_length
     if header_length > header_bytes_max or end > len(frame):
         raise ProtocolError(f"frame header of {header_length} bytes does not fit", size=header_length)
     try:
-        header = msgpack.unpackb(frame[PREFIX_BYTES:end], raw=False, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise ProtocolError(f"frame header is not msgpack: {error}") from error
-    if not isinstance(header, dict):
-        raise ProtocolError("frame header is not a map")
+        header = _unpack(frame[PREFIX_BYTES:end])
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"frame header is not a msgpack map with strings for keys: {error}") from error
     if whole and CHECKED in header and not _is_as_sent(frame, end, header.pop(CHECKED)):
-        raise ProtocolError(f"{Kind(kind).name}: the frame was changed on its way: it does not match its checksum")
-    return Frame(Kind(kind), request_id, header, frame[end:], flags)
+        raise ProtocolError(f"{kind.name}: the frame was changed on its way: it does not match its checksum")
+    return Frame(kind, request_id, header, frame[end:], flags)
 
 
 def _is_as_sent(frame: memoryview, end: int, said: Any) -> bool:

@@ -248,8 +248,8 @@ def raft_message(data: bytes) -> None:
         message = messages.decode(memoryview(data))
     except ProtocolError:
         return
-    for name, wanted in messages.FIELDS[message["type"]].items():
-        _in_range(message[name], wanted)
+    for name in messages.FIELDS[message["type"]]:
+        _in_range(message[name], bool if name in ("reset", "success") else int)
     if "prevLogIdx" in message:
         for name in ("prevLogIdx", "prevLogTerm"):
             _in_range(message[name], int)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgpack
+import msgspec.msgpack
 import structlog
 
 from logboom.errors import ProtocolError
@@ -82,15 +82,14 @@ def framed(kind: Kind, header: bytes, body: bytes, *, request_id: int = 1) -> Fr
 
 def packed(value: Any) -> bytes:
     """As msgpack."""
-    raw: bytes = msgpack.packb(value, use_bin_type=True)
-    return raw
+    return msgspec.msgpack.encode(value)
 
 
 def packed_or_none(value: Any) -> bytes | None:
     """None for what msgpack reads and does not write: it reads deeper nesting than it writes."""
     try:
         return packed(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

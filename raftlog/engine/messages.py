@@ -3,34 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeGuard
+from typing import Annotated, Any, Final, Literal, TypedDict, cast
 
-import msgpack
+import msgspec
 
 from logboom.errors import ProtocolError
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
 
 Message = dict[str, Any]
 
-FIELDS: Final[dict[str, dict[str, type]]] = {
-    "append_entries": {"term": int, "commit_index": int, "seq": int},
-    "next_node_idx": {"term": int, "next_node_idx": int, "reset": bool, "success": bool, "seq": int},
-    "request_vote": {"term": int, "last_log_index": int, "last_log_term": int},
-    "response_vote": {"term": int},
-    "pre_vote": {"term": int, "last_log_index": int, "last_log_term": int},
-    "pre_vote_ok": {"term": int},
-    "pre_vote_no": {"term": int},
-    "timeout_now": {"term": int},
-}
+INDEX_MAX: Final = 1 << 62
+Index = Annotated[int, msgspec.Meta(ge=0, lt=INDEX_MAX)]
+"""An index, a term, a round or a sequence."""
+Token = Annotated[bytes, msgspec.Meta(min_length=REJOIN_TOKEN_BYTES, max_length=REJOIN_TOKEN_BYTES)]
+"""Of a node that has forgotten what it promised."""
+Type = Literal[
+    "append_entries",
+    "next_node_idx",
+    "request_vote",
+    "response_vote",
+    "pre_vote",
+    "pre_vote_ok",
+    "pre_vote_no",
+    "timeout_now",
+]
 """Everything else that PySyncObj would act on (forwarded commands, admin, snapshots) is refused."""
 
-INDEX_MAX: Final = 1 << 62
+
+class Fields(TypedDict, total=False):
+    """All that the engine may see, and of which type. What else comes is left out."""
+
+    type: Type
+    term: Index
+    seq: Index
+    journal: Index
+    # append_entries
+    commit_index: Index
+    prevLogIdx: Index
+    prevLogTerm: Index
+    entries: list[tuple[bytes, Index, Index]]
+    # next_node_idx
+    next_node_idx: Index
+    reset: bool
+    success: bool
+    rejoining: Token
+    term_before: Index
+    # votes
+    last_log_index: Index
+    last_log_term: Index
+    force: bool
+
+
+FIELDS: Final[Mapping[Type, frozenset[str]]] = {
+    "append_entries": frozenset({"term", "commit_index", "seq"}),
+    "next_node_idx": frozenset({"term", "next_node_idx", "reset", "success", "seq"}),
+    "request_vote": frozenset({"term", "last_log_index", "last_log_term"}),
+    "response_vote": frozenset({"term"}),
+    "pre_vote": frozenset({"term", "last_log_index", "last_log_term"}),
+    "pre_vote_ok": frozenset({"term"}),
+    "pre_vote_no": frozenset({"term"}),
+    "timeout_now": frozenset({"term"}),
+}
+"""What each must have."""
+OF_ENTRIES: Final = frozenset({"prevLogIdx", "prevLogTerm", "entries"})
+"""Of append_entries: all of these, or none."""
+OF_REPLIES: Final = frozenset({"rejoining", "term_before"})
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder(Fields).decode
 
 
 def encode(message: Message) -> bytes:
     """One message."""
-    packed: bytes = msgpack.packb(message, use_bin_type=True)
-    return packed
+    return _pack(message)
 
 
 def index_in(header: Mapping[str, Any], name: str) -> int:
@@ -44,48 +89,26 @@ def index_in(header: Mapping[str, Any], name: str) -> int:
 def decode(raw: memoryview) -> Message:
     """Raises ProtocolError, naming what is off."""
     try:
-        message: Any = msgpack.unpackb(raw, raw=False)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise ProtocolError(f"a Raft message that is not msgpack: {error}") from error
-    kind = message.get("type") if isinstance(message, dict) else None
-    if not isinstance(message, dict) or not isinstance(kind, str) or kind not in FIELDS:
-        raise ProtocolError("a Raft message of unknown type")
-    for name, wanted in FIELDS[kind].items():
-        value: Any = message.get(name)
-        if type(value) is not wanted or not _in_range(value):
-            raise ProtocolError(f"Raft message {kind}: bad field {name}")
-    if type(message.get("force", False)) is not bool:
-        raise ProtocolError(f"Raft message {kind}: bad field force")
-    if "rejoining" in message and (kind != "next_node_idx" or not _is_token(message["rejoining"])):
-        raise ProtocolError(f"Raft message {kind}: bad field rejoining")
-    if "term_before" in message and (kind != "next_node_idx" or not _is_index(message["term_before"])):
-        raise ProtocolError(f"Raft message {kind}: bad field term_before")
-    if "entries" in message or "prevLogIdx" in message:
+        message = cast(Message, _unpack(raw))  # types and ranges are checked on the way
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"not a Raft message: {error}") from error
+    kind, names = message.get("type"), message.keys()
+    if kind is None:
+        raise ProtocolError("a Raft message without a type")
+    if not names >= FIELDS[kind]:
+        raise ProtocolError(f"Raft message {kind}: fields are missing: {', '.join(sorted(FIELDS[kind] - names))}")
+    if kind != "next_node_idx" and not names.isdisjoint(OF_REPLIES):
+        raise ProtocolError(f"Raft message {kind}: {', '.join(sorted(names & OF_REPLIES))} goes with next_node_idx")
+    if not names.isdisjoint(OF_ENTRIES):
         _check_entries(message)
     return message
 
 
-def _in_range(value: Any) -> bool:
-    return not isinstance(value, int) or 0 <= value < INDEX_MAX
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, bytes) and len(value) == REJOIN_TOKEN_BYTES
-
-
-def _is_index(value: Any) -> TypeGuard[int]:
-    return type(value) is int and _in_range(value)
-
-
 def _check_entries(message: Message) -> None:
-    entries, previous = message.get("entries"), message.get("prevLogIdx")
-    if not isinstance(entries, list) or not _is_index(previous) or not _is_index(message.get("prevLogTerm")):
-        raise ProtocolError("append_entries: bad entries")
-    rows: list[tuple[bytes, int, int]] = []
-    for position, row in enumerate(entries):
-        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[0], bytes) and all(map(_is_index, row[1:]))):
-            raise ProtocolError("append_entries: bad entry")
-        if row[1] != previous + 1 + position:
+    if not message.keys() >= OF_ENTRIES:
+        raise ProtocolError("append_entries: entries come with prevLogIdx and prevLogTerm")
+    following = message["prevLogIdx"]
+    for _, index, _ in message["entries"]:
+        following += 1
+        if index != following:
             raise ProtocolError("append_entries: entries are not dense")
-        rows.append((row[0], row[1], row[2]))
-    message["entries"] = rows

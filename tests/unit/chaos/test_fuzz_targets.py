@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
-import msgpack
 import pytest
 import structlog
 
@@ -145,9 +144,9 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "blocks": ("logboom.records._check_ends", lambda *_: None),
     "errors": ("chaos.fuzz.frames.from_wire", _errors_as_given),
-    "raft_message": ("raftlog.engine.messages._is_index", lambda _: True),
+    "raft_message": ("raftlog.engine.messages._check_entries", lambda _: None),
     "routes": ("chaos.fuzz.frames.unpack_routes", _routes_unchecked),
-    "session": ("dispatcher.sessions.service.shown", repr),
+    "session": ("dispatcher.requests.requests.field_of", lambda header, name, *_: header.get(name)),
     "peer": ("dispatcher.pipeline.forwarding.parse_reply", _reply_unchecked),
     "http": ("server.world.http_requests._header", lambda line: (line.decode("latin-1"), "")),
     "batch": ("partitions.log.batch._digest", lambda *_: ANY),
@@ -195,10 +194,11 @@ def test_a_target_notices_a_broken_decoder(name: str, monkeypatch: pytest.Monkey
 def test_a_message_that_msgpack_cannot_read_ends_only_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoders name what msgpack may raise; anything else is noticed."""
 
-    def unpackb(*_: object, **__: object) -> None:
+    def unpack(*_: object, **__: object) -> None:
         raise RuntimeError("new in this release")
 
-    monkeypatch.setattr(msgpack, "unpackb", unpackb)
+    for decoder in ("msgpack.unpackb", "logboom.wire._unpack", "raftlog.engine.messages._unpack"):
+        monkeypatch.setattr(decoder, unpack)
     for name in ("stream", "errors", "raft_message", "dedupe"):
         with pytest.raises(RuntimeError):  # noqa: PT012
             for data in TARGETS[name].seeds():
