@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ PARTS_MAX: Final = 4096
 SEQUENCE_MAX: Final = 1 << 62
 REQUEST_MS_MAX: Final = 600_000
 STRENGTH: Final = (Level.COMMITTED, Level.DURABLE, Level.APPLIED)
-WAITS: Final = frozenset(STRENGTH)
+WAITS: Final = {level.value: level for level in STRENGTH}
 DEFAULTS: Final = ClusterSettings()
 
 ReplyPart = tuple[PartitionId, PartitionLogIndex, PartitionLogIndex, GlobalLogIndex, int, bytes | None]
@@ -106,17 +106,16 @@ def field_of(header: Mapping[str, Any], name: str, kind: type, default: Any = No
     return value
 
 
-def acknowledged_at(asked: Level | None, partitions: Iterable[PartitionId], cluster: ClusterSettings) -> Level:
+def acknowledged_at(asked: Level | None, partitions: Collection[PartitionId], cluster: ClusterSettings) -> Level:
     """What an answer has to wait for: what the request says, else the strongest of its partitions' own.
 
     A linearizable partition is never answered before it has applied: nobody hears of what cannot be read yet.
     """
-    if asked is Level.APPLIED or (asked is not None and not cluster.linearizable and not cluster.overrides):
-        return asked
-    kinds = [cluster.partition(partition_id) for partition_id in partitions]
-    if any(kind.linearizable for kind in kinds):
+    if asked is not Level.APPLIED and any(map(cluster.is_linearizable, partitions)):
         return Level.APPLIED
-    return asked if asked is not None else max((Level(kind.ack) for kind in kinds), key=STRENGTH.index)
+    if asked is not None:
+        return asked
+    return max((WAITS[cluster.partition(partition_id).ack.value] for partition_id in partitions), key=STRENGTH.index)
 
 
 def parse_submit(
@@ -148,7 +147,8 @@ def parse_submit(
         parts.append(part)
     if offset != len(frame.body):
         raise InvalidRequest(f"parts cover {offset} bytes of a body of {len(frame.body)}")
-    if len({part.partition_id for part in parts}) != len(parts):
+    partitions = {part.partition_id for part in parts}
+    if len(partitions) != len(parts):
         raise InvalidRequest("a partition appears twice in one request")
     timeout_ms = min(field_of(header, "timeout_ms", int), REQUEST_MS_MAX)
     wait_ms = min(field_of(header, "admission_wait_ms", int, 0), timeout_ms)
@@ -158,7 +158,7 @@ def parse_submit(
         ProducerId(producer),
         epoch,
         bool(header.get("dense", False)),
-        acknowledged_at(Level(wait) if wait is not None else None, (p.partition_id for p in parts), cluster),
+        acknowledged_at(None if wait is None else WAITS[wait], partitions, cluster),
         now + timeout_ms / 1000,
         tuple(parts),
         len(frame.body),

@@ -60,10 +60,15 @@ class ClusterSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def partition(self, partition_id: int) -> PartitionSettings:
         """The settings of one partition."""
-        default = PartitionSettings(
+        own = self.overrides.get(str(partition_id))
+        return own or PartitionSettings(
             state_machine=self.state_machine, mode=self.mode, ack=self.ack, linearizable=self.linearizable
         )
-        return self.overrides.get(str(partition_id), default)
+
+    def is_linearizable(self, partition_id: int) -> bool:
+        """Of ``partition``: asked with every request."""
+        own = self.overrides.get(str(partition_id)) if self.overrides else None
+        return self.linearizable if own is None else own.linearizable
 
 
 class NodeSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

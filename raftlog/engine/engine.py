@@ -80,15 +80,19 @@ class Engine(Replication):
     @property
     def due(self) -> bool:
         """The next ``tick`` has more to do than to look at the clock."""
-        if self._need_append or self.applied_index < min(self.commit_index, self.journal.durable_index):
+        commit = self.commit_index
+        if self._need_append or self.applied_index < min(commit, self.journal.durable_index):
             return True
-        return self.is_leader and self._held_by_quorum() > self.commit_index
+        return commit < self.journal.last_index and self.is_leader and self._held_by_quorum() > commit
 
     def _apply_committed(self) -> bool:
         # Only what is synced here: what apply shows must survive this node's crash.
         end = min(self.commit_index, self.journal.durable_index) if self.may_lead else 0
-        stop = min(end, self.applied_index + self._apply_batch)
-        for index in range(self.applied_index + 1, stop + 1):
+        applied = self.applied_index
+        if end <= applied:
+            return False
+        stop = min(end, applied + self._apply_batch)
+        for index in range(applied + 1, stop + 1):
             command, _, term = self.journal.entry(index)
             if command[:1] != KIND_NOOP:
                 self._apply(index, term, command)

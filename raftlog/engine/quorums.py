@@ -95,11 +95,11 @@ class Quorums(Stock):
         return 2 * sum(voter in there for voter in voters) > len(voters)
 
     def _held_by_quorum(self) -> int:
-        match = self._SyncObj__raftMatchIndex
-        # Ourselves only up to what is synced here: our append_entries may have left before our own sync.
-        held: list[int] = [self.journal.durable_index, *(match[n] if self._counts(n) else 0 for n in self._voters)]
-        if not self.votes:
-            del held[0]
+        match, forgetful = self._SyncObj__raftMatchIndex, self.forgetful
+        held: list[int] = [0 if forgetful and node.id in forgetful else match[node] for node in self._voters]
+        if self.votes:
+            # Only up to what is synced here: our append_entries may have left before our own sync.
+            held.append(self.journal.durable_index)
         held.sort(reverse=True)
         return held[len(held) // 2]
 

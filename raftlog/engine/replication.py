@@ -196,10 +196,11 @@ class Replication(Elections):
             self._need_append = True
 
     def _advance_commit(self) -> None:
-        if self.commit_index == self.journal.last_index:
+        commit = self.commit_index
+        if commit == self.journal.last_index:
             return
         index = self._held_by_quorum()
-        if index > self.commit_index and self.term_at(index) == self.term:
+        if index > commit and self.term_at(index) == self.term:
             self.journal.acknowledged(min(index, self.journal.durable_index))
             self._set("raftCommitIndex", index)
             match = self._SyncObj__raftMatchIndex

@@ -65,6 +65,11 @@ class Configuration:
         return tuple(seat.node for seat in self.seats if seat.role is Role.VOTER)
 
     @cached_property
+    def joining(self) -> tuple[NodeId, ...]:
+        """Those that become voters once they have caught up."""
+        return tuple(seat.node for seat in self.seats if seat.role is Role.JOINING)
+
+    @cached_property
     def ids(self) -> tuple[NodeId, ...]:
         """Of all members."""
         return tuple(seat.node for seat in self.seats)

@@ -85,9 +85,10 @@ class Changes:
 
     def tick(self) -> None:
         """Leader only, every turn: who joins and has caught up becomes a voter; who has forgotten joins anew."""
-        self._let_rejoin()
         current, engine = self._membership.current, self._engine
-        joining = [seat.node for seat in current.seats if seat.role is Role.JOINING]
+        if engine.forgetful:
+            self._let_rejoin()
+        joining = current.joining
         if not joining or not self._admits():
             self._near_since.clear()
             return

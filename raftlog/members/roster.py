@@ -43,6 +43,8 @@ class Roster:
         self._told_removed = False
         self._followed: tuple[Configuration | None, bool, bool] = (None, True, False)
         """What counts, whether it is committed, whether this node is removed: as of the last time."""
+        self._steady: Configuration | None = None
+        """It counts, is committed, and was followed: there is nothing to do until another one counts."""
 
     @property
     def standing(self) -> str:
@@ -60,10 +62,13 @@ class Roster:
     def follow(self) -> bool:
         """Every turn, and when something here has changed. True: another configuration counts since the last time."""
         current, engine = self._membership.current, self._engine
+        if current is self._steady and not self._leaving:
+            return False
         state = current, current.index <= engine.applied_index, self._is_removed()
         now = self._clock.monotonic()
         late = [peer for peer, until in self._leaving.items() if until <= now or not engine.is_leader]
         if state == self._followed and not late:
+            self._steady = current if state[1] else None
             return False
         moved = current is not self._followed[0]
         for peer in late:
@@ -119,4 +124,4 @@ class Roster:
         if not isinstance(error, WrongNode) or error.fields.get("gone") is not True:
             raise error
         log.warning("removed_says", peer=peer, error=error.message)
-        self._told_removed = True
+        self._told_removed, self._steady = True, None

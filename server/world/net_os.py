@@ -107,7 +107,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._cut(error)
             return
         self._limits.traffic.frames_in += frames
-        self._watch_frame(fresh=frames > 0)
+        if self._frame_timer is not None or self._decoder.mid_frame:
+            self._watch_frame(fresh=frames > 0)
         self._guard(self._handler.read_done)
 
     def _receive(self, size: int) -> int:
@@ -219,19 +220,21 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        if self._transport is None or self._transport.is_closing() or not queue:
+        transport = self._transport
+        if transport is None or transport.is_closing() or not queue:
             return
         if len(queue) == 1:
-            self._transport.write(queue[0])
+            transport.write(queue[0])
         else:
-            self._transport.writelines(queue)
-        if self.congested:
+            transport.writelines(queue)
+        if transport.get_write_buffer_size() > self._limits.send_buffer_bytes:
             self._was_congested = True
         elif self._was_congested:
             self._loop.call_soon(self._notice_drained)  # the transport was never full: it will not say so
 
     def _buffered(self) -> int:
-        return self._queued + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        transport = self._transport
+        return self._queued if transport is None else self._queued + transport.get_write_buffer_size()
 
     @property
     def queued(self) -> int:

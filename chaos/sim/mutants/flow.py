@@ -113,8 +113,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.requests.requests:acknowledged_at",
-                "if any(kind.linearizable for kind in kinds):",
-                "if False:",
+                "any(map(cluster.is_linearizable, partitions))",
+                "False",
             ),
         ),
         needs="acks",

@@ -27,8 +27,8 @@ MUTANTS: Final = (
         (
             Edit(
                 ENGINE + "_held_by_quorum",
-                "*(match[n] if self._counts(n) else 0 for n in self._voters)",
-                "*(match[node] for node in self._peers.values())",
+                "[0 if forgetful and node.id in forgetful else match[node] for node in self._voters]",
+                "[match[node] for node in self._peers.values()]",
             ),
         ),
         needs="members_change",

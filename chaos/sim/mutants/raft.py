@@ -84,7 +84,7 @@ MUTANTS: Final = (
         "leader-counts-itself",
         "The leader counts itself for what it has not synced (I8).",
         ("CommitOnQuorum",),
-        (Edit(ENGINE + "_held_by_quorum", "[self.journal.durable_index,", "[self.journal.last_index,"),),
+        (Edit(ENGINE + "_held_by_quorum", "held.append(self.journal.durable", "held.append(self.journal.last"),),
     ),
     Mutant(
         "no-quorum",
@@ -99,8 +99,8 @@ MUTANTS: Final = (
         (
             Edit(
                 ENGINE + "_advance_commit",
-                "index > self.commit_index and self.term_at(index) == self.term",
-                "index > self.commit_index",
+                "index > commit and self.term_at(index) == self.term",
+                "index > commit",
             ),
         ),
     ),

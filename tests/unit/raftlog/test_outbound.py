@@ -16,11 +16,43 @@ from raftlog.outbound import Outbound
 PEER = NodeId("n2")
 
 
-def reply(next_node_idx: int) -> messages.Message:
+def reply(next_node_idx: int, *, seq: int = 1) -> messages.Message:
     return {
-        "type": "next_node_idx", "next_node_idx": next_node_idx, "reset": False, "success": True, "term": 1, "seq": 1,
+        "type": "next_node_idx", "next_node_idx": next_node_idx, "reset": False, "success": True, "term": 1, "seq": seq,
         "journal": 1,
     }  # fmt: skip
+
+
+class World:
+    """What an ``Outbound`` needs: ``held`` waits for the group that begins next."""
+
+    def __init__(self, *, missing: int | None = None) -> None:
+        self.sent: list[messages.Message] = []
+        self.acknowledged: list[int] = []
+        self.held: list[Callable[[], None]] = []
+        self.group: Any = SimpleNamespace(hold=self._hold, stalled=lambda _: False, groups=0)
+        links: Any = SimpleNamespace(connected=lambda _: True, send=self._send, flush=lambda _: None)
+        journal: Any = SimpleNamespace(durable_index=20, acknowledged=self.acknowledged.append)
+        self.outbound = Outbound(links=links, group=self.group, journal=journal, stalled_s=1.0)
+        self.engine: Any = SimpleNamespace(term=1, quickest=[])
+        self.outbound.engine = self.engine
+        self.repair: Any = SimpleNamespace(active=missing is not None, first_index=missing)
+        self.outbound.repair = self.repair
+
+    def _hold(self, send: Callable[[], None]) -> None:
+        self.held.append(send)
+
+    def _send(self, peer: NodeId, kind: Kind, header: Any, body: Any) -> bool:
+        self.sent.append(messages.decode(memoryview(body[0])))
+        return True
+
+    def synced(self) -> list[tuple[int, int]]:
+        """A group takes what is held, and is synced: which next index, and which round, left with it."""
+        held, self.held, self.sent = self.held, [], []
+        self.group.groups += 1
+        for send in held:
+            send()
+        return [(each["next_node_idx"], each["seq"]) for each in self.sent]
 
 
 @pytest.mark.parametrize(("missing", "said"), [(None, 9), (12, 9), (9, 9), (5, 5)])
@@ -28,19 +60,50 @@ def test_what_is_missing_here_is_not_acknowledged_though_the_journal_has_its_ent
     missing: int | None, said: int
 ) -> None:
     """Else a leader counts a copy that is not there, and what it answers for may be lost with the others."""
-    sent, held, acknowledged = list[messages.Message](), list[Callable[[], None]](), list[int]()
+    it = World(missing=missing)
+    assert it.outbound.send(PEER, reply(9))
+    assert it.sent == []
+    assert (it.synced(), it.acknowledged) == ([(said, 1)], [said - 1])
 
-    def send(peer: NodeId, kind: Kind, header: Any, body: Any) -> bool:
-        sent.append(messages.decode(memoryview(body[0])))
-        return True
 
-    group: Any = SimpleNamespace(hold=held.append, stalled=lambda _: False)
-    links: Any = SimpleNamespace(connected=lambda _: True, send=send, flush=lambda _: None)
-    journal: Any = SimpleNamespace(durable_index=8, acknowledged=acknowledged.append)
-    it = Outbound(links=links, group=group, journal=journal, stalled_s=1.0)
-    it.engine = SimpleNamespace(term=1, quickest=[])  # type: ignore[assignment]
-    it.repair = SimpleNamespace(active=missing is not None, first_index=missing)  # type: ignore[assignment]
-    assert it.send(PEER, reply(9))
-    assert sent == []
-    held.pop()()
-    assert (sent[0]["next_node_idx"], acknowledged) == (said, [said - 1])
+class TestSeveralForOneGroup:
+    def test_the_last_says_it_all(self) -> None:
+        it = World()
+        for index in (7, 8, 9):
+            assert it.outbound.send(PEER, reply(index, seq=index))
+        assert (it.synced(), it.acknowledged) == ([(9, 9)], [8])
+        assert it.outbound.send(PEER, reply(10, seq=11))
+        assert it.synced() == [(10, 11)]
+
+    def test_each_peer_has_its_own(self) -> None:
+        it = World()
+        it.outbound.send(PEER, reply(7))
+        it.outbound.send(NodeId("n3"), reply(9))
+        assert it.synced() == [(7, 1), (9, 1)]
+
+    def test_what_comes_during_a_group_waits_for_the_next(self) -> None:
+        """The group under way does not sync what came after it began."""
+        it = World()
+        it.outbound.send(PEER, reply(7))
+        under_way, it.held = it.held, []
+        it.group.groups += 1
+        it.outbound.send(PEER, reply(9, seq=2))
+        under_way[0]()
+        assert [each["next_node_idx"] for each in it.sent] == [7]
+        assert it.synced() == [(9, 2)]
+
+    @pytest.mark.parametrize("later", [{"next_node_idx": 6}, {"seq": 1}, {"term": 2}])
+    def test_nothing_is_taken_back(self, later: dict[str, int]) -> None:
+        """An older round, or less of the journal, says nothing of what was said before; nor does another term."""
+        it = World()
+        it.outbound.send(PEER, reply(7, seq=2))
+        it.outbound.send(PEER, reply(7, seq=2) | later)
+        it.engine.term = later.get("term", 1)
+        assert len(it.synced()) == (1 if "term" in later else 2)
+
+    def test_while_something_is_missing_here_each_says_what_was_so_when_it_was_made(self) -> None:
+        it = World(missing=7)
+        it.outbound.send(PEER, reply(9, seq=1))
+        it.repair.active = False
+        it.outbound.send(PEER, reply(9, seq=2))
+        assert it.synced() == [(7, 1), (9, 2)]
