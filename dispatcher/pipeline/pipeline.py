@@ -218,14 +218,13 @@ class Pipeline(Presence):
         """See RaftEvents."""
         global_index = self.parent.apply(raft_index, routes)
         for route in routes:
-            self.logs[route.partition_id].commit(
-                last_index=route.last_index, digest=route.digest, global_index=global_index, term=Term(term)
-            )
-            if self.logs[route.partition_id].is_lost(route.last_index, route.digest):
+            partition_id, store = route.partition_id, self.logs[route.partition_id]
+            store.commit(last_index=route.last_index, digest=route.digest, global_index=global_index, term=Term(term))
+            if store.is_lost(route.last_index, route.digest):
                 self.voiding.hole_committed(route)
-            self.lately.ordered(global_index, route.partition_id)
-            self.pending.committed(route.partition_id, route.last_index, global_index)
-            self._touched.add(route.partition_id)
+            self.lately.ordered(global_index, partition_id)
+            self.pending.committed(partition_id, route.last_index, global_index)
+            self._touched.add(partition_id)
             global_index = GlobalLogIndex(global_index + 1)
         self.submitting.committed()
         if self._somebody_waits(routes):

@@ -83,13 +83,15 @@ class Submitting:
             pipeline.repeated += 1
             done(applied)
             return None
-        first = making_room(request, pipeline.workers) if self._proposals() is None else None
+        full = self._proposals()
+        first = making_room(request, pipeline.workers) if full is None else None
         if first is not None:
             ticket = self._admission.try_admit(_sizes(first), now, request.principal)
             if isinstance(ticket, Ticket):
                 self._propose(first, ticket, lambda _: None)
+                full = self._proposals()
         parts = _sizes(request)
-        found = self._proposals() or self.waiting.held_back(parts, request.principal)
+        found = full or self.waiting.held_back(parts, request.principal)
         if found is None:
             admitted = self._admission.try_admit(parts, now, request.principal)
             if isinstance(admitted, Ticket):

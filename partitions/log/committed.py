@@ -179,19 +179,28 @@ class Committed:
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """Where this batch is; None: not committed, damaged, void, or removed."""
+        position = self._found(last_index, digest)
+        return None if position is None else ref_at(self._columns, position)
+
+    def holds(self, last_index: int, digest: bytes) -> bool:
+        """``find`` would."""
+        return self._found(last_index, digest) is not None
+
+    def _found(self, last_index: int, digest: bytes) -> int | None:
         if self._lost and (last_index, digest) in self._lost:
             return None
         columns = self._columns
         position = self.position(last_index, digest)
         if position is None or columns.segment[position - columns.start] == NOWHERE_SEGMENT:
             return None
-        return ref_at(columns, position)
+        return position
 
     def position(self, last_index: int, digest: bytes) -> int | None:
         """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
         columns = self._columns
-        row = bisect_left(columns.last, last_index)
-        if row < len(columns.last) and columns.last[row] == last_index:
+        rows = columns.last
+        row = len(rows) - 1 if rows and rows[-1] == last_index else bisect_left(rows, last_index)  # often the newest
+        if row < len(rows) and rows[row] == last_index:
             position = columns.start + row
             return position if columns.digest(position) == digest else None
         return None

@@ -145,7 +145,9 @@ class PartitionLog(LogHoles):
 
         Also True of the one that the first one here follows: what comes behind it may be appended.
         """
-        if self.find(last_index, digest) is not None or self._committed.is_in_front(last_index, digest):
+        if self._tentative.find(last_index, digest) is not None or self._committed.holds(last_index, digest):
+            return True
+        if self._committed.is_in_front(last_index, digest):
             return True
         return self._followed is not None and self._followed[:2] == (last_index, digest)
 
@@ -190,15 +192,13 @@ class PartitionLog(LogHoles):
 
         Raises ChainBroken, or CorruptData for another partition's.
         """
-        header = batch.header
+        header, last_index = batch.header, batch.last_index
         if header.partition_id != self.partition_id:
             raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
-        lost = self._committed.is_lost(batch.last_index, header.digest)
-        if self.holds(batch.last_index, header.digest) or (
-            lost and (batch.last_index, header.digest) in self._unwritten
-        ):
+        lost = self._committed.is_lost(last_index, header.digest)
+        if self.holds(last_index, header.digest) or (lost and (last_index, header.digest) in self._unwritten):
             return False
-        if batch.last_index < self.first_available_index or self._is_void(batch):
+        if last_index < self.first_available_index or self._is_void(batch):
             return False
         before = header.first_index - 1
         # What is lost is committed: its digest says what it follows, which may be lost as well.

@@ -33,7 +33,10 @@ class Tentative:
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """None: not held."""
-        return next((ref for ref in self._held.get(last_index, ()) if ref.digest == digest), None)
+        for ref in self._held.get(last_index, ()):
+            if ref.digest == digest:
+                return ref
+        return None
 
     def lose(self, last_index: int, digest: bytes) -> bool:
         """It is damaged. False: it is not among these; others that end there may be, when it is committed too."""

@@ -46,9 +46,10 @@ def pack_routes(routes: Sequence[Route]) -> bytes:
 
 def unpack_routes(command: bytes) -> list[Route]:
     """The routing entries of a command; no-ops and control entries have none. CorruptData for anything else."""
-    if command[:1] == KIND_NOOP or unpack_control(command) is not None:
+    kind = command[:1]
+    if kind == KIND_NOOP or (kind == KIND_CONTROL and unpack_control(command) is not None):
         return []
-    if command[:1] != KIND_ROUTES or (len(command) - 1) % ROUTE_BYTES:
+    if kind != KIND_ROUTES or (len(command) - 1) % ROUTE_BYTES:
         raise CorruptData(f"a Raft command of kind {command[:1].hex() or 'none'} and {len(command)} bytes")
     return [Route(*row) for row in ROUTE.iter_unpack(memoryview(command)[1:])]
 

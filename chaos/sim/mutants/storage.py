@@ -163,8 +163,8 @@ MUTANTS: Final = (
         (
             Edit(
                 LOG + "append",
-                "if self.holds(batch.last_index, header.digest) or (",
-                "if batch.last_index in self._tentative._held or (",
+                "if self.holds(last_index, header.digest) or (",
+                "if last_index in self._tentative._held or (",
             ),
         ),
     ),

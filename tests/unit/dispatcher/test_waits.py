@@ -281,7 +281,7 @@ class TestAcknowledgement:
     def test_the_request_says_or_else_the_partitions_do(
         self, asked: Level | None, partitions: list[int], expected: Level
     ) -> None:
-        assert acknowledged_at(asked, map(PartitionId, partitions), self.CLUSTER) is expected
+        assert acknowledged_at(asked, [PartitionId(each) for each in partitions], self.CLUSTER) is expected
 
     def test_a_linearizable_cluster_is_so_for_partitions_to_come(self) -> None:
         cluster = ClusterSettings(ack=Ack.COMMITTED, linearizable=True)
