@@ -55,8 +55,8 @@ from raftlog.entries.voids import VOID
 log = structlog.get_logger(__name__)
 
 EXPIRE_S = 0.05
-SETTLE_LINGER_S = 0.001
-"""What nobody waits for is settled this much later, in one go."""
+SETTLE_LINGER_S = 0.004
+"""What nobody waits for is settled this much later, in one go: several lone commands one after the other share it."""
 
 
 class Pipeline(Presence):
