@@ -34,6 +34,8 @@ GET_BYTES_MAX: Final = 64 << 20
 """Of the values of one ``get``."""
 LOAD_BYTES: Final = 4 << 20
 """Of one transaction of ``load``."""
+ABOVE_ROWS_MAX: Final = 1024
+"""Keys written one by one: to go through them with each group costs less than to do without rows until a checkpoint."""
 
 
 class Missing(Enum):
@@ -95,21 +97,31 @@ class _Unsaved:
         self.nbytes += _merge(self._parts[1], state) + _merge(self.meta, meta)
 
     @property
-    def only_rows(self) -> bool:
-        """What is put may become a row: nothing is above them."""
-        return not self._parts[1]
+    def takes_rows(self) -> bool:
+        """What is put may become a row: little is above them."""
+        return len(self._parts[1]) <= ABOVE_ROWS_MAX
 
     def put(self, puts: Puts, meta: Mapping[bytes, bytes | None]) -> None:
         """Later changes, in bulk."""
         rows, newer = self._parts
-        if not newer and (rows is None or rows.takes(puts)):
+        if self.takes_rows and (rows is None or rows.takes(puts)):
             rows = Rows(puts, self._room) if rows is None else rows
             before = rows.nbytes
             if rows.put(puts):
                 self.nbytes += rows.nbytes - before + _merge(self.meta, meta)
-                self._parts = rows, newer
+                self._parts = rows, self._left(newer, puts)
                 return
         self.merge(puts.layer(), meta)
+
+    def _left(self, newer: Layer, puts: Puts) -> Layer:
+        """Of the dictionary what these have not put again: rows are below it."""
+        if not newer:
+            return newer
+        again = set(puts.keys())
+        left = {key: value for key, value in newer.items() if key not in again}
+        self.nbytes += _size(left) - _size(newer)
+        self.keys = Ordered(left)
+        return left
 
 
 class KvMachine:
@@ -149,7 +161,7 @@ class KvMachine:
             layers = (self._changes, self._saving)
             emptied = self._emptied
         # What is emptied has to be told of every key that is put.
-        puts = puts_of(batches) if layers[0].only_rows and not emptied else None
+        puts = puts_of(batches) if layers[0].takes_rows and not emptied else None
         if puts is not None:
             return self._apply_puts(puts, [OK] * len(batches), seal)
         if sum(batch.count for batch in batches) >= ROWS_MIN:

@@ -24,6 +24,8 @@ Ints = npt.NDArray[np.int64]
 
 ROWS_MIN: Final = 256
 """Records of a group that are worth vector operations: these take as long for a few."""
+BLOCK_MIN: Final = 64
+"""Records of a batch, on average: to look at one as columns takes as long as to apply some thirty."""
 ROW_BYTES_MAX: Final = 2048
 """Of larger ones copying is what costs, and arrays that double would be large."""
 KEY_BYTES_MAX: Final = 64
@@ -63,6 +65,10 @@ class Puts:
             start += len(keys)
         self.rows[:, key_bytes] = VALUE_KIND
 
+    def keys(self) -> list[bytes]:
+        """In their order."""
+        return column(self.rows[:, : self.key_bytes])
+
     def layer(self) -> Layer:
         """As a dictionary."""
         return _layer(self.rows, self.key_bytes)
@@ -70,7 +76,7 @@ class Puts:
 
 def puts_of(batches: Sequence[ApplyBatch]) -> Puts | None:
     """What a group puts, if it does nothing else and rows are worth it."""
-    if sum(batch.count for batch in batches) < ROWS_MIN:
+    if sum(batch.count for batch in batches) < max(ROWS_MIN, BLOCK_MIN * len(batches)):
         return None
     blocks = list[tuple[Bytes, Bytes]]()
     for batch in batches:
@@ -271,7 +277,8 @@ class Rows:
         """All rows, ascending by key, some at a time."""
         words = self._words[:, : self._count]
         lines = [line for line in words if bool((line != line[:1]).any())]
-        order = np.lexsort(lines[::-1]) if lines else np.arange(self._count)
+        # Of one line no two are equal; to sort by one alone takes a third.
+        order = np.argsort(lines[0]) if len(lines) == 1 else np.lexsort(lines[::-1] or [words[0]])
         every: Any = self._rows.view(f"V{self.width}").ravel()
         for start in range(0, self._count, CHUNK_ROWS):
             part = every[order[start : start + CHUNK_ROWS]]

@@ -19,7 +19,7 @@ from partitions.machines import kv, kv_file, kv_rows
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
 from partitions.machines.kv_layers import Layer
-from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
+from partitions.machines.kv_rows import BLOCK_MIN, ROWS_MIN, Puts, Rows, Stacked, puts_of
 
 NAMES = [b"%03d" % number for number in range(200)]
 
@@ -29,6 +29,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few records are worth it, and room for a few is what there is first."""
     for module in (kv, kv_rows):
         monkeypatch.setattr(module, "ROWS_MIN", 2)
+    monkeypatch.setattr(kv_rows, "BLOCK_MIN", 2)
     monkeypatch.setattr(kv_rows, "CAPACITY_MIN", 4)
     for module in (kv_file, kv_rows):
         monkeypatch.setattr(module, "CHUNK_ROWS", 7)
@@ -177,6 +178,32 @@ def test_bulk_puts_become_rows_and_what_is_read_is_what_was_put_last(tmp_path: P
     again.close()
 
 
+def test_single_commands_in_between_do_not_end_it(tmp_path: Path) -> None:
+    machine, names = opened(tmp_path), [b"%04d" % number for number in range(2 * ROWS_MIN)]
+    expected = dict.fromkeys(names, b"one")
+    apply(machine, 1, batch(1, [Put(name, b"one").record() for name in names]))
+    apply(machine, 2, batch(2, [Put(names[0], b"single").record(), Delete(names[1]).record()]))
+    apply(machine, 3, batch(3, [Put(b"elsewhere", b"single").record(), Delete(names[-1]).record()]))
+    sizes = [machine.unsaved_bytes]
+    apply(machine, 4, batch(4, [Put(name, b"two").record() for name in names[:ROWS_MIN]]))
+    sizes.append(machine.unsaved_bytes)
+    assert rows_of(machine) is not None
+    expected |= dict.fromkeys(names[:ROWS_MIN], b"two") | {b"elsewhere": b"single"}
+    del expected[names[-1]]
+    assert sizes[0] - sizes[1] == 2 * (len(names[0]) + kv.ENTRY_BYTES) + len(b"b" + b"single")
+    assert dict(zip(names, machine.get(names)[0], strict=True)) == {name: expected.get(name) for name in names}
+    machine.checkpoint()
+    assert scanned(machine) == sorted(expected.items())
+    apply(machine, 5, batch(5, [Put(name, b"none").record() for name in names[-ROWS_MIN:]]))
+    apply(machine, 6, batch(6, [Put(name, b"three").record() for name in names[-ROWS_MIN:]]))
+    apply(machine, 7, batch(7, [Put(b"+" + name, b"1").record() for name in names]))  # longer: above
+    apply(machine, 8, batch(8, [Delete(names[-2]).record()]))
+    expected |= {**dict.fromkeys(names[-ROWS_MIN:], b"three"), **{b"+" + name: b"1" for name in names}}
+    del expected[names[-2]]
+    assert scanned(machine) == sorted(expected.items())
+    machine.close()
+
+
 @pytest.mark.parametrize("key_bytes", [1, 7, 8, 9, 16, 64])
 def test_keys_of_any_length_come_out_in_their_order(key_bytes: int) -> None:
     rng = random.Random(key_bytes)
@@ -278,6 +305,7 @@ def test_nothing_is_put_if_what_goes_with_it_cannot_be_had(tmp_path: Path) -> No
 def other_than_rows() -> Iterator[tuple[str, list[ApplyBatch]]]:
     some = [Put(b"%03d" % number, b"value").record() for number in range(ROWS_MIN)]
     yield "few", [batch(1, some[1:])]
+    yield "small batches", [batch(1 + at, some[at : at + BLOCK_MIN - 1]) for at in range(0, len(some), BLOCK_MIN - 1)]
     yield "skipped", [batch(1, some, ((3, 5),))]
     yield "no key", [batch(1, [*some, Record(some[0].payload)])]
     yield "none with a key", [batch(1, [Record(each.payload) for each in some])]
