@@ -273,6 +273,18 @@ def test_a_put_that_is_interrupted_has_not_happened(monkeypatch: pytest.MonkeyPa
     assert rows.layer() == dict.fromkeys(NAMES[:30], b"bw")
 
 
+def test_rows_and_what_is_above_them_are_one_mapping_to_whoever_writes_it() -> None:
+    rows = Rows(as_puts([(b"%03d" % number, b"old") for number in range(ROWS_MIN)]))
+    assert rows.put(as_puts([(b"%03d" % number, b"old") for number in range(ROWS_MIN)]))
+    newer: Layer = {b"001": b"bnew", b"002": None, b"other": b"bnew"}
+    both = Stacked(rows, newer)
+    expected = dict[bytes, bytes | None](rows.layer()) | newer
+    assert dict(both) == expected
+    assert len(both) == len(expected) == ROWS_MIN + 1
+    with pytest.raises(KeyError):
+        both[b"none"]
+
+
 def test_what_is_put_again_and_again_takes_the_memory_of_one_row(tmp_path: Path) -> None:
     machine = opened(tmp_path)
     names = [b"k%03d" % number for number in range(ROWS_MIN)]
