@@ -3,7 +3,8 @@
 Applied means in memory: changes collect above a file (ports.state_file) and are saved in one transaction,
 sorted, with position and producers (``checkpoint``). After a crash the log is replayed from
 there. So what is written often is saved seldom, and applying waits for no disk
-(docs/decisions/0007).
+(docs/decisions/0007). What is put in bulk collects in arrays (``kv_rows``), everything else in a
+dictionary above them; whatever needs more than single keys of them makes a dictionary of all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import ClassVar, Final, Self
+from itertools import count
+from typing import ClassVar, Final
 
 from blake3 import blake3
 
@@ -20,8 +22,9 @@ from logboom.commands import Value, unpack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import OK, apply_blocks
+from partitions.machines.kv_dump import KvDump
 from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
-from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
+from partitions.machines.kv_rows import Puts, Rows, Stacked, puts_of
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
@@ -34,6 +37,8 @@ GET_BYTES_MAX: Final = 64 << 20
 """Of the values of one ``get``."""
 LOAD_BYTES: Final = 4 << 20
 """Of one transaction of ``load``."""
+LOADS_MAX: Final = 256
+"""Of one group, from rows one by one, each of which takes ten times as long as from a dictionary."""
 ABOVE_ROWS_MAX: Final = 1024
 """Keys written one by one: to go through them with each group costs less than to do without rows until a checkpoint."""
 
@@ -50,6 +55,8 @@ class _Unsaved:
     def __init__(self, room: int = 0) -> None:
         """``room``: rows that there may be."""
         self._room = room
+        self._held = False
+        """Rows stay as they are."""
         self._parts: tuple[Rows | None, Layer] = (None, {})
         """What was put in bulk first, and a dictionary above it. To other threads both change at once."""
         self.keys = Ordered(self._parts[1])
@@ -62,6 +69,17 @@ class _Unsaved:
         """That its rows take: the next ones may be as many."""
         rows, _ = self._parts
         return 0 if rows is None else len(rows)
+
+    @property
+    def has_rows(self) -> bool:
+        """Not all of it is in the dictionary."""
+        return self._parts[0] is not None
+
+    def hold(self) -> Mapping[bytes, bytes | None]:
+        """All of it, as it is now, for whoever goes through it later. No copy of rows: they do not change any more."""
+        self._held = True
+        rows, newer = self._parts
+        return dict(newer) if rows is None else Stacked(rows, dict(newer))
 
     @property
     def state(self) -> Mapping[bytes, bytes | None]:
@@ -88,7 +106,7 @@ class _Unsaved:
         """Have all of it in the dictionary. Not while somebody changes it."""
         rows, newer = self._parts
         if rows is not None:
-            state = {**rows.layer(), **newer}
+            state = Stacked(rows, newer).layer()
             self.nbytes += _size(state) - _size(newer) - rows.nbytes
             self._parts, self.keys = (None, state), Ordered(state)
 
@@ -98,8 +116,8 @@ class _Unsaved:
 
     @property
     def takes_rows(self) -> bool:
-        """What is put may become a row: little is above them."""
-        return len(self._parts[1]) <= ABOVE_ROWS_MAX
+        """What is put may become a row: little is above them, and nobody holds them."""
+        return not self._held and len(self._parts[1]) <= ABOVE_ROWS_MAX
 
     def put(self, puts: Puts, meta: Mapping[bytes, bytes | None]) -> None:
         """Later changes, in bulk."""
@@ -164,12 +182,14 @@ class KvMachine:
         puts = puts_of(batches) if layers[0].takes_rows and not emptied else None
         if puts is not None:
             return self._apply_puts(puts, [OK] * len(batches), seal)
-        if sum(batch.count for batch in batches) >= ROWS_MIN:
-            with self._lock:  # to look up so many one by one would take longer
-                self._settle()
+        loads = count(1)
         with self._file.view() as file:
 
             def load(key: bytes) -> bytes | None:
+                if next(loads) == LOADS_MAX:
+                    with self._lock:
+                        for layer in layers:
+                            layer.settle()
                 for layer in layers:
                     found = layer.get(key)
                     if found is not Missing.MISSING:
@@ -300,10 +320,11 @@ class KvMachine:
     def dump(self) -> KvDump:
         """See Machine. The file does not use again, until the dump is closed, what it frees meanwhile."""
         with self._lock:
-            self._settle()
-            state = {**self._saving.state, **self._changes.state}
             meta = {**self._saving.meta, **self._changes.meta}
-            return KvDump(self._file.view(), state, meta, self._position)
+            if self._saving.has_rows or self._changes.has_rows:
+                return KvDump(self._file.view(), [self._saving.hold(), self._changes.hold()], meta, self._position)
+            state = {**self._saving.state, **self._changes.state}
+            return KvDump(self._file.view(), [state], meta, self._position)
 
     def _settle(self) -> None:
         """For whoever goes through all that is not saved, or through ranges of it. Under the lock."""
@@ -348,36 +369,6 @@ class KvMachine:
     def _drop(self) -> None:
         """Who has closed it may be known to it, and both be garbage that is looked for much later."""
         self._changes, self._saving = _Unsaved(), _Unsaved()
-
-
-class KvDump:
-    """See StateDump: a view of the file, and what had changed since."""
-
-    def __init__(self, file: StateView, state: Layer, meta: Layer, position: Position) -> None:
-        self.position = position
-        self._file = file
-        self._state, self._meta = state, meta
-        self._closed = False
-
-    def entries(self) -> Iterator[Entry]:
-        """See StateDump."""
-        for key, value in merged(self._file.entries(b""), self._state):
-            yield Space.STATE, key, value
-        for key, value in merged(self._file.meta(), self._meta):
-            yield Space.META, key, value
-
-    def close(self) -> None:
-        """See StateDump."""
-        if not self._closed:
-            self._closed = True
-            self._file.__exit__(None, None, None)
-            self._state, self._meta = {}, {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _check_entry(space: Space, key: bytes, value: bytes) -> None:

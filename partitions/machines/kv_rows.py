@@ -36,7 +36,7 @@ SPARSE: Final = 4
 """Places in the table for each row that there is room for: so few are taken that a place is found in some steps."""
 STEPS_MAX: Final = 64
 """Keys may be chosen to collide: then they go elsewhere."""
-FIND_MIN: Final = 16
+FIND_MIN: Final = 8
 """Keys that are worth vector operations."""
 CHUNK_ROWS: Final = 256
 """Read at a time: what stays in a core's cache meanwhile."""
@@ -300,10 +300,14 @@ class Stacked(Mapping[bytes, bytes | None]):
         return found
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter({**self.rows.layer(), **self.newer})
+        return iter(self.layer())
 
     def __len__(self) -> int:
-        return len({**self.rows.layer(), **self.newer})
+        return len(self.layer())
+
+    def layer(self) -> Layer:
+        """As a dictionary of its own."""
+        return {**self.rows.layer(), **self.newer}
 
 
 def _layer(rows: Bytes, key_bytes: int) -> Layer:

@@ -13,7 +13,7 @@ import pytest
 from logboom.commands import Add, Cas, Delete, DeleteRange, Put
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
-from logboom.state_machine import ApplyBatch, Position, Results, Sealed
+from logboom.state_machine import ApplyBatch, Position, Results, Sealed, Space
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Record
 from partitions.machines import kv, kv_file, kv_rows
 from partitions.machines.kv import KvMachine
@@ -27,8 +27,8 @@ NAMES = [b"%03d" % number for number in range(200)]
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few records are worth it, and room for a few is what there is first."""
-    for module in (kv, kv_rows):
-        monkeypatch.setattr(module, "ROWS_MIN", 2)
+    monkeypatch.setattr(kv, "LOADS_MAX", 2)
+    monkeypatch.setattr(kv_rows, "ROWS_MIN", 2)
     monkeypatch.setattr(kv_rows, "BLOCK_MIN", 2)
     monkeypatch.setattr(kv_rows, "CAPACITY_MIN", 4)
     for module in (kv_file, kv_rows):
@@ -271,6 +271,45 @@ def test_a_put_that_is_interrupted_has_not_happened(monkeypatch: pytest.MonkeyPa
         assert rows.find(NAMES[:30]) == before
     assert rows.put(as_puts([(name, b"w") for name in NAMES[:30]]))
     assert rows.layer() == dict.fromkeys(NAMES[:30], b"bw")
+
+
+def test_a_dump_is_of_its_moment_and_makes_no_objects_of_rows_until_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is applied while a state is captured."""
+    machine, names = opened(tmp_path), [b"%04d" % number for number in range(ROWS_MIN)]
+    write, dumped = KvFile.write, list[list[object]]()
+    expected = {**dict.fromkeys(names, b"bone"), names[0]: b"bsingle"}
+    del expected[names[1]]
+    apply(machine, 1, batch(1, [Put(name, b"one").record() for name in names]))
+    apply(machine, 2, batch(2, [Put(names[0], b"single").record(), Delete(names[1]).record()]))
+
+    def dump_twice(file: KvFile, *what: object) -> None:
+        apply(machine, 3, batch(3, [Put(name, b"two").record() for name in names[:ROWS_MIN]]))
+        for value in (b"three", b"four-", b"fives"):
+            with monkeypatch.context() as patch:
+                patch.setattr(Rows, "layer", None)
+                dump = machine.dump()
+                apply(machine, 4, batch(4, [Put(name, value).record() for name in names]))
+            with dump:
+                dumped.append([row for space, *row in dump.entries() if space is Space.STATE])
+        write(file, *what)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "layer", None)
+        first = machine.dump()
+    monkeypatch.setattr(KvFile, "write", dump_twice)
+    machine.checkpoint()
+    monkeypatch.setattr(KvFile, "write", write)
+    with first:
+        rows = {key: value for space, key, value in first.entries() if space is Space.STATE}
+    assert rows == expected
+    assert dumped == [[[name, b"b" + value] for name in names] for value in (b"two", b"three", b"four-")]
+    assert machine.get(names)[0] == [b"fives"] * len(names)
+    machine.checkpoint()
+    apply(machine, 5, batch(5, [Put(name, b"again").record() for name in names]))
+    assert rows_of(machine) is not None  # until it is saved, no longer
+    machine.close()
 
 
 def test_rows_and_what_is_above_them_are_one_mapping_to_whoever_writes_it() -> None:
