@@ -3,7 +3,8 @@
 Applied means in memory: changes collect above a file (ports.state_file) and are saved in one transaction,
 sorted, with position and producers (``checkpoint``). After a crash the log is replayed from
 there. So what is written often is saved seldom, and applying waits for no disk
-(docs/decisions/0007).
+(docs/decisions/0007). What is put in bulk collects in arrays (``kv_rows``), everything else in a
+dictionary above them; whatever needs more than single keys of them makes a dictionary of all.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final, Self
+from enum import Enum, auto
+from itertools import count
+from typing import ClassVar, Final
 
 from blake3 import blake3
 
 from logboom.commands import Value, unpack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
-from partitions.machines.kv_apply import apply_blocks
+from partitions.machines.kv_apply import OK, apply_blocks
+from partitions.machines.kv_dump import KvDump
 from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
+from partitions.machines.kv_rows import Puts, Rows, Stacked, puts_of
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
@@ -32,20 +37,109 @@ GET_BYTES_MAX: Final = 64 << 20
 """Of the values of one ``get``."""
 LOAD_BYTES: Final = 4 << 20
 """Of one transaction of ``load``."""
+LOADS_MAX: Final = 256
+"""Of one group, from rows one by one, each of which takes ten times as long as from a dictionary."""
+ABOVE_ROWS_MAX: Final = 1024
+"""Keys written one by one: to go through them with each group costs less than to do without rows until a checkpoint."""
+
+
+class Missing(Enum):
+    """Nothing is known of a key; None says that it is gone."""
+
+    MISSING = auto()
 
 
 class _Unsaved:
     """The newest state of what has changed since a checkpoint, and the memory that it takes."""
 
-    def __init__(self) -> None:
-        self.state: Layer = {}
-        self.keys = Ordered(self.state)
+    def __init__(self, room: int = 0) -> None:
+        """``room``: rows that there may be."""
+        self._room = room
+        self._held = False
+        """Rows stay as they are."""
+        self._parts: tuple[Rows | None, Layer] = (None, {})
+        """What was put in bulk first, and a dictionary above it. To other threads both change at once."""
+        self.keys = Ordered(self._parts[1])
+        """Of the dictionary: those of all after ``settle``."""
         self.meta: Layer = {}
         self.nbytes = 0
 
-    def merge(self, state: Layer, meta: Mapping[bytes, bytes | None]) -> None:
+    @property
+    def room(self) -> int:
+        """That its rows take: the next ones may be as many."""
+        rows, _ = self._parts
+        return 0 if rows is None else len(rows)
+
+    @property
+    def has_rows(self) -> bool:
+        """Not all of it is in the dictionary."""
+        return self._parts[0] is not None
+
+    def hold(self) -> Mapping[bytes, bytes | None]:
+        """All of it, as it is now, for whoever goes through it later. No copy of rows: they do not change any more."""
+        self._held = True
+        rows, newer = self._parts
+        return dict(newer) if rows is None else Stacked(rows, dict(newer))
+
+    @property
+    def state(self) -> Mapping[bytes, bytes | None]:
+        """All of it."""
+        rows, newer = self._parts
+        return newer if rows is None else Stacked(rows, newer)
+
+    def get(self, key: bytes) -> bytes | Missing | None:
+        """The value; None: the key is gone."""
+        rows, newer = self._parts
+        if key in newer:
+            return newer[key]
+        found = None if rows is None else rows.get(key)
+        return Missing.MISSING if found is None else found
+
+    def find(self, keys: Sequence[bytes]) -> Layer:
+        """Those of them of which something is known."""
+        rows, newer = self._parts
+        found = {} if rows is None else rows.find(keys)
+        found.update({key: newer[key] for key in keys if key in newer})
+        return found
+
+    def settle(self) -> None:
+        """Have all of it in the dictionary. Not while somebody changes it."""
+        rows, newer = self._parts
+        if rows is not None:
+            state = Stacked(rows, newer).layer()
+            self.nbytes += _size(state) - _size(newer) - rows.nbytes
+            self._parts, self.keys = (None, state), Ordered(state)
+
+    def merge(self, state: Mapping[bytes, bytes | None], meta: Mapping[bytes, bytes | None]) -> None:
         """Later changes."""
-        self.nbytes += _merge(self.state, state) + _merge(self.meta, meta)
+        self.nbytes += _merge(self._parts[1], state) + _merge(self.meta, meta)
+
+    @property
+    def takes_rows(self) -> bool:
+        """What is put may become a row: little is above them, and nobody holds them."""
+        return not self._held and len(self._parts[1]) <= ABOVE_ROWS_MAX
+
+    def put(self, puts: Puts, meta: Mapping[bytes, bytes | None]) -> None:
+        """Later changes, in bulk."""
+        rows, newer = self._parts
+        if self.takes_rows and (rows is None or rows.takes(puts)):
+            rows = Rows(puts, self._room) if rows is None else rows
+            before = rows.nbytes
+            if rows.put(puts):
+                self.nbytes += rows.nbytes - before + _merge(self.meta, meta)
+                self._parts = rows, self._left(newer, puts)
+                return
+        self.merge(puts.layer(), meta)
+
+    def _left(self, newer: Layer, puts: Puts) -> Layer:
+        """Of the dictionary what these have not put again: rows are below it."""
+        if not newer:
+            return newer
+        again = set(puts.keys())
+        left = {key: value for key, value in newer.items() if key not in again}
+        self.nbytes += _size(left) - _size(newer)
+        self.keys = Ordered(left)
+        return left
 
 
 class KvMachine:
@@ -84,17 +178,28 @@ class KvMachine:
         with self._lock:  # a checkpoint that fails puts back what it was saving
             layers = (self._changes, self._saving)
             emptied = self._emptied
+        # What is emptied has to be told of every key that is put.
+        puts = puts_of(batches) if layers[0].takes_rows and not emptied else None
+        if puts is not None:
+            return self._apply_puts(puts, [OK] * len(batches), seal)
+        loads = count(1)
         with self._file.view() as file:
 
             def load(key: bytes) -> bytes | None:
+                if next(loads) == LOADS_MAX:
+                    with self._lock:
+                        for layer in layers:
+                            layer.settle()
                 for layer in layers:
-                    if key in layer.state:
-                        return layer.state[key]
+                    found = layer.get(key)
+                    if found is not Missing.MISSING:
+                        return found
                 return file.get(key)
 
             def within(start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
                 with self._lock:
                     for layer in layers:
+                        layer.settle()
                         layer.keys.renew()
                 for low, high in emptied.rest(start, end):
                     below: Iterator[tuple[bytes, bytes]] = file.entries(low)
@@ -111,16 +216,24 @@ class KvMachine:
         _remember(emptied, ranges, changed)
         return results
 
+    def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:
+        position, meta = seal(results)
+        with self._lock:
+            self._changes.put(puts, meta)
+            self._position = position
+        return results
+
     def checkpoint(self) -> None:
         """See Machine."""
         with self._lock:
             saving, position = self._changes, self._position
-            self._saving, self._changes = saving, _Unsaved()
+            self._saving, self._changes = saving, _Unsaved(saving.room)
         try:
             self._file.write(saving.state, saving.meta, position)
         except BaseException:
             with self._lock:  # nothing is lost, nothing is half there: as if it had not been tried
                 later, self._changes, self._saving = self._changes, saving, _Unsaved()
+                later.settle()
                 saving.merge(later.state, later.meta)
             raise
         with self._lock:
@@ -145,8 +258,7 @@ class KvMachine:
 
     def _view_of(self, keys: Sequence[bytes]) -> tuple[StateView, Layer, Position]:
         """The file, what is not in it yet of these keys, and what both are of. Under the lock."""
-        layers = (self._saving.state, self._changes.state)
-        return self._file.view(), {key: layer[key] for layer in layers for key in keys if key in layer}, self._position
+        return self._file.view(), {**self._saving.find(keys), **self._changes.find(keys)}, self._position
 
     def scan(
         self, *, start: bytes, end: bytes | None, limit: int, chunk: int
@@ -154,6 +266,7 @@ class KvMachine:
         """See Machine."""
         with self._lock:
             file, position = self._file.view(), self._position
+            self._settle()
             layers = (self._saving.keys, self._changes.keys)
             keys, changes = in_range(*layers, start=start, end=end, limit=limit)
         rows: list[tuple[bytes, Value]] = []
@@ -201,14 +314,22 @@ class KvMachine:
 
     def _snapshot(self) -> tuple[StateView, Layer, Position]:
         with self._lock:
+            self._settle()
             return self._file.view(), {**self._saving.state, **self._changes.state}, self._position
 
     def dump(self) -> KvDump:
         """See Machine. The file does not use again, until the dump is closed, what it frees meanwhile."""
         with self._lock:
-            state = {**self._saving.state, **self._changes.state}
             meta = {**self._saving.meta, **self._changes.meta}
-            return KvDump(self._file.view(), state, meta, self._position)
+            if self._saving.has_rows or self._changes.has_rows:
+                return KvDump(self._file.view(), [self._saving.hold(), self._changes.hold()], meta, self._position)
+            state = {**self._saving.state, **self._changes.state}
+            return KvDump(self._file.view(), [state], meta, self._position)
+
+    def _settle(self) -> None:
+        """For whoever goes through all that is not saved, or through ranges of it. Under the lock."""
+        self._saving.settle()
+        self._changes.settle()
 
     def load(self, entries: Iterator[Entry], position: Position) -> None:
         """See Machine."""
@@ -250,36 +371,6 @@ class KvMachine:
         self._changes, self._saving = _Unsaved(), _Unsaved()
 
 
-class KvDump:
-    """See StateDump: a view of the file, and what had changed since."""
-
-    def __init__(self, file: StateView, state: Layer, meta: Layer, position: Position) -> None:
-        self.position = position
-        self._file = file
-        self._state, self._meta = state, meta
-        self._closed = False
-
-    def entries(self) -> Iterator[Entry]:
-        """See StateDump."""
-        for key, value in merged(self._file.entries(b""), self._state):
-            yield Space.STATE, key, value
-        for key, value in merged(self._file.meta(), self._meta):
-            yield Space.META, key, value
-
-    def close(self) -> None:
-        """See StateDump."""
-        if not self._closed:
-            self._closed = True
-            self._file.__exit__(None, None, None)
-            self._state, self._meta = {}, {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def _check_entry(space: Space, key: bytes, value: bytes) -> None:
     """Raises CorruptData for what no ``kv`` machine holds."""
     if not 1 <= len(key) <= KEY_BYTES_MAX:
@@ -309,6 +400,11 @@ def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
     # Keys are short: which of them are new would cost more to find out than it is worth.
     keys = sum(map(len, changed)) * fresh // max(1, len(changed))
     return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
+
+
+def _size(layer: Layer) -> int:
+    """The memory that it takes, as ``_merge`` has it."""
+    return len(layer) * ENTRY_BYTES + sum(map(len, layer)) + sum(map(len, filter(None, layer.values())))
 
 
 def _values(

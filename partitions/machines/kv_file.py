@@ -11,23 +11,28 @@ import errno
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import concat
 from pathlib import Path
 from typing import Any, Final, Self
 
 import google_crc32c
 import lmdb
+import numpy as np
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.machines.kv_rows import CHUNK_ROWS, Rows, Stacked, column
 from ports.state_file import Changes
 
 POSITION: Final = struct.Struct("<QQI")
 pack_crc: Final = struct.Struct("<I").pack
 crc32c: Final = google_crc32c.value
+extend: Final = google_crc32c.extend
+CRC_BYTES: Final = 4
 POSITION_KEY: Final = b"position"
 FORMAT_KEY: Final = b"format"
 FORMAT: Final = b"logboom kv 1"
@@ -168,12 +173,14 @@ class KvFile:
             raise _disk_error(error, self._directory) from error
 
     def _fill(self, txn: lmdb.Transaction, state: Changes, meta: Changes, position: Position) -> None:
+        if isinstance(state, Stacked):
+            with txn.cursor(db=self._state) as cursor:
+                cursor.putmulti(_sealed_rows(state.rows))
+            state = state.newer
         for changes, db in ((state, self._state), (meta, self._meta)):
             with txn.cursor(db=db) as cursor:
                 # Sorted, so that neighbours share pages.
-                cursor.putmulti(
-                    (k, v + pack_crc(crc32c(k + v))) for k in sorted(changes) if (v := changes[k]) is not None
-                )
+                cursor.putmulti(_sealed(changes))
             for key, value in changes.items():
                 if value is None:
                     txn.delete(key, db=db)
@@ -282,6 +289,32 @@ def _reserve(directory: Path) -> None:
             os.close(fd)
     except OSError as error:
         raise _refused(error.errno or errno.EIO, "lock.mdb", directory) from error
+
+
+def _sealed_rows(rows: Rows) -> Iterator[tuple[bytes, bytes]]:
+    """What is written for them, ascending by key."""
+    for chunk in rows.chunks():
+        sealed = np.empty((len(chunk), chunk.shape[1] - rows.key_bytes + CRC_BYTES), np.uint8)
+        sealed[:, :-CRC_BYTES] = chunk[:, rows.key_bytes :]
+        crcs = np.fromiter(map(crc32c, column(chunk)), "<u4", len(chunk))
+        sealed[:, -CRC_BYTES:] = crcs.view(np.uint8).reshape(len(chunk), CRC_BYTES)
+        yield from zip(column(chunk[:, : rows.key_bytes]), column(sealed), strict=True)
+
+
+def _sealed(changes: Changes) -> Iterator[tuple[bytes, bytes]]:
+    """What is written for those that are not gone, ascending by key.
+
+    Some at a time, by functions that take whole columns: the interpreter would take longer than what they do.
+    """
+    keys = sorted(changes)
+    for start in range(0, len(keys), CHUNK_ROWS):
+        some: Sequence[bytes] = keys[start : start + CHUNK_ROWS]
+        values: Sequence[bytes | None] = list(map(changes.__getitem__, some))
+        if None in values:
+            some = [key for key, value in zip(some, values, strict=True) if value is not None]
+        present = [value for value in values if value is not None]
+        crcs = np.fromiter(map(extend, map(crc32c, some), present), "<u4", len(some))
+        yield from zip(some, map(concat, present, crcs.view(f"V{CRC_BYTES}").tolist()), strict=True)
 
 
 def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
