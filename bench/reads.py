@@ -36,6 +36,8 @@ VALUE: Final = b"v" * 256
 CROWD: Final = 10_000
 FAR: Final = 100_000
 CONNECTIONS: Final = 10
+APART: Final = 32
+"""A client's share of a crowd is at most so many squared."""
 SETTLE_S: Final = 0.002
 """For barriers to arrive at the node before the command is sent."""
 GUESSES: Final = {"idle": 1, "bulk": 16}
@@ -43,6 +45,8 @@ GUESSES: Final = {"idle": 1, "bulk": 16}
 READ_MS_MAX: Final = 0.5
 WAKE_MS_MAX: Final = 1.0
 BESIDE: Final = f"barrier, wake-up beside {CROWD:,} waiters"
+AT_ONCE: Final = f"barrier, wake-up of {CROWD:,} at once"
+TOGETHER: Final = f"barrier, wake-up of {CROWD:,} callers of one client"
 WAKE_P99_MS_MAX: Final = 2.0
 
 
@@ -113,30 +117,59 @@ async def parked(cluster: LocalCluster, leader: str, count: int) -> AsyncIterato
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def crowd(cluster: LocalCluster, leader: str, *, count: int, trials: int) -> list[float]:
+async def crowd(cluster: LocalCluster, leader: str, *, count: int, trials: int, shared: bool) -> list[float]:
     """Seconds from an applied receipt to the return of each of ``count`` barriers that waited for the same command.
 
-    Over CONNECTIONS connections. All are in one client process, which has to read every answer: its share is in it.
+    ``shared``: they are of one client and ask for the same, which is one request. Else each is a request of its own:
+    over CONNECTIONS connections, and of one client no two ask for the same of two partitions that are there already,
+    or the client would send them as one. All are in one process, which has to wake every caller: its share is in it.
     """
     node = cluster.addresses[leader]
     found: list[float] = []
     async with AsyncExitStack() as stack:
         writer = await stack.enter_async_context(Client(node))
-        waiters = [await stack.enter_async_context(Client(node)) for _ in range(CONNECTIONS)]
+        waiters = [await stack.enter_async_context(Client(node)) for _ in range(1 if shared else CONNECTIONS)]
+        for number in range(APART):  # what the two partitions are waited for at is reached then
+            await writer.submit(0, Put(b"apart%d" % number, VALUE))
 
         async def wait(number: int, target: int) -> float:
-            await waiters[number % CONNECTIONS].barrier(target, partitions=[0], node=node)
+            client, nth = waiters[number % len(waiters)], number // len(waiters)
+            if shared:
+                await client.barrier(target, partitions=[0], node=node)
+            else:
+                await client.barrier({0: target, 1: nth % APART, 2: nth // APART}, node=node)
             return time.perf_counter()
 
         for trial in range(trials):
             status = await writer.status(node=node)
-            target = status["commit_index"] + 1
+            target, before = status["commit_index"] + 1, status["waiters"]
             waiting = [asyncio.create_task(wait(number, target)) for number in range(count)]
-            while (await writer.status(node=node))["waiters"] < count:  # noqa: ASYNC110 - the node counts
+            most = before + (1 if shared else count)
+            while (await writer.status(node=node))["waiters"] < most:  # noqa: ASYNC110 - the node counts
                 await asyncio.sleep(SETTLE_S)
             await writer.submit(0, Put(b"crowd%d" % trial, VALUE), wait="applied")
             applied = time.perf_counter()
             found += [at - applied for at in await asyncio.gather(*waiting)]
+    return found
+
+
+async def loop_alone(*, count: int, trials: int) -> list[float]:
+    """The same of ``count`` tasks that wait for a future each, and nothing else: no client can wake as many sooner."""
+    loop = asyncio.get_running_loop()
+
+    async def wait(future: asyncio.Future[None]) -> float:
+        await future
+        return time.perf_counter()
+
+    found: list[float] = []
+    for _ in range(trials):
+        futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(count)]
+        waiting = [asyncio.create_task(wait(future)) for future in futures]
+        await asyncio.sleep(SETTLE_S)
+        began = time.perf_counter()
+        for future in futures:
+            future.set_result(None)
+        found += [at - began for at in await asyncio.gather(*waiting)]
     return found
 
 
@@ -175,7 +208,9 @@ async def table(cluster: LocalCluster, load: str, count: int) -> list[Row]:
         async with parked(cluster, leader, CROWD):
             beside = await wake_ups(cluster, leader, guesses=GUESSES[load], count=count // 4)
         add(BESIDE, beside)
-        add(f"barrier, wake-up of {CROWD:,} at once", await crowd(cluster, leader, count=CROWD, trials=trials))
+        for what, shared in ((AT_ONCE, False), (TOGETHER, True)):
+            add(what, await crowd(cluster, leader, count=CROWD, trials=trials, shared=shared))
+        add(f"{CROWD:,} tasks woken, without a barrier", await loop_alone(count=CROWD, trials=trials))
     return rows
 
 

@@ -365,12 +365,14 @@ class Flight:
         except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
             self.failed(error)
             return
-        members = self._all()
-        for future in members:
+        first, *others = self._all()
+        if not first.done():
+            first.set_result(result)
+        for future in others:
             if not future.done():
                 # Who changes what he has been given does so for himself.
-                future.set_result(result)
-                result = BarrierResult(result.global_index, result.node_id, result.watermarks, dict(result.frontiers))
+                own = dict(result.frontiers)
+                future.set_result(BarrierResult(result.global_index, result.node_id, result.watermarks, own))
 
     def _refused(self, error: LogboomError) -> None:
         """Those whom it counts for are told; the others ask again."""
