@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import partial
 from typing import Final
 
-from dispatcher.barriers.answers import Answers
+from dispatcher.barriers.answers import SLICE, Answers
 from dispatcher.barriers.frontiers import Frontiers
 from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
 from dispatcher.barriers.watermarks import Watermarks
@@ -267,8 +268,13 @@ class Barriers:
         heaps = self._heaps.get(partition_id, {})
         heap = heaps.get(key)
         if heap:
-            reached, seen = self.frontier(partition_id, *key), Seen()
+            reached = self.frontier(partition_id, *key)
+            seen, left = Seen(), SLICE
             while heap and (heap[0][0] <= reached or heap[0][2].over):
+                if not left:
+                    self.answers.soon(partial(self._wake, partition_id, key))
+                    break
+                left -= 1
                 goal = heapq.heappop(heap)[2]
                 self._entries -= 1
                 goal.behind.discard(partition_id)
@@ -289,12 +295,14 @@ class Barriers:
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].done is None):
             waiter = heapq.heappop(self._deadlines)[2]
             if waiter.waits:
-                want = waiter.goal.want
-                behind = sorted(
-                    p for p in waiter.behind if self.frontier(p, want.level, want.reach) < waiter.goal.targets[p]
-                )
-                self.timed_out += 1
-                self._finish(waiter, timed_out(want, behind, self._where(want, gone=waiter.goal.gone)))
+                goal, want = waiter.goal, waiter.goal.want
+                behind = sorted(p for p in goal.behind if self.frontier(p, want.level, want.reach) < goal.targets[p])
+                if goal.possible_without(len(behind)):  # it is there, and its turn has not come yet
+                    self._meet(goal)
+                else:
+                    self.timed_out += 1
+                    self._finish(waiter, timed_out(want, behind, self._where(want, gone=goal.gone)))
+        self.answers.go()
 
     def cancel(self, waiter: Waiter) -> None:
         """Nobody waits for it any more."""

@@ -77,12 +77,34 @@ class TestSlices:
         assert len(self.desk.barriers.answers) == 0
         assert self.desk.barriers.reached == MANY
 
-    def test_so_are_many_who_wait_for_different_indices(self) -> None:
+    def test_so_are_many_who_wait_for_different_indices_and_nor_are_all_looked_at_in_one_go(self) -> None:
         found = [self.desk.wait(1 + n)[1] for n in range(MANY)]
         self.desk.apply(A, MANY)
         assert self.told(found) == SLICE
+        assert len(self.desk.barriers) == MANY - SLICE
         self.turns.pass_all()
         assert self.told(found) == MANY
+        assert len(self.desk.barriers) == 0
+
+    def test_none_of_them_is_late_for_having_to_wait_for_his_turn(self) -> None:
+        found = [self.desk.wait(1 + n, [A, B], deadline=10.0, need=1)[1] for n in range(MANY)]
+        _, late = self.desk.wait(MANY + 1, deadline=10.0)
+        self.desk.apply(A, MANY)
+        self.desk.barriers.expire(20.0)
+        self.turns.pass_all()
+        assert self.told(found) == MANY
+        assert [type(each) for each in late] == [BarrierTimeout]
+        assert (self.desk.barriers.reached, self.desk.barriers.timed_out) == (MANY, 1)
+
+    def test_one_who_joins_meanwhile_is_told_with_the_others(self) -> None:
+        for n in range(MANY):
+            self.desk.wait(1 + n)
+        self.desk.apply(A, MANY - 1)
+        _, joined = self.desk.wait(MANY - 1)
+        _, ahead = self.desk.wait(MANY)
+        self.turns.pass_all()
+        assert reached(joined)
+        assert ahead == []
 
     def test_answers_over_many_partitions_count_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dispatcher.barriers.answers.ROWS_OF_ONE", 1)
