@@ -30,7 +30,7 @@ DEAD_KEPT: Final = 64
 Key = tuple[Level, Scope]
 Heap = list[tuple[int, int, Goal]]
 Seen = dict[tuple[PartitionId, ...], Reached]
-"""Where partitions are while nothing moves: it does not depend on which index they were waited for at."""
+"""Where partitions are while nothing moves, whichever index they were waited for at, and which of them are gone."""
 
 
 class Barriers:
@@ -344,9 +344,9 @@ class Barriers:
         """All who wait for it are to be answered. ``seen``: what others are told, of the same level, meanwhile."""
         partitions = tuple(goal.targets)
         where = seen.get(partitions) if seen is not None else None
-        if where is None or goal.gone:
+        if where is None:
             where = self._where(goal.want, gone=goal.gone)
-            if seen is not None and not goal.gone:
+            if seen is not None:
                 seen[partitions] = where
         waiters = list(goal.waiters)
         goal.waiters.clear()

@@ -22,6 +22,7 @@ him.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -180,12 +181,12 @@ class Flight:
     __slots__ = (
         "_at",
         "_attempts",
+        "_early",
         "_last",
         "_members",
         "_request_id",
         "_sharing",
         "_task",
-        "_timers",
         "_until",
         "asked",
         "key",
@@ -202,8 +203,8 @@ class Flight:
         self._attempts = 0
         self._until: float | None = None
         """The deadline of the attempt that is under way; None: it is not sent yet, and more may come."""
-        self._timers: dict[Waiting, asyncio.TimerHandle] | None = None
-        """Of those whose time is up before that."""
+        self._early: dict[int, tuple[asyncio.TimerHandle, list[Waiting]]] | None = None
+        """Those whose time is up before that, by when, in steps of ``TOGETHER_S``: one look for all of a step."""
         self._at: NodeConnection | None = None
         """Whom it was asked of last,"""
         self._request_id = 0
@@ -231,14 +232,11 @@ class Flight:
 
     def leave(self, future: Waiting) -> None:
         """Idempotent; the last one ends it."""
-        if self._members.pop(future, None) is None:
-            return
-        self._disarm(future)
-        if not self._members:
+        if self._members.pop(future, None) is not None and not self._members:
             self._end()
 
     def _end(self) -> None:
-        self._sharing.ended(self)
+        self._ended()
         self._forget()
         if self._task is not None:
             self._task.cancel()
@@ -249,27 +247,37 @@ class Flight:
         if request_id and self._at is not None:
             self._at.forget(request_id)
 
-    def _arm(self, future: Waiting, deadline: float, until: float) -> None:
-        if not self._last and deadline < until - TOGETHER_S:
-            if self._timers is None:
-                self._timers = {}
-            self._timers[future] = self._sharing.cluster.loop.call_at(deadline, self._early, future)
+    def _ended(self) -> None:
+        """Nobody waits for it any more. Idempotent."""
+        self._disarm()
+        self._sharing.ended(self)
 
-    def _disarm(self, future: Waiting) -> None:
-        timer = self._timers.pop(future, None) if self._timers else None
-        if timer is not None:
+    def _arm(self, future: Waiting, deadline: float, until: float) -> None:
+        if self._last or deadline >= until - TOGETHER_S:
+            return
+        step = math.ceil(deadline / TOGETHER_S)
+        if self._early is None:
+            self._early = {}
+        if step not in self._early:
+            self._early[step] = self._sharing.cluster.loop.call_at(step * TOGETHER_S, self._look_last, step), []
+        self._early[step][1].append(future)
+
+    def _disarm(self) -> None:
+        early, self._early = self._early, None
+        for timer, _ in (early or {}).values():
             timer.cancel()
 
-    def _early(self, future: Waiting) -> None:
-        self.leave(future)
-        if not future.done():
-            future.set_result(None)
+    def _look_last(self, step: int) -> None:
+        for future in self._early.pop(step)[1] if self._early else ():
+            self.leave(future)
+            if not future.done():
+                future.set_result(None)
 
     def _begin(self) -> float:
         """An attempt, or several, until the latest deadline of all who wait."""
         self._until = until = max(deadline for deadline, _ in self._members.values())
+        self._disarm()
         for future, (deadline, _) in self._members.items():
-            self._disarm(future)
             self._arm(future, deadline, until)
         return until
 
@@ -388,9 +396,8 @@ class Flight:
         if not future.done():
             future.set_exception(told)
         del self._members[future]
-        self._disarm(future)
         if not self._members:
-            self._sharing.ended(self)
+            self._ended()
 
     def failed(self, error: BaseException) -> None:
         """Nobody has provided for this: all are told."""
@@ -401,11 +408,7 @@ class Flight:
     def _all(self) -> list[Waiting]:
         """Whoever waits; from now on nobody does."""
         members, self._members = list(self._members), {}
-        if self._timers:
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers = None
-        self._sharing.ended(self)
+        self._ended()
         return members
 
 

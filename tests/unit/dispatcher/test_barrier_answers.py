@@ -134,6 +134,16 @@ class TestSlices:
         assert self.told(answers) == MANY
         assert self.desk.barriers.timed_out == 0
 
+    def test_one_whose_time_is_up_before_his_turn_is_not_late(self) -> None:
+        """Nor are there so many of them that what they leave behind is swept up at once."""
+        crowd(self.desk, 3 * MANY, target=9, client="others")
+        _, answers = crowd(self.desk, deadline=10.0)
+        self.desk.apply(A, 5)
+        self.desk.barriers.expire(20.0)
+        self.turns.pass_all()
+        assert self.told(answers) == MANY
+        assert self.desk.barriers.reached == MANY
+
     def test_those_who_are_not_reached_time_out_meanwhile(self) -> None:
         crowd(self.desk)
         _, late = self.desk.wait(9, deadline=10.0)

@@ -206,6 +206,29 @@ async def test_whose_time_is_up_hears_it_if_it_is_reached_by_then() -> None:
         await long
 
 
+async def test_who_has_left_is_not_looked_for_when_his_time_is_up() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        held = Held(node)
+        long, leaves, last = ask(boom, timeout=20.0), ask(boom, timeout=0.1), ask(boom, timeout=0.2)
+        await held.come(1)
+        leaves.cancel()
+        await held.come(2)
+        held.fail(NOT_YET)
+        with pytest.raises(BarrierTimeout):
+            await last
+        held.reach(0)
+        await long
+        assert len(held.asked) == 2
+
+
+async def test_each_answer_tells_where_things_stand_then() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        for index in (9, 9, 11):
+            told = {**REACHED, "watermarks": [[0, index, index, index, 0, index, "running"]]}
+            node.once(Kind.BARRIER, lambda session, frame, told=told: session.send(frame, Kind.REACHED, told))
+            assert [mark.applied_global_index for mark in (await ask(boom)).watermarks] == [index]
+
+
 async def test_a_last_look_is_taken_where_it_was_waited_for() -> None:
     """Another node may be starting, and say nothing of where it is."""
     async with cluster(3) as nodes, Client(nodes[0].address) as boom:
