@@ -126,8 +126,6 @@ class Sharing:
         """Whatever was gathered for one place, as soon as it can be reached."""
         del self._gathered[place]
         for number, flight in enumerate(flights):
-            if flight.over:
-                continue
             try:
                 connection = await flight.asked.where()
             except LogboomError as error:  # so it would for the others
@@ -138,7 +136,7 @@ class Sharing:
                 for each in flights[number:]:
                     each.failed(error)
                 raise
-            if not flight.over:  # meanwhile
+            if not flight.over:  # or all have gone meanwhile
                 flight.send(connection)
 
     def _given_up(self, place: Hashable, flights: list[Flight], _: object) -> None:
