@@ -40,6 +40,8 @@ APART: Final = 32
 """A client's share of a crowd is at most so many squared."""
 SETTLE_S: Final = 0.002
 """For barriers to arrive at the node before the command is sent."""
+ARRIVE_S: Final = 20.0
+"""A crowd that is not there by then never will be."""
 GUESSES: Final = {"idle": 1, "bulk": 16}
 """Barriers per trial: how many indices others may take meanwhile, and one."""
 READ_MS_MAX: Final = 0.5
@@ -48,7 +50,7 @@ BESIDE: Final = f"barrier, wake-up beside {CROWD:,} waiters"
 AT_ONCE: Final = f"barrier, wake-up of {CROWD:,} at once"
 TOGETHER: Final = f"barrier, wake-up of {CROWD:,} callers of one client"
 ALONE: Final = f"{CROWD:,} tasks woken, without a barrier"
-LOOPS_MAX: Final = 5.0
+LOOPS_MAX: Final = 10.0
 """What is left to a client that shares one request among its callers is to wake them. In milliseconds that is what a
 machine makes of it, and the interpreter."""
 WAKE_P99_MS_MAX: Final = 2.0
@@ -145,12 +147,13 @@ async def crowd(cluster: LocalCluster, leader: str, *, count: int, trials: int, 
             return time.perf_counter()
 
         for trial in range(trials):
-            status = await writer.status(node=node)
-            target, before = status["commit_index"] + 1, status["waiters"]
-            waiting = [asyncio.create_task(wait(number, target)) for number in range(count)]
-            most = before + (1 if shared else count)
-            while (await writer.status(node=node))["waiters"] < most:  # noqa: ASYNC110 - the node counts
-                await asyncio.sleep(SETTLE_S)
+            async with asyncio.timeout(ARRIVE_S):
+                while (status := await writer.status(node=node))["waiters"]:  # noqa: ASYNC110 - of before
+                    await asyncio.sleep(SETTLE_S)
+                target = status["commit_index"] + 1
+                waiting = [asyncio.create_task(wait(number, target)) for number in range(count)]
+                while (await writer.status(node=node))["waiters"] < (1 if shared else count):  # noqa: ASYNC110
+                    await asyncio.sleep(SETTLE_S)
             await writer.submit(0, Put(b"crowd%d" % trial, VALUE), wait="applied")
             applied = time.perf_counter()
             found += [at - applied for at in await asyncio.gather(*waiting)]

@@ -17,7 +17,7 @@ def rows(**p99: float) -> list[Row]:
 
 @pytest.mark.parametrize(
     ("figures", "missed"),
-    [({}, []), ({"together": 76.0}, [TOGETHER]), ({"alone": 5.0}, [TOGETHER]), ({"beside": 2.1}, [BESIDE])],
+    [({}, []), ({"together": 151.0}, [TOGETHER]), ({"alone": 2.9}, [TOGETHER]), ({"beside": 2.1}, [BESIDE])],
 )
 def test_callers_of_one_client_are_woken_not_much_later_than_a_loop_wakes_as_many(
     figures: dict[str, float], missed: list[str]
