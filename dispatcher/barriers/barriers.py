@@ -3,6 +3,7 @@
 Equal wants are one *goal*. A goal sits in one heap per partition that is not there yet, sorted by target, so a
 moving frontier touches only the goals that it wakes, and a moving commit index only heaps whose first target it
 has come to. Answers go out through ``done``, each exactly once; whoever cancels or disconnects leaves nothing behind.
+Whoever is *met* waits no longer, and is answered in his turn (``answers``).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import partial
 from typing import Final
 
+from dispatcher.barriers.answers import SLICE, Answers
 from dispatcher.barriers.frontiers import Frontiers
-from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Waiter, Want, blocked, timed_out
+from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
 from dispatcher.barriers.watermarks import Watermarks
 from logboom.errors import BarrierFuture, InvalidRequest, LogboomError, NoSuchPartition
 from logboom.settings import BarrierSettings
@@ -26,6 +29,8 @@ DEAD_KEPT: Final = 64
 
 Key = tuple[Level, Scope]
 Heap = list[tuple[int, int, Goal]]
+Seen = dict[tuple[PartitionId, ...], Reached]
+"""Where partitions are while nothing moves, whichever index they were waited for at, and which of them are gone."""
 
 
 class Barriers:
@@ -45,6 +50,7 @@ class Barriers:
         """Heaps whose first target it has."""
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._leading: dict[Waiter, None] = {}
+        self.answers = Answers()
         self._quotas = Quotas(settings)
         self._tie = itertools.count()
         self._entries = 0
@@ -81,8 +87,12 @@ class Barriers:
         wait_blocked: bool = False,
         leading: bool = False,
         own: bool = False,
+        together: Together | None = None,
+        number: int = 0,
     ) -> Waiter | None:
         """Answers at once (None) or waits. ``own``: the node itself asks; its places are kept, its time is its own.
+
+        ``together``: told in place of ``done`` of all who are reached at once, by their ``number``.
 
         Raises InvalidRequest, BarrierFuture, NoSuchPartition or QuotaExceeded.
         """
@@ -103,7 +113,7 @@ class Barriers:
         self._quotas.check(client, principal, own=own)
         if goal.over and want.reach in CLUSTER:
             self.others.want(want)
-        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done)
+        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number)
         if goal.over:
             self._begin(goal)
         goal.waiters[waiter] = None
@@ -246,6 +256,7 @@ class Barriers:
             goal.behind = behind
             if goal.met:
                 self._meet(goal)
+        self.answers.go()
 
     def _wake_level(self, partition_id: PartitionId, levels: Iterable[Level]) -> None:
         heaps = self._heaps.get(partition_id)
@@ -258,32 +269,40 @@ class Barriers:
         heap = heaps.get(key)
         if heap:
             reached = self.frontier(partition_id, *key)
+            seen, left = Seen(), SLICE
             while heap and (heap[0][0] <= reached or heap[0][2].over):
+                if not left:
+                    self.answers.soon(partial(self._wake, partition_id, key))
+                    break
+                left -= 1
                 goal = heapq.heappop(heap)[2]
                 self._entries -= 1
                 goal.behind.discard(partition_id)
                 if not goal.over and goal.met:
-                    self._meet(goal)
+                    self._meet(goal, seen)
             if heap and heap[0][0] > self._commit and (partition_id, key) in self._due:
                 del self._due[partition_id, key]
                 self._expect(partition_id, key, heap[0][0])
-        if not heap and heaps.get(key) is heap:  # an answer may have begun another
+        if not heap and heaps.get(key) is heap:  # a sweep may have taken it
             heaps.pop(key, None)
             self._due.pop((partition_id, key), None)
             if not heaps and self._heaps.get(partition_id) is heaps:
                 del self._heaps[partition_id]
+        self.answers.go()
 
     def expire(self, now: float) -> None:
         """Answer those whose time is up."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].done is None):
             waiter = heapq.heappop(self._deadlines)[2]
-            if waiter.done is not None:
-                want = waiter.goal.want
-                behind = sorted(
-                    p for p in waiter.behind if self.frontier(p, want.level, want.reach) < waiter.goal.targets[p]
-                )
-                self.timed_out += 1
-                self._finish(waiter, timed_out(want, behind, self._where(want, gone=waiter.goal.gone)))
+            if waiter.waits:
+                goal, want = waiter.goal, waiter.goal.want
+                behind = sorted(p for p in goal.behind if self.frontier(p, want.level, want.reach) < goal.targets[p])
+                if goal.possible_without(len(behind)):  # it is there, and its turn has not come yet
+                    self._meet(goal)
+                else:
+                    self.timed_out += 1
+                    self._finish(waiter, timed_out(want, behind, self._where(want, gone=goal.gone)))
+        self.answers.go()
 
     def cancel(self, waiter: Waiter) -> None:
         """Nobody waits for it any more."""
@@ -321,12 +340,23 @@ class Barriers:
 
     # -- answering
 
-    def _meet(self, goal: Goal) -> None:
-        where = self._where(goal.want, gone=goal.gone)
-        for waiter in list(goal.waiters):
-            if waiter.done is not None:  # one that was answered may have cancelled another
-                self.reached += 1
-                self._finish(waiter, where)
+    def _meet(self, goal: Goal, seen: Seen | None = None) -> None:
+        """All who wait for it are to be answered. ``seen``: what others are told, of the same level, meanwhile."""
+        partitions = tuple(goal.targets)
+        where = seen.get(partitions) if seen is not None else None
+        if where is None:
+            where = self._where(goal.want, gone=goal.gone)
+            if seen is not None:
+                seen[partitions] = where
+        waiters = list(goal.waiters)
+        goal.waiters.clear()
+        for waiter in waiters:
+            self._quotas.remove(waiter)
+            if waiter.leading:
+                self._leading.pop(waiter, None)
+        self.reached += len(waiters)
+        self._left(goal, len(waiters))
+        self.answers.add(waiters, where)
 
     def _finish(self, waiter: Waiter, answer: Reached | LogboomError) -> None:
         done, waiter.done = waiter.done, None
@@ -336,12 +366,16 @@ class Barriers:
 
     def _forget(self, waiter: Waiter) -> None:
         goal = waiter.goal
-        if waiter not in goal.waiters:
+        if not waiter.waits:
             return
         del goal.waiters[waiter]
         self._quotas.remove(waiter)
         self._leading.pop(waiter, None)
-        self._dead += 1
+        self._left(goal, 1)
+
+    def _left(self, goal: Goal, count: int) -> None:
+        """So many of those who waited for it do no longer."""
+        self._dead += count
         if goal.over:
             del self._goals[goal.want]
             if goal.want.reach in CLUSTER:
@@ -353,7 +387,7 @@ class Barriers:
     def _sweep(self) -> None:
         """What is over stays in the heaps until popped; never more of it than of what is not."""
         self._dead = self._entries = 0
-        self._deadlines = [entry for entry in self._deadlines if entry[2].done is not None]
+        self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
         heapq.heapify(self._deadlines)
         self._ahead = []
         for partition_id, heaps in list(self._heaps.items()):

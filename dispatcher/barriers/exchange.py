@@ -50,6 +50,7 @@ class Exchange:
         self.telling = Telling(barriers, watermarks, may_show=may_show)
         self.asking.poke = self.telling.poke = self._soon
         self.telling.hurry = hurry
+        barriers.answers.soon = _next_turn
         self._timer: asyncio.TimerHandle | None = None
 
     def members_changed(self, members: Configuration) -> None:
@@ -103,3 +104,7 @@ class Exchange:
                 if not links.send(peer, Kind.FRONTIERS, header):
                     break
                 self.telling.told(peer, header)
+
+
+def _next_turn(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)

@@ -40,14 +40,22 @@ class Want(NamedTuple):
         return len(self.targets) if self.need < 0 else self.need
 
 
-class Reached(NamedTuple):
-    """Where this node's partitions stood when it was reached, and how far each was in the scope asked for."""
+@dataclass(slots=True, eq=False)
+class Reached:
+    """Where this node's partitions stood when it was reached, and how far each was in the scope asked for.
+
+    Whoever is woken by the same move shares one, and what is made of it.
+    """
 
     marks: list[Watermark]
     frontiers: list[tuple[PartitionId, int]]
+    packed: bytes | None = None
+    """As a frame, once somebody has encoded it."""
 
 
 Done = Callable[[Reached | LogboomError], None]
+Together = Callable[[list[int], Reached], None]
+"""Told that many of its waiters are reached, by their numbers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +96,15 @@ class Waiter:
     leading: bool
     """To be told as soon as this node no longer leads."""
     done: Done | None
+    together: Together | None = None
+    """In place of ``done``, when it is reached: equal for all of a client's,"""
+    number: int = 0
+    """which knows it by this."""
+
+    @property
+    def waits(self) -> bool:
+        """It is not reached, and nobody has cancelled it. Who is reached may still have to be told."""
+        return self in self.goal.waiters
 
     @property
     def behind(self) -> set[PartitionId]:

@@ -15,11 +15,14 @@ from dispatcher.requests.tracing import Trace
 from dispatcher.sessions.watching import Later, Watch
 from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
-from logboom.wire import FLAG_MORE, Frame, Kind, shown
+from logboom.wire import FLAG_MORE, PREFIX, PREFIX_BYTES, Frame, Kind, encode, shown
+from ports.net import Connection
 
 TARGETS_MAX: Final = 4_096
 """Rows of a vector target, and partitions of a barrier that tells its progress."""
 PROGRESS_MS_MIN: Final = 10
+SHARED_ROWS_MAX: Final = 1_024
+"""Partitions of an answer that is encoded once for all whom it is for: larger ones may be above what a client takes."""
 WATCHES_MAX: Final = 64
 RETRY_AFTER_S: Final = 0.1
 
@@ -43,6 +46,16 @@ class Replies(Protocol):
         """A barrier has been."""
         ...
 
+    @property
+    def is_open(self) -> bool:
+        """The connection is not over."""
+        ...
+
+    @property
+    def connection(self) -> Connection:
+        """While it is open."""
+        ...
+
 
 def on_the_loop(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
     """By the loop's own timers."""
@@ -57,6 +70,9 @@ class Waits:
         self._replies = replies
         self.later = later
         self._waiters: dict[int, Waiter] = {}
+        self._traces: dict[int, Trace] = {}
+        self._together = self._all_reached
+        """One for all waiters, who are told apart by it from those of others."""
         self._progress: dict[int, _Progress] = {}
         self._watches: dict[int, Watch] = {}
 
@@ -104,39 +120,73 @@ class Waits:
         if scope is Scope.LEADER and not backend.raft.admits:
             raise NotLeader("this node does not lead", leader=backend.leader_address())
 
-        def done(answer: Reached | LogboomError) -> None:
-            self._waiters.pop(request_id, None)
-            self._stop(request_id)
-            if trace is not None:
-                trace.end(answer)
-            if isinstance(answer, LogboomError):
-                self._replies.fail(request_id, answer)
-                return
-            self._replies.reached()
-            reply = {
-                "global_index": backend.global_commit_index(),
-                "node": backend.node_id,
-                "cluster": backend.cluster.id,
-                "watermarks": [to_row(mark) for mark in answer.marks],
-                "frontiers": [list(row) for row in answer.frontiers],
-            }
-            self._replies.reply(request_id, Kind.REACHED, reply)
+        if trace is not None:
+            self._traces[request_id] = trace
 
-        waiter = backend.barriers.add(
-            want,
-            client=self,
-            principal=principal,
-            deadline=deadline,
-            wait_blocked=patient,
-            leading=scope is Scope.LEADER,
-            now=backend.clock.monotonic(),
-            done=done,
-        )
+        def done(answer: Reached | LogboomError) -> None:
+            if isinstance(answer, LogboomError):
+                self._ends(request_id, answer)
+                self._replies.fail(request_id, answer)
+            else:
+                self._all_reached([request_id], answer)
+
+        try:
+            waiter = backend.barriers.add(
+                want,
+                client=self,
+                principal=principal,
+                deadline=deadline,
+                wait_blocked=patient,
+                leading=scope is Scope.LEADER,
+                now=backend.clock.monotonic(),
+                done=done,
+                together=self._together,
+                number=request_id,
+            )
+        except LogboomError:
+            self._traces.pop(request_id, None)
+            raise
         if waiter is not None:
             self._waiters[request_id] = waiter
             backend.hurry(waiter.behind)
             if every_ms:
                 self._progress[request_id] = _Progress(self, request_id, waiter, max(every_ms, PROGRESS_MS_MIN) / 1000)
+
+    def _all_reached(self, request_ids: list[int], where: Reached) -> None:
+        """These are, by the same move. What they are told is encoded once, and leaves as a whole."""
+        sent, replies = [], self._replies
+        for request_id in request_ids:
+            self._ends(request_id, where)
+            replies.reached()
+            if request_id:
+                sent.append(request_id)
+        if len(where.marks) > SHARED_ROWS_MAX:
+            for request_id in sent:
+                replies.reply(request_id, Kind.REACHED, self._where(where))
+            return
+        if where.packed is None:
+            where.packed = bytes(encode(Kind.REACHED, self._where(where))[0])
+        if sent and replies.is_open:
+            replies.connection.send([addressed(where.packed, sent)])
+
+    def _where(self, where: Reached) -> dict[str, Any]:
+        return {
+            "global_index": self._backend.global_commit_index(),
+            "node": self._backend.node_id,
+            "cluster": self._backend.cluster.id,
+            "watermarks": [to_row(mark) for mark in where.marks],
+            "frontiers": [list(row) for row in where.frontiers],
+        }
+
+    def _ends(self, request_id: int, answer: Reached | LogboomError) -> None:
+        """It is answered: nobody waits for it any more."""
+        self._waiters.pop(request_id, None)
+        if self._progress:
+            self._stop(request_id)
+        if self._traces:
+            trace = self._traces.pop(request_id, None)
+            if trace is not None:
+                trace.end(answer)
 
     def _enough(self, want: Want, *, patient: bool) -> Want:
         """Of some that may be shown and some that may not yet: without the latter, where the others are enough.
@@ -259,6 +309,7 @@ class Waits:
         waiter = self._waiters.pop(request_id, None)
         if waiter is not None:
             self._backend.barriers.cancel(waiter)
+            self._traces.pop(request_id, None)
         self._stop(request_id)
         watch = self._watches.pop(request_id, None)
         if watch is not None:
@@ -271,7 +322,7 @@ class Waits:
             progress.close()
         for watch in self._watches.values():
             watch.close()
-        for left in (self._waiters, self._progress, self._watches):
+        for left in (self._waiters, self._progress, self._watches, self._traces):
             left.clear()
 
     def _stop(self, request_id: int) -> None:
@@ -295,6 +346,13 @@ class _Progress:
 
     def close(self) -> None:
         self._timer.cancel()
+
+
+def addressed(frame: bytes, request_ids: Sequence[int]) -> bytes:
+    """The same frame to each of these requests, one after the other."""
+    *head, _ = PREFIX.unpack_from(frame)
+    rest = frame[PREFIX_BYTES:]
+    return b"".join([part for request_id in request_ids for part in (PREFIX.pack(*head, request_id), rest)])
 
 
 def _choice(header: Mapping[str, Any], name: str, kind: Any, default: Any) -> Any:

@@ -6,13 +6,15 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from functools import cached_property
+from typing import Any, Final
 
 from logboom.client import tracing
 from logboom.client.attempts import is_final, seconds
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.client.reads import Reader, close_now, watermark_of
+from logboom.client.sharing import BARRIER_GRACE_S, Asked, Sharing
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.types import (
     BarrierProgress,
@@ -28,22 +30,13 @@ from logboom.types import (
     Watermark,
     WatermarkUpdate,
 )
-from logboom.wire import Frame, Kind
+from logboom.wire import Frame, Kind, encode
 
-BARRIER_GRACE_S: Final = 1.0
-"""A node answers at the deadline, with where it stands: the answer needs time to arrive."""
+LASTING: Final = frozenset((Level.ORDERED, Level.COMMITTED, Level.DURABLE, Level.APPLIED))
+"""What a node has shown of these it never takes back."""
 
 Target = int | Token | Receipt | Receipts | Sequence[Receipt] | Mapping[int, int] | datetime
 """What a barrier may wait for."""
-
-
-class _Asked(NamedTuple):
-    """A barrier as it is asked for, but for the time that is left."""
-
-    header: dict[str, Any]
-    target: int
-    where: Callable[[], Awaitable[NodeConnection]]
-    deadline: float
 
 
 class Waits:
@@ -79,13 +72,11 @@ class Waits:
         Raises BarrierTimeout with the watermarks reached; BarrierBlocked at once when too few partitions can get
         there while some are paused, damaged or lost, unless ``wait_blocked``; PartitionDestroyed; BarrierFuture for a
         target absurdly far ahead; LineageMismatch for another cluster's; QuotaExceeded.
+
+        Calls that wait for the same share a request (logboom.client.sharing); each keeps its own timeout.
         """
         asked = await self._asked(target, partitions, scope, level, mode, timeout, wait_blocked=wait_blocked, node=node)
-
-        async def ask(connection: NodeConnection) -> BarrierResult:
-            return self._reached(asked, await connection.request(Kind.BARRIER, self._header(asked)))
-
-        return await self._cluster.retry(asked.where, ask, deadline=asked.deadline, grace=BARRIER_GRACE_S)
+        return await self._sharing.reached(asked)
 
     async def barrier_watch(
         self,
@@ -116,7 +107,7 @@ class Waits:
                 frontiers.update(_frontiers(frame))
                 result = None
                 if frame.kind is Kind.REACHED:
-                    result = self._reached(asked, frame)
+                    result = self._results.read(asked, frame)
                     reached = needed = max(needed, 1)
                 else:
                     reached, needed = frame.header["reached"], frame.header["needed"]
@@ -169,6 +160,14 @@ class Waits:
 
     # -- inside
 
+    @cached_property
+    def _results(self) -> _Results:
+        return _Results(self._reader)
+
+    @cached_property
+    def _sharing(self) -> Sharing:
+        return Sharing(self._cluster, self._results.read)
+
     async def _index_at(self, when: Any, deadline: float) -> GlobalLogIndex:
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise InvalidRequest(f"a time is a datetime with a time zone, not {when!r}")
@@ -192,13 +191,15 @@ class Waits:
         *,
         wait_blocked: bool,
         node: str | None,
-    ) -> _Asked:
+    ) -> Asked:
         _choice("scope", scope, Scope)
         _choice("level", level, Level)
         if mode not in ("all", "any") and (type(mode) is not int or mode < 1):
             raise InvalidRequest(f"mode must be all, any or a number of partitions, not {mode!r}")
         if node is not None and scope == Scope.LEADER:
             raise InvalidRequest("node= does not go with scope leader")
+        if node is not None and not isinstance(node, str):
+            raise InvalidRequest(f"a node is named by its id or address, not by {node!r}")
         deadline = self._deadline(timeout)
         header: dict[str, Any] = {"scope": scope, "level": level, "mode": mode, "wait_blocked": wait_blocked}
         if isinstance(target, datetime):
@@ -213,17 +214,14 @@ class Waits:
             header |= {"global_index": highest, "partitions": list(partitions) if partitions is not None else None}
         else:
             header["targets"] = [[p, index] for p, index in sorted(vector.items())]
+        header |= tracing.header(tracing.parent(None))
         where = self._cluster.leader if scope == Scope.LEADER else self._reader.at(node)
-        return _Asked(header, highest, where, deadline)
+        named = "targets" in header or partitions is not None
+        lasting = named and scope == Scope.NODE and level in LASTING
+        return Asked(header, highest, where, (scope == Scope.LEADER, node), deadline, _key(header), lasting)
 
-    def _header(self, asked: _Asked) -> dict[str, Any]:
-        span = tracing.header(tracing.parent(None))
-        return {**asked.header, **span, "timeout_ms": self._left_ms(asked.deadline)}
-
-    def _reached(self, asked: _Asked, frame: Frame) -> BarrierResult:
-        self._reader.seen(asked.target)
-        marks = tuple(watermark_of(row) for row in frame.header["watermarks"])
-        return BarrierResult(GlobalLogIndex(asked.target), NodeId(frame.header["node"]), marks, _frontiers(frame))
+    def _header(self, asked: Asked) -> dict[str, Any]:
+        return {**asked.header, "timeout_ms": self._left_ms(asked.deadline)}
 
     async def _frames(
         self,
@@ -267,6 +265,31 @@ class Waits:
 
     def _left_ms(self, deadline: float) -> int:
         return max(1, int((deadline - self._cluster.now) * 1000))
+
+
+class _Results:
+    """What answers say. Those of one move say the same, so what was read last is kept."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._rows: list[Any] = []
+        self._marks: tuple[Watermark, ...] = ()
+
+    def read(self, asked: Asked, frame: Frame) -> BarrierResult:
+        """Of a REACHED."""
+        self._reader.seen(asked.target)
+        rows = frame.header["watermarks"]
+        if rows != self._rows:
+            self._rows, self._marks = rows, tuple(watermark_of(row) for row in rows)
+        return BarrierResult(GlobalLogIndex(asked.target), NodeId(frame.header["node"]), self._marks, _frontiers(frame))
+
+
+def _key(header: Mapping[str, Any]) -> bytes | None:
+    """Equal for those who would send the same, byte for byte; None for what cannot be sent, which is told elsewhere."""
+    try:
+        return bytes(encode(Kind.BARRIER, header)[0])
+    except (TypeError, ValueError, OverflowError, LogboomError):
+        return None
 
 
 def _frontiers(frame: Frame) -> dict[PartitionId, GlobalLogIndex]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from dispatcher.sessions.waits import Waits
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.types import PartitionId
-from logboom.wire import Frame, Kind
+from logboom.wire import Frame, FrameDecoder, Kind
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, Desk
 
 
@@ -29,6 +29,9 @@ class World(Desk):
         self.lineage: str | None = "ab" * 16
         self.clock = SimpleNamespace(monotonic=lambda: 0.0)
         self.node_id = "n1"
+        self.is_open = True
+        self.writes = 0
+        """How often something was handed to the connection."""
         self.waits = Waits(cast("Any", self), self, later=self._later)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> Any:
@@ -49,6 +52,15 @@ class World(Desk):
             self.waits.watch(frame)
 
     # -- the session
+
+    @property
+    def connection(self) -> Any:
+        return SimpleNamespace(send=self._written)
+
+    def _written(self, buffers: list[bytes]) -> None:
+        self.writes += 1
+        for frame in FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(buffers)):
+            self.sent.append((frame.request_id, frame.kind, frame.header, frame.flags))
 
     def reply(self, request_id: int, kind: Kind, header: dict[str, Any], *, flags: int = 0) -> None:
         self.sent.append((request_id, kind, header, flags))
