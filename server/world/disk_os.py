@@ -182,7 +182,8 @@ class OsFile:
         if self._took is not None:
             self._took(took_s)
         if self._page_cache is not None and self._told >= 0:
-            self._told = self._page_cache.synced(self.path, self._told, end)
+            told, self._told = self._told, end
+            self._page_cache.synced(self.path, told, end)
 
     def size(self) -> int:
         """See File."""
