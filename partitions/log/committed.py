@@ -190,8 +190,10 @@ class Committed:
     def position(self, last_index: int, digest: bytes) -> int | None:
         """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
         columns = self._columns
+        if not columns.last or last_index > columns.last[-1]:
+            return None  # whatever is about to be appended: as often asked as all else
         row = bisect_left(columns.last, last_index)
-        if row < len(columns.last) and columns.last[row] == last_index:
+        if columns.last[row] == last_index:
             position = columns.start + row
             return position if columns.digest(position) == digest else None
         return None
