@@ -77,6 +77,17 @@ class AdvisedFile(File, Protocol):
         ...
 
 
+class EagerFile(File, Protocol):
+    """One whose disk can begin with a part of what ``sync`` does."""
+
+    def begin_sync(self, *, offset: int, length: int) -> None:
+        """Of these bytes, which were written. Does not wait, and promises nothing: ``sync`` has to follow.
+
+        An OSError is final, as one from ``sync``.
+        """
+        ...
+
+
 class Lock(Protocol):
     """A lock that is held; the end of the process releases it, too."""
 

@@ -35,6 +35,13 @@ class SyncJob(Protocol):
         """
         ...
 
+    def begin(self) -> None:
+        """Off the loop, before ``run``, where others are to be synced by the same thread: what need not wait.
+
+        It writes, and has the disk begin; ``run`` then does the rest. An OSError stops the node.
+        """
+        ...
+
     def run(self) -> None:
         """Off the loop: write, and sync where the mode asks for it. An OSError stops the node."""
         ...

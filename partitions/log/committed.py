@@ -199,8 +199,11 @@ class Committed:
         """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
         columns = self._columns
         rows = columns.last
-        row = len(rows) - 1 if rows and rows[-1] == last_index else bisect_left(rows, last_index)  # often the newest
-        if row < len(rows) and rows[row] == last_index:
+        newest = len(rows) - 1  # more may be appended meanwhile
+        if newest < 0 or last_index > rows[newest]:
+            return None  # whatever is about to be appended: as often asked as all else
+        row = newest if rows[newest] == last_index else bisect_left(rows, last_index, 0, newest)
+        if rows[row] == last_index:
             position = columns.start + row
             return position if columns.digest(position) == digest else None
         return None

@@ -57,6 +57,7 @@ class WriteJob:
         self.sync = sync
         self.must_sync = must_sync
         self.journaled = False
+        self._begun = False
         self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
         self.records = sum(batch.header.record_count for write in writes for batch in write.batches)
 
@@ -67,9 +68,15 @@ class WriteJob:
         self.journaled = True
         return [Redo(batch.digest, batch.buffers) for write in self.writes for batch in write.batches]
 
+    def begin(self) -> None:
+        """See ports.sync.SyncJob."""
+        if self.sync and not self.journaled:
+            self._segment.begin(self.writes)
+            self._begun = True
+
     def run(self) -> None:
         """See ports.sync.SyncJob."""
-        self._segment.write(self.writes, sync=self.sync and not self.journaled)
+        self._segment.write(() if self._begun else self.writes, sync=self.sync and not self.journaled)
 
     def done(self) -> None:
         """See ports.sync.SyncJob."""
@@ -139,8 +146,13 @@ class OpenSegment:
             self._file.sync()
         return sum(length for _, length in ranges)
 
+    def begin(self, writes: Sequence[Write]) -> None:
+        """Write, and have the disk begin: ``write``, with ``sync`` and of nothing, comes soon. An OSError is final."""
+        with self._lock:
+            self._guarded(lambda: self._begin(writes))
+
     def write(self, writes: Sequence[Write], *, sync: bool) -> None:
-        """An OSError is final for this node."""
+        """All that was written before is synced, too, with ``sync``. An OSError is final for this node."""
         with self._lock:
             self._guarded(lambda: self._write(writes, sync=sync))
 
@@ -172,6 +184,14 @@ class OpenSegment:
     def _sync(self) -> None:
         self._open_file().sync()
         self._dirty = False
+
+    def _begin(self, writes: Sequence[Write]) -> None:
+        self._write(writes, sync=False)
+        for write in writes:
+            if write.segment == self._ordinal:  # others are sealed, and synced
+                begin = getattr(self._open_file(), "begin_sync", None)  # see ports.disk.EagerFile
+                if begin is not None:
+                    begin(offset=write.offset, length=sum(ref.length for ref in write.refs))
 
     def _write(self, writes: Sequence[Write], *, sync: bool) -> None:
         for write in writes:

@@ -52,6 +52,9 @@ class JournalJob:
         """See ports.sync.SyncJob: the journal is what the others rely on."""
         return ()
 
+    def begin(self) -> None:
+        """See ports.sync.SyncJob: nothing, it comes last."""
+
     def run(self) -> None:
         """Write and sync. An OSError is final for this node."""
         self.journal.write(self.pending, floor=self.floor)

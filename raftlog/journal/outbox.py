@@ -4,7 +4,7 @@ Everything that changed since the last group is written and synced together, off
 messages that depend on it wait in the outbox until the group is done. While one group is
 on its way to the disk, the next one collects: load makes groups larger, not slower.
 
-Partition logs first, side by side, the journal after them: an entry that is found in the journal
+Partition logs first, side by side, the journal after the last of them: an entry that is found in the journal
 had its batch on the disk. If the batch is not there, it is damaged, never just late
 (docs/decisions/0010).
 
@@ -14,6 +14,7 @@ time those logs are synced, one with each group, and the journal forgets what it
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,8 +79,6 @@ class GroupSync:
         self._held: list[Send] = []
         self._releasing: list[Send] = []
         self._jobs: list[SyncJob] = []
-        self._afterwards: list[SyncJob] = []
-        """The group's second half: the journal, and what it carries."""
         self._running = 0
         self._started: float | None = None
         self._ended: float = clock.monotonic()
@@ -167,13 +166,10 @@ class GroupSync:
             self._run_inline([*alone, *carried[:1]], carried[1:])
             return
         shares = [alone[k :: self._parallel] for k in range(min(self._parallel, len(alone)))]
-        self._afterwards = carried if shares else []
-        self._start(shares or [carried])
-
-    def _start(self, shares: Sequence[Sequence[SyncJob]]) -> None:
-        self._running = len(shares)
-        for share in shares:
-            self._offload.submit(partial(_run, share), self._share_done)
+        group = _Shares(len(shares), carried)
+        self._running = max(1, len(shares))
+        for share in shares or [[]]:
+            self._offload.submit(partial(group.run, share), self._share_done)
 
     def _take(self) -> tuple[list[SyncJob], list[SyncJob]]:
         """Jobs that sync for themselves; the journal's and those that need nothing more than its sync."""
@@ -317,10 +313,6 @@ class GroupSync:
         self._running -= 1
         if self._running or self._broken:
             return
-        if self._afterwards:
-            share, self._afterwards = self._afterwards, []
-            self._start([share])
-            return
         for job in self._jobs:
             job.done()
         if self._started is not None:
@@ -331,6 +323,31 @@ class GroupSync:
         self._settled()
         self._synced()
         self.kick()
+
+
+class _Shares:
+    """A group on its threads: whose share ends last does the rest, too, the journal and what it carries.
+
+    Another hop between threads would cost more than that takes.
+    """
+
+    def __init__(self, count: int, rest: Sequence[SyncJob]) -> None:
+        """``count``: of shares that have to be synced before the rest."""
+        self._left = count
+        self._rest = rest
+        self._lock = threading.Lock()
+
+    def run(self, share: Sequence[SyncJob]) -> None:
+        """Off the loop. A share that fails never counts as done: then nobody does the rest."""
+        if len(share) > 1:  # the disk has all of it then, while the first sync waits
+            for job in share:
+                job.begin()
+        _run(share)
+        with self._lock:
+            self._left -= bool(share)
+            last = not self._left
+        if last:
+            _run(self._rest)
 
 
 class _Chore(NamedTuple):

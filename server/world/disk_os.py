@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import itertools
@@ -25,6 +26,20 @@ T = TypeVar("T")
 IOV_MAX: Final = 1024
 PAGE: Final = 4096
 ADVICE: Final = {Advice.SOON: os.POSIX_FADV_WILLNEED, Advice.DONE: os.POSIX_FADV_DONTNEED}
+
+
+SYNC_FILE_RANGE_WRITE: Final = 2
+
+
+def _begins_syncs() -> Callable[[int, int, int, int], int] | None:
+    """Of Linux; it sets ctypes' errno."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call
+
+
+_sync_file_range: Final = _begins_syncs()
 
 
 class Syncs:
@@ -115,6 +130,15 @@ class OsFile:
         os.posix_fadvise(self._fd, offset, length, ADVICE[advice])
 
     @_named
+    def begin_sync(self, *, offset: int, length: int) -> None:
+        """See EagerFile."""
+        # An error of pages that are written here may be told here only: the sync that follows would find them clean.
+        if _sync_file_range is not None and _sync_file_range(self._fd, offset, length, SYNC_FILE_RANGE_WRITE):
+            failure = ctypes.get_errno()
+            if failure != errno.ENOSYS:
+                raise OSError(failure, os.strerror(failure))
+
+    @_named
     def write(self, buffers: Sequence[Buffer], *, offset: int) -> int:
         """See File."""
         self._dirty = True
@@ -182,7 +206,8 @@ class OsFile:
         if self._took is not None:
             self._took(took_s)
         if self._page_cache is not None and self._told >= 0:
-            self._told = self._page_cache.synced(self.path, self._told, end)
+            told, self._told = self._told, end
+            self._page_cache.synced(self.path, told, end)
 
     def size(self) -> int:
         """See File."""

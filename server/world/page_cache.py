@@ -10,22 +10,26 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
+from collections import OrderedDict
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from logboom.types import MIB
 
 CHUNK_BYTES: Final = MIB
-"""What is given back at a time, at least: what a file has beyond that when it is closed, the kernel evicts."""
+"""What is given back at a time, at least, of a file that grows faster than others make it the oldest.
+
+Smaller ranges count, too: a thousand files that have grown by less each hold as much as all else together.
+"""
 FOLIO_BYTES: Final = 4 * MIB
 """The kernel drops only what lies in the range as a whole: its larger pages may begin before it."""
 
 
-class _Range(NamedTuple):
+class _Place(NamedTuple):
+    """Where a range begins."""
+
     path: Path
     start: int
-    end: int
 
 
 class PageCache:
@@ -34,30 +38,43 @@ class PageCache:
     def __init__(self, keep_bytes: int) -> None:
         self._keep_bytes = keep_bytes
         self._lock = threading.Lock()
-        self._ranges: deque[_Range] = deque()
+        self._ends: OrderedDict[_Place, int] = OrderedDict()
+        """Of all that is kept, range by range, where each ends; which grew last comes last."""
+        self._growing: dict[Path, _Place] = {}
+        """Those of them that are less than a chunk: what the file has next belongs to it."""
         self._bytes = 0
 
-    def synced(self, path: Path, start: int, end: int) -> int:
-        """What a file has from ``start`` to ``end`` is on the disk, too. Returns where the next call shall start."""
-        if end - start < CHUNK_BYTES:
-            return start
-        old: list[_Range] = []
+    def synced(self, path: Path, start: int, end: int) -> None:
+        """What a file has from ``start``, where the last call for it ended, to ``end`` is on the disk, too."""
+        if end <= start:
+            return
+        old: list[tuple[_Place, int]] = []
         with self._lock:
-            self._ranges.append(_Range(path, start, end))
-            self._bytes += end - start
+            place = self._growing.get(path) or _Place(path, start)
+            self._bytes += end - self._ends.pop(place, start)
+            self._ends[place] = end
+            if end - place.start < CHUNK_BYTES:
+                self._growing[path] = place
+            else:
+                self._growing.pop(path, None)
             while self._bytes > self._keep_bytes:
-                old.append(self._ranges.popleft())
-                self._bytes -= old[-1].end - old[-1].start
+                old.append(self._oldest())
         for each in old:
-            _give_back(each)
-        return end
+            _give_back(*each)
+
+    def _oldest(self) -> tuple[_Place, int]:
+        place, end = self._ends.popitem(last=False)
+        self._bytes -= end - place.start
+        if self._growing.get(place.path) == place:
+            del self._growing[place.path]
+        return place, end
 
 
-def _give_back(range_: _Range) -> None:
-    start = max(0, range_.start - FOLIO_BYTES)
+def _give_back(place: _Place, end: int) -> None:
+    start = max(0, place.start - FOLIO_BYTES)
     with contextlib.suppress(OSError):  # removed or renamed meanwhile; advice changes nothing that anybody relies on
-        fd = os.open(range_.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.posix_fadvise(fd, start, range_.end - start, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)

@@ -58,6 +58,9 @@ class Target:
         self.taken = self.queued
         return self
 
+    def begin(self) -> None:
+        pass
+
     def run(self) -> None:
         if self.broken:
             raise OSError("no space")

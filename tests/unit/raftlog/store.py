@@ -96,7 +96,7 @@ class Store(NoHoles):
     def take(self) -> Store | None:
         if not self.queue and not self.sync_requested:
             return None
-        self.writing, self.queue = self.queue, []
+        self.writing, self.queue, self.begun = self.queue, [], False
         self.journaled, self.must_sync, self.sync_requested = False, self.sync_requested, False
         return self
 
@@ -114,9 +114,14 @@ class Store(NoHoles):
     def pending_bytes(self) -> int:
         return 64 * len(self.writing)
 
-    def run(self) -> None:
+    def begin(self) -> None:
         self.file.write(self.writing, offset=self.end)
         self.end += 64 * len(self.writing)
+        self.begun = True
+
+    def run(self) -> None:
+        if not self.begun:
+            self.begin()
         if not self.journaled:
             self.file.sync()
 

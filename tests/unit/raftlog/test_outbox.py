@@ -184,6 +184,80 @@ def test_closed_it_hands_nothing_to_threads_that_are_about_to_end() -> None:
     assert (offload.jobs, sent, alone.own_syncs, journal.synced) == ([], [], 1, 0)
 
 
+class _Noting(Target):
+    """Says what happens to it."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        super().__init__()
+        self.name, self.notes = name, notes
+
+    def redo(self) -> list[Redo]:
+        return []
+
+    def begin(self) -> None:
+        self.notes.append(f"begin {self.name}")
+
+    def run(self) -> None:
+        super().run()
+        self.notes.append(f"run {self.name}")
+
+
+def _two_shares(notes: list[str], failures: list[BaseException]) -> tuple[Offload, list[_Noting], list[str]]:
+    """Of three logs on two threads, and the journal; under way."""
+    offload, journal, sent = Offload(), _Noting("journal", notes), []
+    group = GroupSync(
+        journal=journal,  # type: ignore[arg-type]
+        offload=offload,
+        clock=Clock(),
+        synced=lambda: None,
+        failed=failures.append,
+        limits=GroupLimits(inline=0),
+        parallel=2,
+    )
+    logs = [_Noting(name, notes) for name in "abc"]
+    for each in logs:
+        group.dirty(each)
+    for each in (*logs, journal):
+        each.queued = 1
+    group.hold(lambda: sent.append("acknowledged"))
+    group.kick()
+    return offload, logs, sent
+
+
+def test_whose_share_ends_last_writes_the_journal_and_no_other_thread_is_woken_for_it() -> None:
+    notes: list[str] = []
+    offload, _, sent = _two_shares(notes, [])
+    offload.jobs.reverse()
+    offload.finish_one()
+    assert (notes, sent) == (["run b"], [])
+    offload.finish_one()
+    assert notes[-1] == "run journal"
+    assert (sent, offload.jobs) == (["acknowledged"], [])
+
+
+def test_a_thread_has_the_disk_begin_with_all_its_files_before_it_waits_for_one() -> None:
+    notes: list[str] = []
+    offload, _, _ = _two_shares(notes, [])
+    offload.finish_one()
+    assert notes == ["begin a", "begin c", "run a", "run c"]
+    offload.finish_one()
+    assert notes[4:] == ["run b", "run journal"], "one alone is written and synced in one go"
+
+
+def test_the_journal_is_not_written_if_any_log_has_failed_whichever_ends_last() -> None:
+    for order in (1, -1):
+        for broken in range(3):
+            notes: list[str] = []
+            failures: list[BaseException] = []
+            offload, logs, sent = _two_shares(notes, failures)
+            logs[broken].broken = True
+            offload.jobs[:] = offload.jobs[::order]
+            while offload.jobs:
+                offload.finish_one()
+            assert ("run journal" in notes, sent) == (False, [])
+            assert [str(each) for each in failures] == ["no space"]
+
+
 def test_a_compaction_that_fails_is_final() -> None:
     offload, journal = Offload(), _Journal()
     failures: list[BaseException] = []

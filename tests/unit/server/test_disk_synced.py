@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from server.world import mounts
-from server.world.disk_os import IOV_MAX, OsDisk
+from server.world import disk_os, mounts
+from server.world.disk_os import IOV_MAX, SYNC_FILE_RANGE_WRITE, OsDisk
 from server.world.mounts import Mounts, file_system
 
 
@@ -143,6 +144,53 @@ def test_more_buffers_than_one_call_takes(disk: OsDisk, tmp_path: Path, calls: l
     del calls[:]
     assert file.write_synced([b"x"] * (IOV_MAX + 1), offset=0) == IOV_MAX + 1
     assert calls == ["write", "write", "sync"]
+    file.close()
+
+
+class Begun(NamedTuple):
+    fd: int
+    offset: int
+    length: int
+    flags: int
+
+
+def test_a_sync_that_was_begun_is_that_of_what_was_written_and_still_has_to_follow(
+    disk: OsDisk, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Begun] = []
+    monkeypatch.setattr(disk_os, "_sync_file_range", lambda *asked: begun.append(Begun(*asked)))
+    file = disk.open(tmp_path / "f", create=True)
+    file.sync()
+    file.write([b"abc"], offset=5)
+    file.begin_sync(offset=5, length=3)
+    assert [each[1:] for each in begun] == [(5, 3, SYNC_FILE_RANGE_WRITE)]
+    del calls[:]
+    file.write_synced([b"d"], offset=8)
+    assert calls == ["write", "sync"], "it is not taken for synced"
+    file.close()
+
+
+def test_a_sync_that_cannot_be_begun_is_as_final_as_one_that_fails(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.open(tmp_path / "f", create=True)
+    file.write([b"abc"], offset=0)
+    file.begin_sync(offset=0, length=3)  # as the system does it
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor") as error:
+        file.begin_sync(offset=0, length=3)
+    assert error.value.filename == str(tmp_path / "f")
+
+
+@pytest.mark.parametrize("call", [None, lambda *_: ctypes.set_errno(errno.ENOSYS) or -1])
+def test_where_the_system_cannot_begin_a_sync_the_sync_does_it_all(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any
+) -> None:
+    monkeypatch.setattr(disk_os, "_sync_file_range", call)
+    file = disk.open(tmp_path / "f", create=True)
+    file.write([b"abc"], offset=0)
+    file.begin_sync(offset=0, length=3)
+    file.sync()
     file.close()
 
 

@@ -81,6 +81,39 @@ def test_only_what_is_synced_counts_and_little_is_not_worth_a_call(tmp_path: Pat
     file.close()
 
 
+def append_to_each(disk: OsDisk, files: list[Path], block: bytes, offset: int) -> None:
+    for path in files:
+        file = disk.open(path, create=True)
+        file.write([block], offset=offset)
+        file.sync()
+        file.close()
+
+
+def test_of_many_files_that_have_little_each_the_oldest_go_too(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk, block = OsDisk(page_cache_bytes=4 * MIB), bytes(256 * KIB)
+    files = [tmp_path / f"{number:02}" for number in range(24)]
+    append_to_each(disk, files, block, 0)
+    assert given_back == [Advised(path.name, 0, len(block)) for path in files[:8]], "all but the newest 4 MiB"
+
+
+def test_a_range_is_as_young_as_its_end_and_what_was_given_back_does_not_count_again(
+    tmp_path: Path, given_back: list[Advised]
+) -> None:
+    disk, block = OsDisk(page_cache_bytes=MIB), bytes(256 * KIB)
+    grows = disk.open(tmp_path / "grows", create=True)
+    grows.write([block], offset=0)
+    grows.sync()
+    append_to_each(disk, [tmp_path / "other"], block, 0)
+    grows.write([block], offset=len(block))
+    grows.sync()
+    append_to_each(disk, [tmp_path / name for name in "abc"], block, 0)
+    assert given_back == [Advised("other", 0, len(block)), Advised("grows", 0, 2 * len(block))]
+    grows.write([block], offset=2 * len(block))
+    grows.sync()
+    assert len(given_back) == 2, "with a, b and c it is no more than is kept"
+    grows.close()
+
+
 def test_what_a_sync_that_failed_left_is_kept(
     tmp_path: Path, given_back: list[Advised], monkeypatch: pytest.MonkeyPatch
 ) -> None:
