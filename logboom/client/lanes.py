@@ -30,8 +30,10 @@ from logboom.wire import Frame
 
 IN_FLIGHT_MAX: Final = 4
 BESIDE_COMMANDS_MAX: Final = 512
-"""With more in flight, the next ones wait for them: frames should be large. With two halves of a crowd under way the client
-answers one while the nodes have the other."""
+"""With more in flight, the next ones wait for them: frames should be large.
+
+With two halves of a crowd under way the client answers one while the nodes have the other.
+"""
 LARGE_PART: Final = 2048
 """So many go beside whatever is in flight: a frame is large enough then."""
 EXPIRY_GRACE_S: Final = 0.05
