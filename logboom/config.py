@@ -95,6 +95,7 @@ MAY_BE_ZERO: Final = frozenset(
         "retain_bytes",
         "retain_log_bytes",
         "retain_log_ms",
+        "rows_min",
         "pause_ms",
         "partition_series_max",
         "partition_age_ms",

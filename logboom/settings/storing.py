@@ -78,6 +78,9 @@ class ApplySettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inline_bytes: int = 16 * KIB
     """A few commands in memory, together up to this, are applied by `kv` on the event loop itself, and a few keys read
     there; 0: never."""
+    rows_min: int = 256
+    """A group of `kv` that only puts so many, all of one length, is kept in arrays until it is saved: quicker than
+    objects for many, slower for few; 0: never."""
     linger_ms: int = 100
     """Shortest time between two groups of a partition while nobody waits for its effects."""
     unsaved_bytes: int = 32 * MIB

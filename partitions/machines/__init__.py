@@ -44,7 +44,7 @@ def open_machine(
         return guard(name, _whole(name, kept(name, found.open, directory, partition_id, settings)))
     if name == "log":
         return LogMachine(disk, directory / "checkpoint")
-    return KvMachine(open_state_file(directory, settings))
+    return KvMachine(open_state_file(directory, settings), rows_min=settings.rows_min)
 
 
 def discard(machine: Machine) -> None:

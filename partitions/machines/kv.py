@@ -24,7 +24,7 @@ from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results,
 from partitions.machines.kv_apply import OK, apply_blocks
 from partitions.machines.kv_dump import KvDump
 from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
-from partitions.machines.kv_rows import Puts, Rows, Stacked, puts_of
+from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
@@ -148,8 +148,10 @@ class KvMachine:
     needs_records: ClassVar[bool] = True
     applies_in_memory: ClassVar[bool] = True
 
-    def __init__(self, file: StateFile) -> None:
+    def __init__(self, file: StateFile, *, rows_min: int = ROWS_MIN) -> None:
+        """``rows_min``: see ApplySettings."""
         self._file = file
+        self._rows_min = rows_min
         self._position = self._file.position()
         self._lock = threading.Lock()
         """For moving from one consistent view to the next; never held during I/O."""
@@ -179,7 +181,7 @@ class KvMachine:
             layers = (self._changes, self._saving)
             emptied = self._emptied
         # What is emptied has to be told of every key that is put.
-        puts = puts_of(batches) if layers[0].takes_rows and not emptied else None
+        puts = puts_of(batches, self._rows_min) if layers[0].takes_rows and not emptied else None
         if puts is not None:
             return self._apply_puts(puts, [OK] * len(batches), seal)
         loads = count(1)

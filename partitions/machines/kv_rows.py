@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from logboom.commands import OP_PUT
 from logboom.records import RecordBlock, lengths_of
+from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch
 from partitions.machines.kv_layers import Layer
 
@@ -22,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
-ROWS_MIN: Final = 256
+ROWS_MIN: Final = ApplySettings().rows_min
 """Records of a group that are worth vector operations: these take as long for a few."""
 BLOCK_MIN: Final = 64
 """Records of a batch, on average: to look at one as columns takes as long as to apply some thirty."""
@@ -74,9 +75,10 @@ class Puts:
         return _layer(self.rows, self.key_bytes)
 
 
-def puts_of(batches: Sequence[ApplyBatch]) -> Puts | None:
-    """What a group puts, if it does nothing else and rows are worth it."""
-    if sum(batch.count for batch in batches) < max(ROWS_MIN, BLOCK_MIN * len(batches)):
+def puts_of(batches: Sequence[ApplyBatch], rows_min: int = ROWS_MIN) -> Puts | None:
+    """What a group puts, if it does nothing else and rows are worth it: for ``rows_min`` records; 0: never."""
+    least = max(rows_min, min(rows_min, BLOCK_MIN) * len(batches))
+    if not rows_min or sum(batch.count for batch in batches) < least:
         return None
     blocks = list[tuple[Bytes, Bytes]]()
     for batch in batches:
