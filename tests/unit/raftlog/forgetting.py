@@ -71,7 +71,7 @@ class ForgettingCluster(MovingCluster):
             await self.sleep(self.rng.uniform(0.2, 0.6))
             leader = self.leader()
             whole = leader is not None and not self.tokens and len(self.nodes) == len(self.ids)
-            if whole and set(leader.raft.members.log.current.voters) >= set(self.may_forget):  # type: ignore[union-attr]
+            if whole and self._all_vote(leader):
                 victim = self.rng.choice(self.may_forget)
                 self.crash(victim, power=self.rng.random() < 0.5)
                 self.forget(victim)
@@ -79,6 +79,13 @@ class ForgettingCluster(MovingCluster):
                 if victim not in self.nodes:  # the usual faults may have started it
                     await self.start(victim)
         await usual
+
+    def _all_vote(self, leader: SimNode | None) -> bool:
+        """Whose journal may go is a voter, and that is committed: else a quorum of those before might go with it."""
+        if leader is None:
+            return False
+        current, committed = leader.raft.members.log.current, leader.raft.engine.commit_index
+        return current.index <= committed and set(current.voters) >= set(self.may_forget)
 
     async def story_of_losses(self, seconds: float) -> None:
         """Load and faults; then peace, in which everybody votes again."""
