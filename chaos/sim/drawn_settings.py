@@ -116,6 +116,12 @@ def reads(rng: random.Random) -> ReadSettings:
     )
 
 
+def in_rows(rng: random.Random, settings: Settings) -> Settings:
+    """In most, whatever puts and nothing else is kept in arrays, however little it is."""
+    apply = msgspec.structs.replace(settings.apply, rows_min=rng.choice([1, 1, 3, settings.apply.rows_min]))
+    return msgspec.structs.replace(settings, apply=apply)
+
+
 def scrub(rng: random.Random) -> ScrubSettings:
     """Half of them look at nothing."""
     pause_ms = rng.choice([0, 0, 1_000, 4_000])

@@ -282,10 +282,9 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
         _held_briefly,
         _slowed,
         _light,
-        _in_rows,
     ):
         drawn = later(drawn, rng)
-    return drawn
+    return replace(drawn, settings=drawn_settings.in_rows(rng, drawn.settings))
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -307,12 +306,6 @@ def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:
 def _forgetting(drawn: Parameters, rng: random.Random) -> Parameters:
     """In some, hardly anything is remembered of producers; of those that are tasks all is. Drawn last."""
     apply = drawn_settings.forgetful(rng, drawn.settings.apply, keeps=drawn.writes_tasks)
-    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, apply=apply))
-
-
-def _in_rows(drawn: Parameters, rng: random.Random) -> Parameters:
-    """In some, whatever puts and nothing else is kept in arrays, however little it is. Drawn last."""
-    apply = msgspec.structs.replace(drawn.settings.apply, rows_min=rng.choice([1, 1, 3, drawn.settings.apply.rows_min]))
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, apply=apply))
 
 

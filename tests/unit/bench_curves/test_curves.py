@@ -245,10 +245,10 @@ def test_reads_are_judged_where_nothing_else_goes_on():
     rows = [
         Row(load, what, p50, 9.0, 10)
         for load, p50 in (("idle", 0.4), ("bulk", 4.0))
-        for what in ("get, linearizable (default)", "barrier, wake-up", reads.BESIDE)
+        for what in ("get, linearizable (default)", "barrier, wake-up", reads.BESIDE, reads.TOGETHER, reads.ALONE)
     ]
     judged = [(check.value, check.met) for check in reads.judge(rows)]
-    assert judged == [(0.4, True), (0.4, True), (9.0, False)]
+    assert judged == [(0.4, True), (0.4, True), (9.0, False), (1.0, True)]
 
 
 def test_spark_is_judged_by_medians():
