@@ -105,6 +105,7 @@ MAY_BE_ZERO: Final = frozenset(
         "partition_ops_per_s",
         "partition_bytes_per_s",
         "light_commit_ms",
+        "queue_chunk_bytes",
         "refusals_max",
         "disk_free_bytes_min",
         "apply_lag_records_max",

@@ -161,6 +161,7 @@ class NoNode:
         pace=SimpleNamespace(bytes_per_s=None),
         used=lambda *_: (0, 0),
         admitted=0,
+        reserved=0,
         refused_by={},
         judged=lambda: iter(()),
     )

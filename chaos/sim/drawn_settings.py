@@ -141,6 +141,7 @@ def scarce(rng: random.Random, admission: AdmissionSettings, *, most: int) -> Ad
         retry_after_ms=rng.choice([5, 50]),
         queue_requests=rng.choice([2, 8, 4_096]),
         queue_bypass_ms=rng.choice([1, 100, 1_000]),
+        queue_chunk_bytes=rng.choice([0, 1, 64 * KIB]),
         refusals_max=rng.choice([0, 2, 64]),
         signals=rng.choice([(), ("disk_free", "apply_lag")]),
         signal_ms=rng.choice([50, 250]),

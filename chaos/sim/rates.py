@@ -52,9 +52,9 @@ def look_at_writing(host: Host, admission: Any, settings: AdmissionSettings, fai
             found += [((who, column), amount, per_s) for who, amount, per_s in rows if per_s]
         return found
 
-    def tried(parts: Parts, now: float, principal: str = "") -> Any:
+    def tried(parts: Parts, now: float, principal: str = "", *number: int) -> Any:
         before = admission.admitted
-        found = try_admit(parts, now, principal)
+        found = try_admit(parts, now, principal, *number)
         if admission.admitted > before:
             rows = costs(parts, principal)
             for who, _, per_s in rows:
@@ -121,9 +121,9 @@ def look_at_shares(host: Host, admission: Any, settings: AdmissionSettings, fail
         found.update((partition, (admission.gate(partition), admission.gate())) for partition in partitions)
         return {who: (use, gate) for who, (use, gate) in found.items() if use is not None and use.batches}
 
-    def tried(parts: Parts, now: float, principal: str = "") -> Any:
+    def tried(parts: Parts, now: float, principal: str = "", *number: int) -> Any:
         before, had = admission.admitted, uses(parts, principal)
-        found = try_admit(parts, now, principal)
+        found = try_admit(parts, now, principal, *number)
         if admission.admitted > before:
             for who, (use, gate) in had.items():
                 has, most = (use.operations, use.nbytes, use.batches), gate.limits[1:4]

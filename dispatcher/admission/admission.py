@@ -14,6 +14,7 @@ from typing import Final
 from dispatcher.admission.budgets import Gate, Limits, Parts, Refusal, Taken, Use, Verdict
 from dispatcher.admission.pace import Pace
 from dispatcher.admission.rates import Rates
+from dispatcher.admission.reservations import NEWCOMER, Amounts, Reservation, with_shares
 from logboom.errors import LogboomError, Overloaded, PartitionFrozen, RecordTooLarge, from_wire
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
@@ -71,6 +72,8 @@ class Admission:
         """Told of every partition that is frozen."""
         self.admitted = 0
         self.refused = 0
+        self.reserved = 0
+        """Reservations begun."""
         self.refused_by: dict[str, int] = {}
         """By the gate's name."""
 
@@ -84,9 +87,9 @@ class Admission:
             return found
         raise self.refuse(found)
 
-    def try_admit(self, parts: Parts, now: float, principal: str = "") -> Ticket | Refusal:
-        """The same, for whoever would wait. Raises PartitionFrozen and RecordTooLarge."""
-        refusal = self._refusal(parts, now, principal)
+    def try_admit(self, parts: Parts, now: float, principal: str = "", number: int = NEWCOMER) -> Ticket | Refusal:
+        """The same, for whoever would wait, or waits (as ``number``). Raises PartitionFrozen and RecordTooLarge."""
+        refusal = self._refusal(parts, now, principal, number)
         if refusal is not None:
             return refusal
         node, shares = self._node, self._shares
@@ -109,7 +112,7 @@ class Admission:
         timed = self.pace.on and self.pace.take(parts, now, principal)
         return Ticket(self, taken, now if timed else None)
 
-    def _refusal(self, parts: Parts, now: float, principal: str) -> Refusal | None:
+    def _refusal(self, parts: Parts, now: float, principal: str, number: int) -> Refusal | None:
         node = self._node
         operations = nbytes = 0
         for partition_id, each_operations, each_bytes in parts:
@@ -121,34 +124,34 @@ class Admission:
         self._check_size(node.limits, None, operations, nbytes, len(parts))
         for partition_id, each_operations, each_bytes in parts:
             gate, wanted = self._gates[partition_id], (each_operations, each_bytes, 1)
-            refusal = gate.refusal(wanted, now)
+            refusal = gate.refusal(wanted, now, number)
             if refusal is None:
-                refusal = self._partition_share(gate, wanted, now)
+                refusal = self._partition_share(gate, wanted, now, number)
             if refusal is None:
-                refusal = self._own_share(gate, principal, wanted, now)
+                refusal = self._own_share(gate, principal, wanted, now, number)
             if refusal is not None:
                 return refusal
         whole = (operations, nbytes, len(parts))
-        refusal = node.refusal(whole, now) or self._own_share(node, principal, whole, now)
+        refusal = node.refusal(whole, now, number) or self._own_share(node, principal, whole, now, number)
         if refusal is None and not self._rates.unbounded:
             refusal = self._rates.refusal(parts, now, principal)
         if refusal is None and self.pace.on:
             refusal = self.pace.refusal(parts, now, principal)
         return refusal
 
-    def _own_share(self, gate: Gate, principal: str, wanted: tuple[int, int, int], now: float) -> Refusal | None:
+    def _own_share(self, gate: Gate, principal: str, wanted: Amounts, now: float, number: int) -> Refusal | None:
         """Who has nothing yet leaves something for the next, too; only of what nobody has, he may have all."""
         use = self._shares.get((principal, gate.partition_id))
         if not self._factor or (use is None and not (principal and gate.batches)):
             return None
-        refusal = gate.share(NOTHING if use is None else use, wanted, self._factor, now)
+        refusal = gate.share(NOTHING if use is None else use, wanted, self._factor, now, number)
         return refusal if refusal is None or use is None else refusal._replace(share_of=principal)
 
-    def _partition_share(self, gate: Gate, wanted: tuple[int, int, int], now: float) -> Refusal | None:
+    def _partition_share(self, gate: Gate, wanted: Amounts, now: float, number: int) -> Refusal | None:
         """A hot partition does not take the whole node; to whoever waits it is this partition that is full."""
         if not self._factor or not gate.batches:
             return None
-        refusal = self._node.share(gate, wanted, self._factor, now)
+        refusal = self._node.share(gate, wanted, self._factor, now, number)
         return None if refusal is None else refusal._replace(partition_id=gate.partition_id)
 
     @staticmethod
@@ -161,6 +164,35 @@ class Admission:
                     size=size,
                     limit=limit,
                 )
+
+    # -- keeping back
+
+    def reserve(self, refusal: Refusal, parts: Parts, number: int) -> bool:
+        """Of all that is given back at the gate that refuses a waiting request half is kept for it, until it fits.
+
+        Or for one that came before it. False: something else than a budget is in its way.
+        """
+        if not refusal.is_budget:
+            return False
+        gate = self.gate(refusal.partition_id)
+        if gate.reservation is None or gate.reservation.number > number:
+            rows = [part for part in parts if refusal.partition_id in (None, part[0])]
+            sizes = sum(row[1] for row in rows), sum(row[2] for row in rows), len(rows)
+            gate.reservation = Reservation(number, with_shares(sizes, self._factor, gate.limits[1:4]))
+            self.reserved += 1
+        return True
+
+    def keep_no_more(self, partition_id: PartitionId | None, number: int) -> None:
+        """Of that gate for this request."""
+        gate = self._node if partition_id is None else self._gates.get(partition_id)
+        if gate is not None and gate.reservation is not None and gate.reservation.number == number:
+            gate.reservation = None
+
+    def reservations(self) -> Iterator[tuple[PartitionId | None, int]]:
+        """Gates that keep something back, and for which request. Looks at each."""
+        for gate in (self._node, *self._gates.values()):
+            if gate.reservation is not None:
+                yield gate.partition_id, gate.reservation.number
 
     # -- refusing
 
@@ -240,6 +272,7 @@ class Admission:
                 shares.setdefault((taken.principal, None), []).append(taken)
         for gate in (self._node, *self._gates.values()):
             self._same(gate.partition_id, gate, gates.pop(gate.partition_id, []))
+            invariant(gate.keeps_what_is_free, "more is kept than is free at {}", gate.partition_id)
         invariant(not gates, "tickets of partitions that are gone: {}", list(gates))
         invariant(shares.keys() == self._shares.keys(), "shares {}, tickets {}", list(self._shares), list(shares))
         for name, use in self._shares.items():

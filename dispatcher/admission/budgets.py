@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from dispatcher.admission.reservations import NEWCOMER, NOTHING_KEPT, Amounts, Reservation
 from logboom.types import PartitionId
 
 AGES_KEPT: Final = 64
@@ -16,6 +17,7 @@ RATE_S_MAX: Final = 5.0
 RATE_KEPT: Final = 0.6
 """and this much of it is from before."""
 UNITS: Final = ("ops", "bytes", "batches")
+BUDGETS: Final = {scope: frozenset(f"{scope}_{unit}" for unit in UNITS) for scope in ("partition", "node")}
 
 Parts = Sequence[tuple[PartitionId, int, int]]
 """(partition, operations, bytes) of one request, each partition once."""
@@ -49,6 +51,12 @@ class Refusal(NamedTuple):
     def is_own_rate(self) -> bool:
         """Of this principal, wherever it writes."""
         return self.opens_at > 0 and self.partition_id is None and self.share_of is not None
+
+    @property
+    def is_budget(self) -> bool:
+        """What anybody gives back at this very gate opens it."""
+        scope = "node" if self.partition_id is None else "partition"
+        return self.share_of is None and self.gate in BUDGETS[scope]
 
     @property
     def lane(self) -> PartitionId | str | None:
@@ -106,7 +114,17 @@ class Use:
 class Gate(Use):
     """All budgets of a partition, or of the node."""
 
-    __slots__ = ("_ages", "_drained", "_measured_at", "_rates", "_verdicts", "limits", "partition_id", "verdict")
+    __slots__ = (
+        "_ages",
+        "_drained",
+        "_measured_at",
+        "_rates",
+        "_verdicts",
+        "limits",
+        "partition_id",
+        "reservation",
+        "verdict",
+    )
 
     def __init__(self, limits: Limits, partition_id: PartitionId | None) -> None:
         super().__init__()
@@ -114,6 +132,8 @@ class Gate(Use):
         self.partition_id = partition_id
         self.verdict: Verdict | None = None
         """The worst of all sources'; None: all is well."""
+        self.reservation: Reservation | None = None
+        """What is kept back for a large request that waits."""
         self._verdicts: dict[str, Verdict] | None = None
         self._ages: deque[Taken] | None = None  # an idle partition costs no queue
         self._drained = self._rates = (0.0, 0.0, 0.0)
@@ -138,11 +158,25 @@ class Gate(Use):
         elif len(ages) > 2 * self.batches + AGES_KEPT:
             ages = self._ages = deque(each for each in ages if not each.given)
         ages.append(taken)
+        if self.reservation is not None:
+            self.reservation.fit(self._free())
 
     def drained(self, taken: Taken) -> None:
         """A part was given back."""
         operations, nbytes, batches = self._drained
         self._drained = (operations + taken.operations, nbytes + taken.nbytes, batches + 1)
+        if self.reservation is not None:
+            self.reservation.add_half((taken.operations, taken.nbytes, 1), self._free())
+
+    @property
+    def keeps_what_is_free(self) -> bool:
+        """And nothing that somebody has taken."""
+        kept = NOTHING_KEPT if self.reservation is None else self.reservation.amounts
+        return all(0 <= some <= free for some, free in zip(kept, self._free(), strict=True))
+
+    def _free(self) -> Amounts:
+        _, most_operations, most_bytes, most_batches, _ = self.limits
+        return most_operations - self.operations, most_bytes - self.nbytes, most_batches - self.batches
 
     def outstanding(self) -> list[Taken]:
         """All that is not given back."""
@@ -155,13 +189,14 @@ class Gate(Use):
             ages.popleft()
         return now - ages[0].since if ages else 0.0
 
-    def refusal(self, wanted: tuple[int, int, int], now: float) -> Refusal | None:
-        """Why so much of each cannot be had now."""
+    def refusal(self, wanted: Amounts, now: float, number: int = NEWCOMER) -> Refusal | None:
+        """Why so much of each cannot be had now, by the request of that number."""
         limits, verdict = self.limits, self.verdict
         operations, nbytes, batches = wanted
         if (
             verdict is None
             and not limits.age_s
+            and self.reservation is None
             and self.operations + operations <= limits.operations
             and self.nbytes + nbytes <= limits.nbytes
             and self.batches + batches <= limits.batches
@@ -172,7 +207,7 @@ class Gate(Use):
         if limits.age_s and (age := self.age(now)) > limits.age_s:
             return Refusal(f"{limits.scope}_age_ms", self.partition_id, age * 1000, limits.age_s * 1000)
         left = 1.0 if verdict is None else 1 - verdict.pressure
-        for unit, (used, more, maximum) in enumerate(self._rows(wanted)):
+        for unit, (used, more, maximum) in enumerate(self._rows(wanted, number)):
             if used + more > maximum:
                 wait = self._until(unit, used + more - maximum, now)
                 return Refusal(f"{limits.scope}_{UNITS[unit]}", self.partition_id, used, maximum, wait)
@@ -181,22 +216,29 @@ class Gate(Use):
                 return Refusal(verdict.signal, self.partition_id, verdict.pressure, 1, wait)
         return None
 
-    def share(self, use: Use, wanted: tuple[int, int, int], factor: float, now: float) -> Refusal | None:
+    def share(self, use: Use, wanted: Amounts, factor: float, now: float, number: int = NEWCOMER) -> Refusal | None:
         """``use`` is somebody's part of this: with more he would have over ``factor`` times what is left free.
 
         So whoever is alone gets factor / (1 + factor) of it, two get 2 factor / (1 + 2 factor) together, and however
         many there are something is left for the next (Choudhury and Hahne's dynamic thresholds).
         """
         held = (use.operations, use.nbytes, use.batches)
-        for unit, (used, more, maximum) in enumerate(self._rows(wanted)):
+        for unit, (used, more, maximum) in enumerate(self._rows(wanted, number)):
             allowed = factor * (maximum - used - more)
             if held[unit] + more > allowed:
                 wait = self._until(unit, (held[unit] + more - allowed) / (1 + factor), now)
                 return Refusal(f"{self.limits.scope}_{UNITS[unit]}", self.partition_id, used, maximum, wait)
         return None
 
-    def _rows(self, wanted: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
+    def _rows(self, wanted: Amounts, number: int) -> tuple[Amounts, ...]:
         limits = self.limits
+        if self.reservation is not None:
+            kept = self.reservation.kept_from(number)
+            return (
+                (self.operations + kept[0], wanted[0], limits.operations),
+                (self.nbytes + kept[1], wanted[1], limits.nbytes),
+                (self.batches + kept[2], wanted[2], limits.batches),
+            )
         return (
             (self.operations, wanted[0], limits.operations),
             (self.nbytes, wanted[1], limits.nbytes),

@@ -37,6 +37,7 @@ class Waiting:
         "parts",
         "principal",
         "refusal",
+        "reserved",
         "seat",
         "since",
         "until",
@@ -65,6 +66,8 @@ class Waiting:
         self.lane: LaneKey = None
         self.number = 0
         """In the order in which they came."""
+        self.reserved: list[PartitionId | None] = []
+        """Gates (None: the node's) that were asked to keep something back for it."""
         self.seat = 0
         """Changes with its place: whatever still names an older one is stale."""
         self.over = False
@@ -90,11 +93,10 @@ class LaneQueue:
             self._came = deque(each for each in self._came if each[1].seat == each[0])
 
     def candidates(self, overdue: float) -> list[Waiting]:
-        """Whoever has waited since ``overdue`` or before, alone; else some of those that have to be in first."""
+        """Whoever has waited the longest, if since ``overdue`` or before; some of those that have to be in first."""
         while self._came and self._came[0][1].seat != self._came[0][0]:
             self._came.popleft()
-        if self._came and self._came[0][1].since <= overdue:
-            return [self._came[0][1]]
+        first = [self._came[0][1]] if self._came and self._came[0][1].since <= overdue else []
         some: list[tuple[float, int, Waiting]] = []
         while self._due and len(some) < REQUESTS_LOOKED_AT:
             found = heapq.heappop(self._due)
@@ -102,7 +104,7 @@ class LaneQueue:
                 some.append(found)
         for each in some:
             heapq.heappush(self._due, each)
-        return [waiting for _, _, waiting in some]
+        return first + [waiting for _, _, waiting in some if waiting not in first]
 
 
 class Lane:

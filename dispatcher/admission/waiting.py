@@ -4,13 +4,15 @@ Each waits in the lane of the gate that it lacks (a partition's, the node's, or 
 partition holds up nobody else's requests. What is given back opens a gate or, if it is a rate, time does. In a lane
 principals take turns by what they were given while others waited (start-time fair queueing); of one principal's
 requests the one that has to be in first goes first. What does not fit is passed by smaller ones, until it has waited
-``queue_bypass_ms``: from then on nothing passes it.
+``queue_bypass_ms``: from then on nothing passes it. What is large is passed by small ones for as long as it takes: when
+it is its turn, half of all that is given back is kept for it until it fits.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
@@ -56,6 +58,7 @@ class WaitingRoom:
         self._wake = wake
         self._check = check
         self._bypass_s = settings.queue_bypass_ms / 1000
+        self._chunk_bytes = settings.queue_chunk_bytes or math.inf
         share = settings.fair_share_percent / 100
         self._factor = share / (1 - share) if share < 1 else 0.0
         self._lanes: dict[LaneKey, Lane] = {}
@@ -158,6 +161,7 @@ class WaitingRoom:
         invariant(not waiting.over, "a request has waited to its end twice")
         waiting.over = True
         self._stand_up(waiting)
+        self._keep_no_more(waiting)
         waiting.seat = 0
         del self._all[waiting]
         self.nbytes -= waiting.nbytes
@@ -173,6 +177,12 @@ class WaitingRoom:
         if not self._all:
             self._finished.clear()
             self._virtual = 0.0
+
+    def _keep_no_more(self, waiting: Waiting) -> None:
+        for partition_id in waiting.reserved:
+            self._admission.keep_no_more(partition_id, waiting.number)
+            self.touch(partition_id)  # what was kept is there for others
+        waiting.reserved.clear()
 
     def leave(self, waiting: Waiting, error: LogboomError) -> None:
         """It is given up, unless it is over."""
@@ -257,27 +267,43 @@ class WaitingRoom:
                 self._dirty[key] = None
                 return
             _, k, principal = heapq.heappop(turns)
-            found = self._next_of(principal, key, lane, now)
+            found = self._next_of(principal, key, lane, now, is_first=not passed)
             if found is None:
                 return
             if found and principal in lane.queues:
                 heapq.heappush(turns, (self._start(principal), k, principal))
             passed += not found
 
-    def _next_of(self, principal: str, key: LaneKey, lane: Lane, now: float) -> bool | None:
-        """Admit one; or False, if none of the first fits. None: nobody may pass the one that does not."""
+    def _next_of(self, principal: str, key: LaneKey, lane: Lane, now: float, *, is_first: bool) -> bool | None:
+        """Admit one; or False, if none of the first fits. None: nobody may pass the one that does not.
+
+        ``is_first``: nobody whose turn is before this one's still waits here.
+        """
         queue = lane.queues.get(principal)
         for waiting in queue.candidates(now - self._bypass_s) if queue is not None else ():
             refusal = self._try(waiting, key, now)
             if refusal is None:
                 return True  # or it went, or sits elsewhere: what comes next is another question
-            if waiting.since <= now - self._bypass_s:
+            is_overdue = waiting.since <= now - self._bypass_s
+            if (is_overdue or is_first) and self._reserve(waiting):
+                continue
+            if is_overdue:
                 lane.holds[refusal.share_of] = waiting
                 if refusal.share_of is None:
                     return None
             if refusal.share_of is not None:
                 return False
         return False
+
+    def _reserve(self, waiting: Waiting) -> bool:
+        """It is large, and gets what it lacks in chunks."""
+        if waiting.nbytes <= self._chunk_bytes or not self._admission.reserve(
+            waiting.refusal, waiting.parts, waiting.number
+        ):
+            return False
+        if waiting.refusal.partition_id not in waiting.reserved:
+            waiting.reserved.append(waiting.refusal.partition_id)
+        return True
 
     def _try(self, waiting: Waiting, key: LaneKey, now: float) -> Refusal | None:
         """None: it is not there any more; else why it stays."""
@@ -288,7 +314,7 @@ class WaitingRoom:
                 self.leave(waiting, self._in_vain(waiting, now))
                 return None
             found = self._held_back(waiting.parts, waiting.principal, key, waiting) or self._admission.try_admit(
-                waiting.parts, now, waiting.principal
+                waiting.parts, now, waiting.principal, waiting.number
             )
         except LogboomError as error:
             self.leave(waiting, error)
@@ -300,6 +326,8 @@ class WaitingRoom:
             waiting.admitted(found)
             return None
         waiting.refusal = found
+        if waiting.reserved and not found.is_budget:
+            self._keep_no_more(waiting)  # meanwhile others can have it
         if found.lane == key:
             self._note(waiting)
             return found
@@ -335,5 +363,8 @@ class WaitingRoom:
         invariant(seated == len(self._all), "{} sit, {} wait", seated, len(self._all))
         owned = sum(map(len, self._owned.values()))
         invariant(owned == len(self._all), "{} are owned, {} wait", owned, len(self._all))
+        asked = {(gate, each.number) for each in waiting for gate in each.reserved}
+        kept = set(self._admission.reservations())
+        invariant(kept <= asked, "kept for nobody: {}", kept - asked)
         late = [each for each in waiting if each.until < now - late_s]
         invariant(not late, "{} are past their time", len(late))

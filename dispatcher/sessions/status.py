@@ -75,6 +75,7 @@ def _admission(backend: Backend) -> dict[str, Any]:
         "refused": dict(admission.refused_by),
         "waiting": [len(waiting), waiting.nbytes],
         "waited": waiting.entered,
+        "reserved": admission.reserved,
         "pace": admission.pace.bytes_per_s,
         "withheld": [[p, verdict.signal, verdict.pressure] for p, verdict in judged],
         "signal_failures": dict(backend.signals.failures),

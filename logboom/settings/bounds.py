@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from logboom.settings.section import Section
-from logboom.types import MIB
+from logboom.types import KIB, MIB
 
 
 class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +78,10 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     queue_bytes: int = 32 * MIB
     """Bytes of them."""
     queue_bypass_ms: int = 1_000
-    """What has waited so long is passed by nothing that waits for the same."""
+    """What has waited so long is passed by nothing that waits for the same,"""
+    queue_chunk_bytes: int = 64 * KIB
+    """unless it is larger than this: it gets its budget in chunks, half of all that is given back, and small ones have
+    the other half. 0: however large, it is passed no more."""
     refusals_max: int = 64
     """A connection that was refused so often within `retry_after_ms` is not read for as long, 0: always read."""
     signals: tuple[str, ...] = ("disk_free", "apply_lag", "memory")

@@ -151,6 +151,7 @@ OTHERS: Final = (
                 ("step",),
             ),
             Metric("admission_refused_total", "counter", "Requests answered overloaded, by the budget", ("gate",)),
+            Metric("admission_reservations_total", "counter", "Budgets that large requests got in chunks"),
             Metric("admission_retries_total", "counter", "Requests that had been applied before, answered from memory"),
             Metric("admission_used_ops", "gauge", "Records admitted and not applied"),
             Metric("admission_used_bytes", "gauge", "Bytes of them"),

@@ -232,6 +232,7 @@ def _admission(watched: Watched, sample: Sample) -> None:
     sample.put_all(
         (
             ("admission_admitted_total", admission.admitted),
+            ("admission_reservations_total", admission.reserved),
             ("admission_retries_total", watched.backend.repeated),
             ("admission_used_ops", operations),
             ("admission_used_bytes", nbytes),

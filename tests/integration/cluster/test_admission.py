@@ -86,6 +86,39 @@ async def test_who_waits_in_vain_is_refused_or_too_late(small: LocalCluster) -> 
         await idle(boom, small)
 
 
+@pytest.mark.parametrize("chunk_bytes", [64, 0])
+async def test_small_requests_pass_a_large_one_that_gets_its_budget_in_chunks(chunk_bytes: int) -> None:
+    """All that the node takes is taken by partitions that stand still, and go on one after the other."""
+    limits = {"admission.node_ops": 100, "admission.queue_bypass_ms": 50, "admission.queue_chunk_bytes": chunk_bytes}
+    still = (1, 2, 3, 4, 5)
+    with LocalCluster(partitions=6, settings={**FULL, **limits}) as own:
+        leader = await leader_of(own)
+        async with Client(leader) as boom, Client(leader) as other:
+            for partition in still:
+                await boom.admin("pause", partition, node=leader)
+                await boom.submit(partition, [Put(b"a%d" % k, b"") for k in range(20)], wait="committed")
+            large = asyncio.ensure_future(other.submit(0, [Put(b"l%d" % k, b"") for k in range(60)], admission_wait=60))
+            await waiting_at(boom, leader, 1)
+            passed = []
+            for nth, partition in enumerate(still[:3]):
+                await boom.admin("resume", partition, node=leader)
+                await boom.barrier(boom.last_seen, partitions=[partition], scope="leader")
+                if nth == 2:
+                    break  # there is room for it
+                await asyncio.sleep(0.1)  # longer than what is not large is passed
+                try:
+                    await boom.submit(0, [Add(b"n", 1)] * 10, timeout=0.5)
+                except (Overloaded, DeadlineExceeded):
+                    passed.append(False)
+                else:
+                    passed.append(True)
+            await large
+            assert all(passed) if chunk_bytes else not passed[-1]
+            for partition in still[3:]:
+                await boom.admin("resume", partition, node=leader)
+            await idle(boom, own)
+
+
 async def test_who_waits_at_a_leader_that_stops_gets_in_at_the_next_one() -> None:
     with LocalCluster(partitions=2, settings=FULL) as own:
         async with Client(own.endpoints) as boom:

@@ -311,6 +311,7 @@ def test_whatever_happens_everybody_is_answered_once_and_every_budget_comes_back
         fair_share_percent=rng.choice([50, 80, 100]),
         queue_requests=rng.choice([5, 50]),
         queue_bypass_ms=rng.choice([1, 500, 5000]),
+        queue_chunk_bytes=rng.choice([0, 1, 30]),
         partition_batches=rng.choice([3, 100]),
         partition_age_ms=rng.choice([0, 0, 3000]),
         principal_ops_per_s=rng.choice([0, 5]),
