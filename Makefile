@@ -69,7 +69,7 @@ bench-check: setup ## goals and floors by the figures of the last make bench; AR
 	@$(IN) python -m pip --disable-pip-version-check install -qq --no-deps --progress-bar off --require-hashes -r requirements/bench.txt
 	@touch $@
 
-.PHONY: bench-curves bench-reads bench-feeds bench-scan bench-restart bench-endless bench-spark bench-storm bench-backlog bench-cut bench-picture
+.PHONY: bench-curves bench-reads bench-feeds bench-scan bench-restart bench-endless bench-spark bench-storm bench-backlog bench-passing bench-cut bench-picture
 
 bench-curves: setup ## how cost grows: partitions, nodes, clients, sizes, log length
 	@$(IN) python -m bench.curves $(ARGS)
@@ -94,6 +94,9 @@ bench-storm: setup ## ten times what can be done, for a minute: goodput, memory,
 
 bench-backlog: setup ## memory while ten million committed records are not applied
 	@$(IN) python -m bench.backlog $(ARGS)
+
+bench-passing: setup ## small requests beside large ones that wait for the room of both
+	@$(IN) python -m bench.passing $(ARGS)
 
 bench-cut: setup ## how long a partition of a gigabyte stands still for a snapshot
 	@$(IN) python -m bench.cut $(ARGS)

@@ -47,6 +47,7 @@ GUESSES: Final = {"idle": 1, "bulk": 16}
 READ_MS_MAX: Final = 0.5
 WAKE_MS_MAX: Final = 1.0
 BESIDE: Final = f"barrier, wake-up beside {CROWD:,} waiters"
+IN_TURN: Final = f"barrier, wake-up of {CROWD:,}, each by a command of its own"
 AT_ONCE: Final = f"barrier, wake-up of {CROWD:,} at once"
 TOGETHER: Final = f"barrier, wake-up of {CROWD:,} callers of one client"
 ALONE: Final = f"{CROWD:,} tasks woken, without a barrier"
@@ -121,6 +122,30 @@ async def parked(cluster: LocalCluster, leader: str, count: int) -> AsyncIterato
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_turn(cluster: LocalCluster, leader: str, *, count: int) -> list[float]:
+    """Seconds from applied receipts to the return of ``count`` barriers that wait together, each for its own one."""
+    node = cluster.addresses[leader]
+    async with AsyncExitStack() as stack:
+        writer = await stack.enter_async_context(Client(node))
+        waiters = [await stack.enter_async_context(Client(node, timeout=600.0)) for _ in range(CONNECTIONS)]
+        first = (await writer.status(node=node))["commit_index"] + 1
+
+        async def wait(number: int) -> float:
+            await waiters[number % CONNECTIONS].barrier(first + number, partitions=[0], node=node)
+            return time.perf_counter()
+
+        waiting = [asyncio.create_task(wait(number)) for number in range(count)]
+        while (await writer.status(node=node))["waiters"] < count:  # noqa: ASYNC110 - the node counts
+            await asyncio.sleep(SETTLE_S)
+        applied = []
+        for number in range(count):
+            receipt = await writer.submit(0, Put(b"turn%d" % (number % KEYS), VALUE), wait="applied")
+            applied.append(time.perf_counter())
+            if receipt.global_index != first + number:
+                raise ValueError(f"somebody else wrote: {receipt.global_index} is not {first + number}")
+        return [at - then for at, then in zip(await asyncio.gather(*waiting), applied, strict=True)]
 
 
 async def crowd(cluster: LocalCluster, leader: str, *, count: int, trials: int, shared: bool) -> list[float]:
@@ -215,6 +240,7 @@ async def table(cluster: LocalCluster, load: str, count: int) -> list[Row]:
         async with parked(cluster, leader, CROWD):
             beside = await wake_ups(cluster, leader, guesses=GUESSES[load], count=count // 4)
         add(BESIDE, beside)
+        add(IN_TURN, await in_turn(cluster, leader, count=CROWD))
         for what, shared in ((AT_ONCE, False), (TOGETHER, True)):
             add(what, await crowd(cluster, leader, count=CROWD, trials=trials, shared=shared))
         add(ALONE, await loop_alone(count=CROWD, trials=trials))
@@ -234,6 +260,7 @@ def judge(rows: Sequence[Row]) -> list[Check]:
         Check("ms of a linearizable get, idle, p50", p50("get, linearizable"), at_most=READ_MS_MAX),
         Check("ms of a barrier's wake-up, idle, p50", p50("barrier, wake-up"), at_most=WAKE_MS_MAX),
         Check(f"ms of a {BESIDE}, p99", p99(BESIDE), at_most=WAKE_P99_MS_MAX),
+        Check(f"ms of a {IN_TURN}, p99", p99(IN_TURN), at_most=WAKE_P99_MS_MAX),
         Check(f"{TOGETHER}, p99, x {ALONE}", p99(TOGETHER) / p99(ALONE), at_most=LOOPS_MAX),
     ]
 

@@ -191,6 +191,15 @@ class Parameters:
         return admission.fair_share_percent < 100 and admission.node_ops <= drawn_settings.SMALL_BUDGET
 
     @property
+    def chunks(self) -> bool:
+        """Whatever waits for a small budget counts as large, and gets it in chunks."""
+        admission = self.settings.admission
+        scarce = (
+            admission.node_ops <= drawn_settings.SMALL_BUDGET or admission.partition_ops <= drawn_settings.SMALL_BUDGET
+        )
+        return self.admission_wait_s > 0 and admission.queue_chunk_bytes == 1 and scarce
+
+    @property
     def groups(self) -> bool:
         """Several batches are applied at once."""
         return self.settings.apply.batches_max > 1 and self.settings.apply.batch_bytes > 1

@@ -206,6 +206,19 @@ MUTANTS: Final = (
         needs="admission_wait_s",
     ),
     Mutant(
+        "kept-for-nobody",
+        "What is kept back for a large request that waits is kept when it has gone (I10).",
+        ("I10",),
+        (
+            Edit(
+                "dispatcher.admission.waiting:WaitingRoom._keep_no_more",
+                "self._admission.keep_no_more(partition_id, waiting.number)",
+                "pass",
+            ),
+        ),
+        needs="chunks",
+    ),
+    Mutant(
         "shown-before-recovered",
         "A restarted node shows its watermarks at once (I7).",
         ("I7", "BarrierSound", "ReadYourWrites"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bench.reads import ALONE, AT_ONCE, BESIDE, TOGETHER, Row, judge, loop_alone
+from bench.reads import ALONE, AT_ONCE, BESIDE, IN_TURN, TOGETHER, Row, judge, loop_alone
 
 
 def rows(**p99: float) -> list[Row]:
-    known = {BESIDE: 1.0, AT_ONCE: 300.0, TOGETHER: 30.0, ALONE: 15.0} | {
-        {"beside": BESIDE, "together": TOGETHER, "alone": ALONE}[name]: value for name, value in p99.items()
+    known = {BESIDE: 1.0, IN_TURN: 1.0, AT_ONCE: 300.0, TOGETHER: 30.0, ALONE: 15.0} | {
+        {"beside": BESIDE, "in_turn": IN_TURN, "together": TOGETHER, "alone": ALONE}[name]: value
+        for name, value in p99.items()
     }
     what = {"get, linearizable (default)": 0.4, "barrier, wake-up": 0.1} | known
     return [Row("idle", name, value, value, 100) for name, value in what.items()] + [Row("bulk", TOGETHER, 1e9, 1e9, 1)]
@@ -17,9 +18,15 @@ def rows(**p99: float) -> list[Row]:
 
 @pytest.mark.parametrize(
     ("figures", "missed"),
-    [({}, []), ({"together": 151.0}, [TOGETHER]), ({"alone": 2.9}, [TOGETHER]), ({"beside": 2.1}, [BESIDE])],
+    [
+        ({}, []),
+        ({"together": 151.0}, [TOGETHER]),
+        ({"alone": 2.9}, [TOGETHER]),
+        ({"beside": 2.1}, [BESIDE]),
+        ({"in_turn": 2.1}, [IN_TURN]),
+    ],
 )
-def test_callers_of_one_client_are_woken_not_much_later_than_a_loop_wakes_as_many(
+def test_wake_ups_have_a_bound_and_callers_of_one_client_one_by_what_a_loop_takes(
     figures: dict[str, float], missed: list[str]
 ) -> None:
     found = [check.name for check in judge(rows(**figures)) if not check.met]
