@@ -150,6 +150,17 @@ def scarce(rng: random.Random, admission: AdmissionSettings, *, most: int) -> Ad
     )
 
 
+def has_rates(admission: AdmissionSettings) -> bool:
+    """Any."""
+    of_principals = admission.principal_ops_per_s, admission.principal_bytes_per_s
+    return any((*of_principals, admission.partition_ops_per_s, admission.partition_bytes_per_s))
+
+
+def has_chunks(admission: AdmissionSettings) -> bool:
+    """Budgets are small, and everything counts as large."""
+    return admission.queue_chunk_bytes == 1 and min(admission.node_ops, admission.partition_ops) <= SMALL_BUDGET
+
+
 def rates(rng: random.Random, admission: AdmissionSettings) -> AdmissionSettings:
     """So low that clients without patience are refused now and then."""
     return msgspec.structs.replace(

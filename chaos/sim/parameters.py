@@ -175,9 +175,7 @@ class Parameters:
     @property
     def rated(self) -> bool:
         """It is bounded how fast somebody may write."""
-        admission = self.settings.admission
-        rates = (admission.principal_ops_per_s, admission.principal_bytes_per_s)
-        return any((*rates, admission.partition_ops_per_s, admission.partition_bytes_per_s))
+        return drawn_settings.has_rates(self.settings.admission)
 
     @property
     def paced(self) -> bool:
@@ -193,11 +191,7 @@ class Parameters:
     @property
     def chunks(self) -> bool:
         """Whatever waits for a small budget counts as large, and gets it in chunks."""
-        admission = self.settings.admission
-        scarce = (
-            admission.node_ops <= drawn_settings.SMALL_BUDGET or admission.partition_ops <= drawn_settings.SMALL_BUDGET
-        )
-        return self.admission_wait_s > 0 and admission.queue_chunk_bytes == 1 and scarce
+        return self.admission_wait_s > 0 and drawn_settings.has_chunks(self.settings.admission)
 
     @property
     def groups(self) -> bool:
