@@ -161,7 +161,6 @@ class WaitingRoom:
         invariant(not waiting.over, "a request has waited to its end twice")
         waiting.over = True
         self._stand_up(waiting)
-        self._keep_no_more(waiting)
         waiting.seat = 0
         del self._all[waiting]
         self.nbytes -= waiting.nbytes
@@ -177,6 +176,7 @@ class WaitingRoom:
         if not self._all:
             self._finished.clear()
             self._virtual = 0.0
+        self._keep_no_more(waiting)
 
     def _keep_no_more(self, waiting: Waiting) -> None:
         for partition_id in waiting.reserved:

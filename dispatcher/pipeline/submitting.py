@@ -258,11 +258,11 @@ class Submitting:
 
     def close(self) -> None:
         """The node stops."""
+        self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
         if self._scheduled is not None:
             self._scheduled.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
-        self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
 
 
 def _sizes(request: SubmitRequest) -> list[tuple[PartitionId, int, int]]:
