@@ -145,3 +145,26 @@ def test_a_pace_ends_with_the_leadership_that_it_was_found_in(node: Node) -> Non
     node.admission.pace.per_s = 1.0
     node.submitting.lost_leadership()
     assert node.admission.pace.bytes_per_s is None
+
+
+def test_a_node_that_stops_does_nothing_more_for_those_that_wait() -> None:
+    """Sending away a large one, for which something was kept, woke the others for it when all was over."""
+    node = Node(partition_ops=10, fair_share_percent=100, queue_chunk_bytes=8)
+    waiting, looks = node.submitting.waiting, list[float]()
+
+    def fill() -> None:
+        node.admission.admit([(A, 10, 10)], node.loop.now)
+        for principal in ("large", "small"):
+            node.ask(9, principal)
+        waiting.touch(A)
+
+    def stop() -> None:
+        assert dict(node.admission.reservations()) == {A: 1}
+        node.submitting.close()
+        waiting.serve = looks.append  # type: ignore[method-assign]
+
+    node.play(fill)
+    node.play(stop)
+    assert len(node.answers) == 2
+    assert looks == []
+    node.loop.close()
