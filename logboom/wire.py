@@ -128,6 +128,30 @@ KINDS: Final = {int(kind): kind for kind in Kind}
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_no_extension).decode
 _NO_CHECKSUM: Final = bytes(CRC.size)
+AGAIN_BYTES_MAX: Final = 65_536
+"""Longer headers are not kept to see whether they come again."""
+
+
+class _Again:
+    """Headers of answers that thousands are given by the same move (REACHED): equal bytes are read once.
+
+    Frames share what they say: whoever reads it changes nothing.
+    """
+
+    __slots__ = ("_header", "_raw")
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._header: dict[str, Any] = {}
+
+    def unpack(self, raw: memoryview) -> dict[str, Any]:
+        """Raises what msgspec does."""
+        if self._raw and raw == self._raw:
+            return self._header
+        header = _unpack(raw)
+        if len(raw) <= AGAIN_BYTES_MAX and CHECKED not in header:  # which is taken out of it
+            self._raw, self._header = bytes(raw), header
+        return header
 
 
 class Frame(NamedTuple):
@@ -222,6 +246,7 @@ class FrameDecoder:
         self._shared = shared
         self._place_bytes = place_bytes
         self._buffer = bytearray()
+        self._again = _Again()
         self._target = 0  # whole size of the frame that is being collected, 0: not known yet
         self._place: memoryview | None = None
         self._filled = 0
@@ -240,7 +265,7 @@ class FrameDecoder:
         begun = memoryview(bytes((self._buffer if self._place is None else self._place)[: min(size, ARRIVING_BYTES)]))
         end = PREFIX_BYTES + int(PREFIX.unpack_from(begun)[4])
         try:
-            return _parse(begun[:end], ARRIVING_BYTES, whole=False) if end <= len(begun) else None
+            return _parse(begun[:end], ARRIVING_BYTES, self._again, whole=False) if end <= len(begun) else None
         except (ProtocolError, IncompatibleVersion):
             return None  # once it is whole it is refused
 
@@ -263,7 +288,7 @@ class FrameDecoder:
         if place is None or self._filled < len(place):
             return []
         self._place, self._filled = None, 0
-        return [_parse(place, self.header_bytes_max)]
+        return [_parse(place, self.header_bytes_max, self._again)]
 
     def feed(self, data: Buffer, *, frames_max: int = 0) -> list[Frame]:
         """Take bytes as they come; returns the frames that are now whole, ``frames_max`` of them at most (0: all).
@@ -307,9 +332,8 @@ class FrameDecoder:
                 break
             # A large one that came alone is handed over as it is; others would keep each other's bytes in memory.
             alone = owned and whole == size
-            frames.append(
-                _parse(data if alone else memoryview(bytes(data[offset : offset + whole])), self.header_bytes_max)
-            )
+            frame = data if alone else memoryview(bytes(data[offset : offset + whole]))
+            frames.append(_parse(frame, self.header_bytes_max, self._again))
             offset += whole
             if len(frames) == frames_max:
                 break
@@ -324,7 +348,7 @@ class FrameDecoder:
             self._buffer, self._target = bytearray(), 0
 
 
-def _parse(frame: memoryview, header_bytes_max: int, *, whole: bool = True) -> Frame:
+def _parse(frame: memoryview, header_bytes_max: int, again: _Again, *, whole: bool = True) -> Frame:
     if not frame.readonly:
         frame = frame.toreadonly()  # as if read from a disk: nobody finds out only then that he has written to it
     _, number, flags, version, header_length, request_id = PREFIX.unpack_from(frame)
@@ -341,7 +365,8 @@ def _parse(frame: memoryview, header_bytes_max: int, *, whole: bool = True) -> F
     if header_length > header_bytes_max or end > len(frame):
         raise ProtocolError(f"frame header of {header_length} bytes does not fit", size=header_length)
     try:
-        header = _unpack(frame[PREFIX_BYTES:end])
+        raw = frame[PREFIX_BYTES:end]
+        header = again.unpack(raw) if kind is Kind.REACHED else _unpack(raw)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"frame header is not a msgpack map with strings for keys: {error}") from error
     if whole and CHECKED in header and not _is_as_sent(frame, end, header.pop(CHECKED)):

@@ -6,7 +6,7 @@ import pytest
 
 from logboom.errors import LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.types import KIB, MIB
-from logboom.wire import EARNED, PLACE_BYTES, PREFIX, READ_BYTES, Frame, FrameDecoder, Kind, encode
+from logboom.wire import AGAIN_BYTES_MAX, EARNED, PLACE_BYTES, PREFIX, READ_BYTES, Frame, FrameDecoder, Kind, encode
 
 LARGE = bytes(range(256)) * KIB
 
@@ -156,3 +156,49 @@ class TestChecked:
         begun = decoder.arriving
         assert begun is not None
         assert begun.kind is Kind.FORWARD
+
+
+class TestAgain:
+    """What thousands are told by the same move is read once."""
+
+    def reached(self, index: int, number: int, **more: object) -> bytes:
+        return b"".join(map(bytes, encode(Kind.REACHED, {"at": [[0, index]], **more}, request_id=number)))
+
+    def test_equal_answers_share_what_they_say_and_others_do_not(self) -> None:
+        raw = [self.reached(7, 1), self.reached(7, 2), self.reached(8, 3), self.reached(7, 4), self.reached(7, 5)]
+        frames = FrameDecoder(frame_bytes_max=MIB).feed(b"".join(raw))
+        assert [(frame.request_id, frame.header["at"][0][1]) for frame in frames] == [
+            (1, 7), (2, 7), (3, 8), (4, 7), (5, 7)
+        ]  # fmt: skip
+        first, second, other, again, last = (frame.header for frame in frames)
+        assert first is second
+        assert again is last
+        assert len({*map(id, (first, other, again))}) == 3
+
+    def test_what_else_is_equal_does_not(self) -> None:
+        first, second = FrameDecoder(frame_bytes_max=MIB).feed(2 * raw_of(b""))
+        assert first.header == second.header
+        assert first.header is not second.header
+
+    def test_what_cannot_be_read_is_told_each_time_and_what_comes_after_it_is_read(self) -> None:
+        good, bad = self.reached(7, 1), bytearray(self.reached(7, 1))
+        bad[PREFIX.size] = 0xC1  # no msgpack
+        for decoder in (FrameDecoder(frame_bytes_max=MIB), FrameDecoder(frame_bytes_max=MIB)):
+            assert len(decoder.feed(good)) == 1
+            with pytest.raises(ProtocolError):
+                decoder.feed(bytes(bad))
+        assert FrameDecoder(frame_bytes_max=MIB).feed(good)[0].header == {"at": [[0, 7]]}
+
+    def test_a_checksum_is_looked_at_each_time(self) -> None:
+        raw = b"".join(map(bytes, encode(Kind.REACHED, {"at": 7}, [b"body"], checked=True)))
+        changed = raw[:-1] + b"?"
+        decoder = FrameDecoder(frame_bytes_max=MIB)
+        assert decoder.feed(raw)[0].header == {"at": 7}
+        with pytest.raises(ProtocolError, match="checksum"):
+            decoder.feed(changed)
+
+    def test_a_long_one_is_not_kept(self) -> None:
+        raw = self.reached(7, 1, text="x" * AGAIN_BYTES_MAX)
+        first, second = FrameDecoder(frame_bytes_max=MIB, header_bytes_max=MIB).feed(2 * raw)
+        assert first.header == second.header
+        assert first.header is not second.header
