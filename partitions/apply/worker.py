@@ -139,7 +139,7 @@ class ApplyWorker:
     @property
     def idle(self) -> bool:
         """Nothing committed is left to apply: as far as the whole log is."""
-        return self.applied_index >= self.log.committed_index
+        return self._cursor.applied.applied_index >= self.log.committed_index
 
     @property
     def backlog_age(self) -> float:

@@ -44,7 +44,7 @@ class PageCache:
         """Those of them that are less than a chunk: what the file has next belongs to it."""
         self._bytes = 0
         self._open: dict[Path, int] = {}
-        """Descriptors of files that are still written to: opening each of a thousand again takes as long as the advice."""
+        """Descriptors of files that are still written to: to open each again takes as long as the advice."""
 
     def synced(self, path: Path, start: int, end: int, *, fd: int) -> None:
         """What a file has from ``start``, where the last call for it ended, to ``end`` is on the disk, too.
