@@ -41,6 +41,7 @@ class DiskFree:
     """Little is left where the data is."""
 
     scope: Final = "node"
+    looks_at_partitions: Final = False
 
     def __init__(self, free_bytes: Callable[[], int], least: int) -> None:
         self._free_bytes = free_bytes
@@ -57,6 +58,7 @@ class Memory:
     """The process takes much."""
 
     scope: Final = "node"
+    looks_at_partitions: Final = False
 
     def __init__(self, resident_bytes: Callable[[], int], most: int) -> None:
         self._resident_bytes = resident_bytes
@@ -193,6 +195,8 @@ class Signals:
         ``told`` what the node's signals say, each time.
         """
         self._signals = dict(signals)
+        # A view of each of a thousand takes a few milliseconds of the loop, four times a second: not for nobody.
+        self._looks_at_partitions = any(getattr(each, "looks_at_partitions", True) for each in signals.values())
         self._every_s = settings.signal_ms / 1000
         self._admission = admission
         self._view = view
@@ -228,7 +232,9 @@ class Signals:
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
 
     def _some(self) -> Sequence[PartitionId]:
-        """The next partitions, from where the last look ended."""
+        """The next partitions, from where the last look ended; none if no signal looks at any."""
+        if not self._looks_at_partitions:
+            return ()
         everything = self._partitions()
         if len(everything) <= PARTITIONS_LOOKED_AT:
             return everything

@@ -52,7 +52,7 @@ class Watermarks:
         mark = self._marks[partition_id]
         if mark.applied_global_index < self._commit and partition_id in self._idle:
             # Kept, so that it stays true when the partition has something to do again (I7).
-            mark = self._marks[partition_id] = replace(mark, applied_global_index=self._commit)
+            mark = self._marks[partition_id] = _carried(mark, self._commit)
         return mark
 
     def committed(self, global_commit_index: int) -> None:
@@ -127,6 +127,19 @@ class Watermarks:
         self._marks[partition_id] = after
         for listener in self._listeners:
             listener(after)
+
+
+def _carried(mark: Watermark, commit: GlobalLogIndex) -> Watermark:
+    # With each batch of a partition that had nothing to do: ``replace`` looks fields up, and takes three times as long
+    return Watermark(
+        mark.partition_id,
+        mark.log_index,
+        mark.durable_index,
+        mark.applied_index,
+        mark.snapshot_index,
+        commit,
+        mark.state,
+    )
 
 
 def to_row(mark: Watermark) -> list[object]:

@@ -139,7 +139,7 @@ class ApplyWorker:
     @property
     def idle(self) -> bool:
         """Nothing committed is left to apply: as far as the whole log is."""
-        return self.applied_index >= self.log.committed_index
+        return self._cursor.applied.applied_index >= self.log.committed_index
 
     @property
     def backlog_age(self) -> float:
@@ -167,6 +167,8 @@ class ApplyWorker:
         self._start()
 
     def _start_when_due(self) -> None:
+        if not self._cursor.due and not self._stops:
+            return  # as after most groups: a timer for each of a thousand partitions would wake the loop for nothing
         # Each group costs a sync; what nobody waits for is worth fewer of them.
         wait = self._started + self._settings.linger_ms / 1000 - self._clock.monotonic()
         pending = self._cursor.limit - self.applied_index

@@ -131,12 +131,13 @@ class LogReading:
 
     def is_recent(self, *, after_index: int, through_index: int, nbytes: int) -> bool:
         """The committed batches in (after, through] are in memory, and together take no more of it than this."""
-        committed, position = self._committed, self._committed.first_after(after_index)
-        while nbytes >= 0 and position < committed.end and committed.first_index(position) <= through_index:
-            if committed.digest(position) not in self.recent:
+        columns, recent = self._committed.columns, self.recent
+        row, rows = columns.at(self._committed.first_after(after_index)), len(columns.last)
+        while nbytes >= 0 and row < rows and columns.last_index(columns.start + row - 1) < through_index:
+            if columns.digest(columns.start + row) not in recent:
                 return False
-            nbytes -= self.recent.cost(committed.nbytes(position, position + 1))
-            position += 1
+            nbytes -= recent.cost(columns.length[row])
+            row += 1
         return nbytes >= 0
 
     def read_raw(self, *, after_index: int, through_index: int, max_bytes: int) -> list[RawBatch]:

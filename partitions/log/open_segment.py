@@ -24,6 +24,8 @@ from ports.sync import Redo
 SEALED: Final = 1 << 63
 """Where no index of a part ends."""
 ALLOCATION_BYTES_MIN, ALLOCATION_BYTES_MAX = 64 * KIB, 4 * MIB
+ALIKE: Final = 3
+"""Writes as large as one for which there was no space, that have some with it."""
 
 
 @dataclass(slots=True)
@@ -195,11 +197,12 @@ class OpenSegment:
 
     def _write(self, writes: Sequence[Write], *, sync: bool) -> None:
         for write in writes:
+            nbytes = sum(ref.length for ref in write.refs)
             if self._file is None or self._ordinal != write.segment:
-                self._roll(write)
+                self._roll(write, nbytes)
             file = self._open_file()
             invariant(write.offset == self._end, "{}: write at {}, end is {}", file.path, write.offset, self._end)
-            self._reserve(self._end + sum(ref.length for ref in write.refs))
+            self._reserve(nbytes)
             buffers = [buffer for batch in write.batches for buffer in batch.buffers]
             self._dirty = True
             if sync:
@@ -211,7 +214,7 @@ class OpenSegment:
         if sync and self._dirty:
             self._sync()
 
-    def _roll(self, write: Write) -> None:
+    def _roll(self, write: Write, nbytes: int) -> None:
         if self._file is not None:
             # Seal: everything in it durable, then its index; a crash in between only costs a scan.
             self._sync()
@@ -221,8 +224,8 @@ class OpenSegment:
                 self._indexed = (self._ordinal, SEALED)
             self._file.close()
         self._file = self._disk.open(self._directory / segment_name(write.first_index, write.segment), create=True)
-        self._allocated = 0
-        self._reserve(SEGMENT_HEADER_BYTES)
+        self._end = self._allocated = 0
+        self._reserve(SEGMENT_HEADER_BYTES + nbytes)
         header = pack_segment_header(self._partition_id, ordinal=write.segment, first_index=write.first_index)
         self._file.write([header], offset=0)
         self._file.sync()
@@ -230,15 +233,17 @@ class OpenSegment:
         self._ordinal, self._refs, self._end = write.segment, [], SEGMENT_HEADER_BYTES
         self._proven, self._dirty = 0, False
 
-    def _reserve(self, end: int) -> None:
-        """Space first, in steps: appends then change no metadata, which makes their syncs cheaper.
+    def _reserve(self, nbytes: int) -> None:
+        """Space for what is written next, and ahead: appends then change no metadata, which makes their syncs cheaper.
 
-        Little at first: what is reserved is looked through at the next start, and there may be thousands of logs.
+        Little at first: what is reserved is looked through at the next start, and there may be thousands of logs. But
+        a few more like this one: what grows by large batches, one now and then, would be given more with nearly each.
         """
+        end = self._end + nbytes
         if end > self._allocated:
-            doubled = 1 << (end - 1).bit_length()
-            step = min(max(doubled, ALLOCATION_BYTES_MIN), ALLOCATION_BYTES_MAX, self._segment_bytes)
-            self._allocated = -(-end // step) * step
+            ahead = min(max(end, ALIKE * nbytes), ALLOCATION_BYTES_MAX)
+            rounded = -(-(end + ahead) // ALLOCATION_BYTES_MIN) * ALLOCATION_BYTES_MIN
+            self._allocated = max(end, min(rounded, self._segment_bytes))
             self._open_file().allocate(self._allocated)
 
     def _open_file(self) -> File:

@@ -105,9 +105,9 @@ class LogReader:
         """See PartitionLog."""
         batches: list[CommittedBatch] = []
         committed = self._committed
-        position = committed.first_after(after_index)
+        position, end = committed.first_after(after_index), committed.end
         room = max_bytes
-        while position < committed.end and len(batches) < max_batches:
+        while position < end and len(batches) < max_batches:
             if committed.first_index(position) > through_index:
                 break
             if committed.is_nowhere(position):

@@ -339,9 +339,8 @@ class _Shares:
 
     def run(self, share: Sequence[SyncJob]) -> None:
         """Off the loop. A share that fails never counts as done: then nobody does the rest."""
-        if len(share) > 1:  # the disk has all of it then, while the first sync waits
-            for job in share:
-                job.begin()
+        for job in share[1:]:  # the disk has them then, while the first, written and synced in one, waits
+            job.begin()
         _run(share)
         with self._lock:
             self._left -= bool(share)

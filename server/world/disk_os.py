@@ -207,7 +207,7 @@ class OsFile:
             self._took(took_s)
         if self._page_cache is not None and self._told >= 0:
             told, self._told = self._told, end
-            self._page_cache.synced(self.path, told, end)
+            self._page_cache.synced(self.path, told, end, fd=self._fd)
 
     def size(self) -> int:
         """See File."""
@@ -228,6 +228,8 @@ class OsFile:
         """See File."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            if self._page_cache is not None:
+                self._page_cache.closed(self.path, fd)
             os.close(fd)
 
 

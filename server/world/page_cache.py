@@ -43,13 +43,19 @@ class PageCache:
         self._growing: dict[Path, _Place] = {}
         """Those of them that are less than a chunk: what the file has next belongs to it."""
         self._bytes = 0
+        self._open: dict[Path, int] = {}
+        """Descriptors of files that are still written to: to open each again takes as long as the advice."""
 
-    def synced(self, path: Path, start: int, end: int) -> None:
-        """What a file has from ``start``, where the last call for it ended, to ``end`` is on the disk, too."""
+    def synced(self, path: Path, start: int, end: int, *, fd: int) -> None:
+        """What a file has from ``start``, where the last call for it ended, to ``end`` is on the disk, too.
+
+        ``fd`` is open on it until ``closed``.
+        """
         if end <= start:
             return
         old: list[tuple[_Place, int]] = []
         with self._lock:
+            self._open[path] = fd
             place = self._growing.get(path) or _Place(path, start)
             self._bytes += end - self._ends.pop(place, start)
             self._ends[place] = end
@@ -59,8 +65,14 @@ class PageCache:
                 self._growing.pop(path, None)
             while self._bytes > self._keep_bytes:
                 old.append(self._oldest())
-        for each in old:
-            _give_back(*each)
+        for range_ in old:
+            _give_back(*range_, self._open.get(range_[0].path))
+
+    def closed(self, path: Path, fd: int) -> None:
+        """It is about to be. A thread that has just looked it up may give advice about whatever is opened next."""
+        with self._lock:
+            if self._open.get(path) == fd:
+                del self._open[path]
 
     def _oldest(self) -> tuple[_Place, int]:
         place, end = self._ends.popitem(last=False)
@@ -70,11 +82,12 @@ class PageCache:
         return place, end
 
 
-def _give_back(place: _Place, end: int) -> None:
+def _give_back(place: _Place, end: int, known: int | None) -> None:
     start = max(0, place.start - FOLIO_BYTES)
     with contextlib.suppress(OSError):  # removed or renamed meanwhile; advice changes nothing that anybody relies on
-        fd = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC) if known is None else known
         try:
             os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
         finally:
-            os.close(fd)
+            if known is None:
+                os.close(fd)

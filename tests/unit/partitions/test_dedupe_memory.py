@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, ProducerId
-from partitions.apply.dedupe import RESULTS_BYTES_MAX, Dedupe, Producer
+from partitions.apply.dedupe import RESULTS_BYTES_MAX, AppliedReceipt, Dedupe, Producer
 from tests.unit.partitions.batches import header
 
 WHO = ProducerId(bytes([65]) * 16)
@@ -62,3 +64,16 @@ def test_a_gap_that_is_filled_is_settled_and_can_be_read_back() -> None:
 def test_what_no_node_wrote_is_refused(row: list[object]) -> None:
     with pytest.raises(CorruptData, match="not one of ours"):
         Producer.decode(msgpack.packb(row))
+
+
+NUMBERS = st.integers(0, (1 << 63) - 1)
+RECEIPTS = st.builds(AppliedReceipt, *[NUMBERS] * 5, st.none() | st.binary(max_size=300))
+
+
+@given(NUMBERS, NUMBERS, st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20), st.lists(RECEIPTS, max_size=20), NUMBERS)
+def test_what_is_written_of_a_producer_is_the_same_whoever_packs_it(
+    epoch: int, floor: int, ranges: list[tuple[int, int]], receipts: list[AppliedReceipt], last: int
+) -> None:
+    """Sets of the same index are compared between nodes, which may be of different releases."""
+    rows = [list(each) for each in receipts]
+    assert Producer(epoch, floor, ranges, receipts, last).encode() == msgpack.packb([epoch, floor, ranges, rows, last])

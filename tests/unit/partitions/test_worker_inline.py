@@ -202,3 +202,33 @@ def test_a_machine_that_is_about_to_wait_for_the_disk_is_applied_elsewhere() -> 
             assert (w.reported, w.under_way) == ([1], 1)
 
         w.run(story)
+
+
+def test_with_nothing_left_to_apply_no_timer_runs() -> None:
+    """A thousand partitions with a batch now and then woke the loop as often again as there was something to do."""
+    with inline() as w:
+
+        async def story() -> None:
+            loop = asyncio.get_running_loop()
+            w.commit()
+            w.notify(urgent=False)
+            await turn()
+            assert w.reported == [1]
+            assert not [each for each in loop._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
+
+        w.run(story)
+
+
+def test_a_stop_where_the_log_ends_is_not_forgotten_for_that() -> None:
+    with inline() as w:
+
+        async def story() -> None:
+            w.commit()
+            taken: list[object] = []
+            w.worker.stop_at(2, lambda _: "state", taken.append)
+            w.notify(urgent=False)
+            await asyncio.sleep(0.2)
+            w.finish()
+            assert (w.reported, taken) == ([1], ["state"])
+
+        w.run(story)

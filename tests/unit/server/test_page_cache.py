@@ -160,6 +160,19 @@ def test_a_file_that_is_removed_meanwhile_holds_up_nobody(tmp_path: Path, given_
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+def test_a_file_that_is_still_written_to_is_not_opened_again(
+    tmp_path: Path, given_back: list[Advised], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk(page_cache_bytes=MIB)
+    file = disk.open(tmp_path / "a", create=True)
+    monkeypatch.setattr(os, "open", None)
+    for number in range(2):
+        file.write([BLOCK], offset=number * MIB)
+        file.sync()
+    assert given_back == [Advised("a", 0, MIB)]
+    file.close()
+
+
 def test_the_kernel_decides_if_it_is_told_to(tmp_path: Path, given_back: list[Advised]) -> None:
     append(OsDisk(), tmp_path / "a", 0, 8)
     assert not given_back
