@@ -365,9 +365,15 @@ async def test_while_it_is_tried_again_more_may_join_and_the_last_ends_it() -> N
         assert not left(boom)
 
 
-async def test_without_any_answer_the_deadline_and_a_moment_more_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is waited after a deadline, for an answer that is on its way."""
     monkeypatch.setattr(sharing, "BARRIER_GRACE_S", 0.05)
     monkeypatch.setattr(sharing, "LOOK_S", 0.01)
+
+
+@pytest.mark.usefixtures("briefly")
+async def test_without_any_answer_the_deadline_and_a_moment_more_is_the_end() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.BARRIER] = silent
         tasks = [ask(boom, timeout=0.1) for _ in range(3)]
@@ -378,9 +384,8 @@ async def test_without_any_answer_the_deadline_and_a_moment_more_is_the_end(monk
         assert not left(boom)
 
 
-async def test_nor_is_a_connection_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "BARRIER_GRACE_S", 0.05)
-    monkeypatch.setattr(sharing, "LOOK_S", 0.01)
+@pytest.mark.usefixtures("briefly")
+async def test_nor_is_a_connection_waited_for_any_longer() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.HELLO] = silent
         with pytest.raises(DeadlineExceeded):

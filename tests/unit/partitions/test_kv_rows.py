@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,13 +12,14 @@ import pytest
 from logboom.commands import Add, Cas, Delete, DeleteRange, Put
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
-from logboom.state_machine import ApplyBatch, Position, Results, Sealed, Space
+from logboom.state_machine import ApplyBatch, Results, Sealed, Space
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Record
 from partitions.machines import kv, kv_file, kv_rows
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
 from partitions.machines.kv_layers import Layer
 from partitions.machines.kv_rows import BLOCK_MIN, ROWS_MIN, Puts, Rows, Stacked, puts_of
+from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
 
 NAMES = [b"%03d" % number for number in range(200)]
 
@@ -49,10 +49,6 @@ def puts(rng: random.Random, names: Sequence[bytes], count: int, width: int = 5)
 
 def apply(machine: KvMachine, index: int, *batches: ApplyBatch) -> Results:
     return machine.apply(batches, lambda _: (position(index), {b"p": b"%d" % index}))
-
-
-def position(index: int) -> Position:
-    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
 
 
 def opened(directory: Path, *, rows_min: int = ROWS_MIN) -> KvMachine:
@@ -373,29 +369,17 @@ def test_what_is_no_row(why: str, batches: list[ApplyBatch]) -> None:
 
 
 def test_readers_see_all_of_a_group_or_nothing_of_it(tmp_path: Path) -> None:
-    machine, stop, wrong = opened(tmp_path), threading.Event(), list[object]()
+    machine, wrong = opened(tmp_path), list[object]()
     names = [b"%04d" % number for number in range(2 * ROWS_MIN)]
 
     def read() -> None:
-        while not stop.is_set():
-            found, at = machine.get(names)
-            if {*found} != ({b"%04d" % at.applied_index} if at.applied_index else {None}):
-                wrong.append((found, at))
+        found, at = machine.get(names)
+        if {*found} != ({b"%04d" % at.applied_index} if at.applied_index else {None}):
+            wrong.append((found, at))
 
-    def save() -> None:
-        while not stop.is_set():
-            machine.checkpoint()
-
-    threads = [threading.Thread(target=target) for target in (read, read, save)]
-    for thread in threads:
-        thread.start()
-    try:
+    with read_and_saved_meanwhile(machine, read):
         for index in range(1, 150):
             apply(machine, index, batch(index, [Put(name, b"%04d" % index).record() for name in names]))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert not wrong
     machine.close()
 

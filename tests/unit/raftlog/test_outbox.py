@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from ports.sync import Redo
 from raftlog.journal.journal_base import Base
-from raftlog.journal.outbox import GroupLimits, GroupSync, _Chore
-from tests.unit.raftlog.outbox_world import Clock, Offload, Target, group_of
+from raftlog.journal.outbox import _Chore
+from tests.unit.raftlog.outbox_world import Offload, Target, group_of
 
 
 def test_nothing_dirty_releases_at_once() -> None:
@@ -101,14 +101,7 @@ class _Log(Target):
 
 def test_the_journal_is_needed_until_every_log_that_it_carried_for_has_synced_for_itself() -> None:
     offload, journal = Offload(), _Journal()
-    group = GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=Clock(),
-        synced=lambda: None,
-        failed=lambda error: None,
-        limits=GroupLimits(inline=0, unsettled=2),
-    )
+    group = group_of(offload, journal, [], unsettled=2)
     journal.logs = [_Log() for _ in range(3)]
     for log in journal.logs:
         log.queued += 1
@@ -126,14 +119,7 @@ def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
     journal.strip = lambda through: done.append(f"strip {through}")  # type: ignore[method-assign]
     job = SimpleNamespace(run=lambda: done.append("base"), done=lambda: done.append("in memory"))
     journal.compaction = lambda base: job  # type: ignore[attr-defined]
-    group = GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=Clock(),
-        synced=lambda: None,
-        failed=lambda error: None,
-        limits=GroupLimits(inline=0, unsettled=1),
-    )
+    group = group_of(offload, journal, [], unsettled=1)
     group.compact(Base(5, 1, b""), lambda: done.append("told"))
     group._do(_Chore(lambda: journal.strip(3)))
     assert len(offload.jobs) == 1, "a strip began beside a compaction"
@@ -205,15 +191,7 @@ class _Noting(Target):
 def _two_shares(notes: list[str], failures: list[BaseException]) -> tuple[Offload, list[_Noting], list[str]]:
     """Of three logs on two threads, and the journal; under way."""
     offload, journal, sent = Offload(), _Noting("journal", notes), []
-    group = GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=Clock(),
-        synced=lambda: None,
-        failed=failures.append,
-        limits=GroupLimits(inline=0),
-        parallel=2,
-    )
+    group = group_of(offload, journal, failures, parallel=2)
     logs = [_Noting(name, notes) for name in "abc"]
     for each in logs:
         group.dirty(each)
