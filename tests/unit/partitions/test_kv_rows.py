@@ -217,10 +217,11 @@ def test_keys_of_any_length_come_out_in_their_order(key_bytes: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_keys_that_collide_are_refused_in_time_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("steps", [9, 12], ids=["none had a place", "some had a place"])
+def test_keys_that_collide_are_refused_in_time_and_change_nothing(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Whoever knows how places are chosen could else have a group take minutes."""
     monkeypatch.setattr(kv_rows, "MIXER", 0)
-    monkeypatch.setattr(kv_rows, "STEPS_MAX", 9)
+    monkeypatch.setattr(kv_rows, "STEPS_MAX", steps)
     some, others = [[(name, b"v%d" % turn) for name in names] for turn, names in enumerate((NAMES[:8], NAMES[4:20]))]
     rows = Rows(as_puts(some))
     assert rows.put(as_puts(some))
@@ -246,6 +247,17 @@ def test_a_machine_takes_what_collides_all_the_same(tmp_path: Path, monkeypatch:
     again = opened(tmp_path)
     assert again.get(NAMES[:40])[0] == newest
     again.close()
+
+
+def test_rows_of_the_same_width_are_no_rows_of_each_other(tmp_path: Path) -> None:
+    """What one has more of key the other has more of value."""
+    machine = opened(tmp_path, rows_min=FEW)
+    for index, (name, value) in enumerate(((b"%03d", b"vwxyz"), (b"%05d", b"xyz"), (b"%03d", b"VWXYZ")), 1):
+        apply(machine, index, batch(index, [Put(name % number, value).record() for number in range(9 + index)]))
+    assert scanned(machine) == sorted(
+        [(b"%05d" % number, b"xyz") for number in range(11)] + [(b"%03d" % number, b"VWXYZ") for number in range(12)]
+    )
+    machine.close()
 
 
 @pytest.mark.usefixtures("small")
