@@ -169,6 +169,32 @@ class TestSlices:
         assert self.told(first) == MANY
         assert reached(second)
 
+    def test_who_was_reached_first_is_told_first(self) -> None:
+        _, first = crowd(self.desk)
+        _, second = self.desk.wait(6)
+        self.desk.apply(A, 5)
+        self.desk.apply(A, 6)
+        while not reached(second):
+            self.turns.pass_one()
+        assert self.told(first) == MANY
+
+    def test_what_moves_meanwhile_makes_no_slice_come_sooner(self) -> None:
+        _, first = crowd(self.desk)
+        self.desk.wait(6)
+        self.desk.apply(A, 5)
+        self.desk.apply(A, 6)
+        assert self.told(first) == SLICE
+        assert len(self.turns.waiting) == 1
+
+    def test_nothing_is_kept_of_who_has_been_told(self) -> None:
+        """His time, which is far off, is not waited for."""
+        waiters, _ = crowd(self.desk, deadline=500.0)
+        self.desk.apply(A, 5)
+        self.turns.pass_all()
+        self.desk.barriers.expire(0.0)
+        assert not self.desk.barriers._deadlines
+        assert not any(waiter.done for waiter in waiters)
+
     def test_an_answer_may_ask_for_more(self) -> None:
         again: list[list[Answer]] = []
         self.desk.wait(5, then=lambda: again.append(self.desk.wait(6)[1]))

@@ -18,7 +18,7 @@ from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Machine, Position,
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv
 from partitions.machines.kv import KvMachine
-from partitions.machines.kv_file import READERS_MAX, KvFile
+from partitions.machines.kv_file import KvFile
 from partitions.machines.log import LogMachine
 from ports.invariant import InvariantViolated
 from server.world.disk_os import OsDisk
@@ -300,17 +300,24 @@ def test_a_dump_taken_while_the_file_is_written_has_all_layers(tmp_path: Path, m
     plain.close()
 
 
-def test_a_closed_dump_holds_nothing_of_the_file(tmp_path: Path) -> None:
-    """The file keeps what a view shows, and has places for so many of them."""
-    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
-    apply(machine, history(5, 3))
-    machine.checkpoint()
-    closed = []
-    for _ in range(READERS_MAX + 1):
-        with machine.dump() as dump:
-            assert next(dump.entries())
-        dump.close()  # once more does no harm
-        closed.append(dump)
-    with machine.dump() as dump:
-        assert list(dump.entries()) == dumped(machine)[0]
-    machine.close()
+def test_what_the_file_frees_is_used_again_once_a_dump_is_closed(tmp_path: Path) -> None:
+    """By whoever still has the dump, too."""
+    sizes = []
+    for closed in (True, False):
+        directory = tmp_path / str(closed)
+        directory.mkdir()
+        machine = KvMachine(KvFile(directory, ApplySettings()))
+        apply(machine, [[Put(key, bytes(2_000)) for key in KEYS]])
+        machine.checkpoint()
+        dump = machine.dump()
+        assert next(dump.entries())
+        if closed:
+            dump.close()
+            dump.close()  # once more does no harm
+        for index in range(2, 30):
+            apply(machine, [[Put(key, bytes(2_000)) for key in KEYS]], index)
+            machine.checkpoint()
+        sizes.append((directory / "data.mdb").stat().st_size)
+        dump.close()
+        machine.close()
+    assert 4 * sizes[0] < sizes[1]

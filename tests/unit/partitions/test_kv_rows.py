@@ -331,6 +331,16 @@ def test_rows_and_what_is_above_them_are_one_mapping_to_whoever_writes_it() -> N
         both[b"none"]
 
 
+def test_rows_take_at_least_the_memory_of_their_arrays() -> None:
+    """As they are counted: what is not saved is bounded by that."""
+    for width in (4, 12, 64):
+        some = [(b"%0*d" % (width, number), b"v") for number in range(kv_rows.CAPACITY_MIN)]
+        rows = Rows(as_puts(some))
+        assert rows.put(as_puts(some))
+        arrays = (rows._rows, rows._words, rows._newest, rows._table)
+        assert rows.nbytes >= sum(array.nbytes for array in arrays)
+
+
 def test_what_is_put_again_and_again_takes_the_memory_of_one_row(tmp_path: Path) -> None:
     machine = opened(tmp_path)
     names = [b"k%03d" % number for number in range(ROWS_MIN)]
