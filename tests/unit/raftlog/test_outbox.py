@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from ports.sync import Redo
 from raftlog.journal.journal_base import Base
 from raftlog.journal.outbox import _Chore
@@ -148,6 +150,83 @@ def test_little_that_the_journal_carries_is_settled_once_it_is_compacted() -> No
     while offload.jobs:
         offload.finish_one()
     assert journal.settled_when == [(7, [1])]
+
+
+def test_with_nothing_to_write_after_all_what_is_held_leaves() -> None:
+    """A log says that it is dirty, and what it had queued was taken back since."""
+    offload, sent = Offload(), list[str]()
+    group = group_of(offload, Target(), [])
+    group.dirty(Target())
+    group.hold(lambda: sent.append("acknowledged"))
+    group.kick()
+    assert (sent, offload.jobs) == (["acknowledged"], [])
+
+
+def test_the_journal_carries_so_much_of_a_group_and_no_more() -> None:
+    offload, journal = Offload(), _Journal()
+    group = group_of(offload, journal, [], redo_group=2)
+    for log in [_Log() for _ in range(3)]:
+        log.queued += 1
+        group.dirty(log)
+    group.kick()
+    assert journal.redo_bytes == 2
+    while offload.jobs:
+        offload.finish_one()
+    assert group.files == 2  # the journal, and the third
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["behind", "being settled"])
+def test_a_log_that_is_closed_is_not_asked_to_sync_nor_waited_for(begun: bool) -> None:
+    offload, journal = Offload(), _Journal()
+    group = group_of(offload, journal, [], unsettled=2)
+    journal.logs = gone, *others = [_Log() for _ in range(3)]
+    for log in journal.logs:
+        log.queued += 1
+        group.dirty(log)
+    group.kick()
+    while begun and not any(log.asked or log.own_syncs for log in journal.logs):
+        offload.finish_one()
+    group.forget(gone)
+    while offload.jobs:
+        offload.finish_one()
+    assert (gone.asked, gone.own_syncs, [log.own_syncs for log in others]) == (False, 0, [1, 1])
+    assert len(journal.settled_when) == 1
+
+
+def test_nothing_is_settled_while_the_journal_is_compacted() -> None:
+    """What it carries is written anew meanwhile; a strip would have to wait for that."""
+    offload, journal, log = Offload(), _Journal(), _Log()
+    journal.compaction = lambda base: SimpleNamespace(run=lambda: None, done=lambda: None)  # type: ignore[attr-defined]
+    group = group_of(offload, journal, [], unsettled=0)
+    group.compact(Base(5, 1, b""), lambda: None)
+    for _ in range(2):
+        log.queued += 1
+        group.dirty(log)
+        group.kick()
+        offload.jobs.append(offload.jobs.pop(0))  # the group goes first
+        offload.finish_one()
+    assert log.own_syncs == 0
+    while offload.jobs:
+        offload.finish_one()
+    group.kick()
+    while offload.jobs:
+        offload.finish_one()
+    assert log.own_syncs == 1
+
+
+def test_whoever_is_told_of_a_compaction_may_ask_for_the_next() -> None:
+    offload, journal, runs = Offload(), _Journal(), list[int]()
+
+    def compaction(base: Base) -> object:
+        return SimpleNamespace(run=lambda: runs.append(base.index), done=lambda: None)
+
+    journal.compaction = compaction  # type: ignore[attr-defined]
+    group = group_of(offload, journal, [])
+    group.compact(Base(5, 1, b""), lambda: group.compact(Base(6, 1, b""), lambda: None))
+    while offload.jobs:
+        assert len(offload.jobs) == 1
+        offload.finish_one()
+    assert runs == [5, 6]
 
 
 def test_closed_it_hands_nothing_to_threads_that_are_about_to_end() -> None:
