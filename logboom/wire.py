@@ -203,6 +203,21 @@ def encode(
     return [head + CRC.pack(_checksum(head, body)), *body]
 
 
+class Alike:
+    """A frame without a body that answers many requests: encoded once, for each there is only another number in it."""
+
+    __slots__ = ("_fields", "_packed")
+
+    def __init__(self, kind: Kind, header: Mapping[str, Any]) -> None:
+        self._packed = _pack(header)
+        self._fields = (PREFIX_BYTES - 4 + len(self._packed), kind, 0, PROTOCOL_VERSION, len(self._packed))
+
+    def to(self, request_ids: Iterable[int]) -> bytes:
+        """To each of these, one after the other."""
+        fields, packed = self._fields, self._packed
+        return b"".join([part for number in request_ids for part in (PREFIX.pack(*fields, number), packed)])
+
+
 def _checksum(head: bytes, body: Iterable[Buffer]) -> int:
     found: int = google_crc32c.value(head)
     for each in body:

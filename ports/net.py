@@ -63,8 +63,8 @@ class Connection(Protocol):
         """The handshake is done: raise the limits of frames and drop the handshake deadline."""
         ...
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
-        """Queue whole frames. Buffers must not change afterwards. Silently nothing once closed."""
+    def send(self, buffers: Sequence[Buffer], *, frames: int = 1) -> None:
+        """Queue whole frames, so many. Buffers must not change afterwards. Silently nothing once closed."""
         ...
 
     def flush(self) -> None:

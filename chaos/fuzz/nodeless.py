@@ -73,7 +73,7 @@ class Sent:
     def authenticated(self) -> None:
         pass
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send(self, buffers: Sequence[Buffer], *, frames: int = 1) -> None:
         self.sent.append(b"".join(buffers))
 
     def flush(self) -> None:

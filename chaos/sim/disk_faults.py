@@ -229,10 +229,24 @@ class DiskFaults:
         else:
             return
         self._note(f"  {victim.name} is put back to record {reached} of its journal")
-        await self._change_disk(victim, lambda: victim.put_back(copy), duration, rng)
+        # Not one that has begun anew since: what is from before that is told so for good.
+        await self._change_disk(
+            victim, lambda: victim.put_back(copy), duration, rng, still=lambda: _identity(victim) == then
+        )
 
-    async def _change_disk(self, victim: Host, change: Callable[[], None], duration: float, rng: random.Random) -> None:
-        """With luck the victim is a majority together with those who lag, while whoever has what they lack is away."""
+    async def _change_disk(
+        self,
+        victim: Host,
+        change: Callable[[], None],
+        duration: float,
+        rng: random.Random,
+        *,
+        still: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """With luck the victim is a majority together with those who lag, while whoever has what they lack is away.
+
+        ``still``: the change makes sense yet, when it comes to that.
+        """
         others = self._others(victim)
         late = rng.sample(others, len(others) // 2) if rng.random() < LATE_SHARE else []
         lines = [
@@ -241,6 +255,10 @@ class DiskFaults:
         for line in lines:
             self._network.cut(*line)
         await asyncio.sleep(rng.uniform(*LATE_S) if late else 0.0)
+        if not still():
+            for line in lines:
+                self._network.heal(*line)
+            return
         self.damaged.add(victim.name)
         self.forgetful.add(victim.name)
         change()

@@ -33,10 +33,13 @@ def leftovers_unseen() -> Iterator[None]:
 
 def throw_away(loop: SimLoop) -> None:
     """After a run, whose loop runs nothing any more: whoever holds it, or what ran on it, holds none of them."""
-    with _unseen(), _silence():
-        for task in asyncio.all_tasks(loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - not a mistake here
-            _close(task.get_coro())
+    with _unseen(), _silence(), loop.entered():
+        closed = set[asyncio.Task[Any]]()
+        while left := asyncio.all_tasks(loop) - closed:  # what is closed may begin others: a file is closed on a thread
+            for task in left:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - not a mistake here
+                _close(task.get_coro())
+            closed |= left
         loop.forget()
 
 

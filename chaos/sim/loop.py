@@ -13,7 +13,8 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final, NoReturn
 
@@ -111,6 +112,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._processes = itertools.count(1)
         self._running = False
         self._dead: list[Process] = []
+        self._spawned = set[Coroutine[Any, Any, Any]]()
+        """What has not begun, of the dead too: somebody has to close it."""
 
     # -- processes
 
@@ -124,7 +127,12 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def spawn(self, process: Process, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Start a task in ``process``; what it raises goes to ``on_error``."""
-        self.run_as(process, lambda: self.create_task(coroutine).add_done_callback(self._ended))
+        self._spawned.add(coroutine)
+        self.run_as(process, self._begin, coroutine)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._spawned.remove(coroutine)
+        self.create_task(coroutine).add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -175,9 +183,12 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._look_at_line(process)
 
     def forget(self) -> None:
-        """Nothing that is scheduled is ever run."""
+        """Nothing that is scheduled is ever run, nor what waits in a process that stands still."""
         self._ready.clear()
         self._timers.clear()
+        for coroutine in self._spawned:
+            coroutine.close()
+        self._spawned.clear()
 
     # -- running
 
@@ -185,14 +196,23 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Run until ``future`` is done. Raises StandsStill if that cannot happen."""
         main: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
         self._running = True
-        asyncio._set_running_loop(self)  # noqa: SLF001 - what loops do
         try:
-            self._run(main)
+            with self.entered():
+                self._run(main)
         finally:
-            asyncio._set_running_loop(None)  # noqa: SLF001 - what loops do
             self._running = False
             self.current = None
         return main.result() if main.done() else None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What code that runs meanwhile begins is this loop's. Without a loop asyncio would make it one of the real
+        world, which keeps what was begun, and never runs it."""
+        asyncio._set_running_loop(self)  # noqa: SLF001 - what loops do
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)  # noqa: SLF001 - what loops do
 
     def run_within(self, future: asyncio.Future[Any]) -> Any:
         """For code that blocks, in a callback of a process of its own: the world goes on until ``future`` is done.

@@ -10,6 +10,7 @@ from dispatcher.barriers.watermarks import to_row
 from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError, QuotaExceeded
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
+from logboom.wire import Alike
 
 RETRY_AFTER_S: Final = 0.1
 
@@ -49,7 +50,7 @@ class Reached:
 
     marks: list[Watermark]
     frontiers: list[tuple[PartitionId, int]]
-    packed: bytes | None = None
+    packed: Alike | None = None
     """As a frame, once somebody has encoded it."""
 
 

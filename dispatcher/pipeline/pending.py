@@ -16,10 +16,12 @@ from types import MappingProxyType
 
 from dispatcher.admission.admission import Ticket
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
+from dispatcher.requests.retries import Ahead
 from dispatcher.requests.tracing import Trace
 from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, Outcome, UnknownOutcome
-from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex
+from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
 from partitions.apply.apply_core import AppliedBatch
+from partitions.apply.dedupe import Ordered
 from ports.invariant import invariant
 
 Done = Callable[[SubmitReply | LogboomError], None]
@@ -52,6 +54,7 @@ class PendingRequest:
     owed: int = 0
     committed: bool = False
     trace: Trace | None = None
+    producer: ProducerId = NO_PRODUCER
     left: int = 0
     """Parts that are neither applied nor lost."""
 
@@ -80,6 +83,7 @@ class Pending:
     def __init__(self, held: Mapping[PartitionId, str] = MappingProxyType({})) -> None:
         """``held``: partitions that take fewer writes, or none, for now: whoever has one answered is told."""
         self._held = held
+        self.ahead = Ahead()
         self._by_end: dict[tuple[PartitionId, PartitionLogIndex], Part] = {}
         self._uncommitted: dict[int, PendingRequest] = {}
         self._awaiting_durable: dict[PartitionId, deque[Part]] = {}
@@ -120,13 +124,23 @@ class Pending:
         """A request whose batches (partition, first, last index) have just been appended and proposed."""
         count = len(ends)
         pending = PendingRequest(
-            request.wait, request.deadline, done, ticket, owed=count, left=count, trace=request.trace
+            request.wait,
+            request.deadline,
+            done,
+            ticket,
+            owed=count,
+            left=count,
+            trace=request.trace,
+            producer=request.producer,
         )
-        for partition_id, first, last in ends:
+        for (partition_id, first, last), said in zip(ends, request.parts, strict=True):
             part = Part(pending, partition_id, first, last)
             pending.parts.append(part)
             invariant((partition_id, last) not in self._by_end, "two requests for {}/{}", partition_id, last)
             self._by_end[partition_id, last] = part
+            sequence = said.first_sequence
+            ordered = Ordered(request.epoch, sequence, sequence + said.records.count, said.floor)
+            self.ahead.add(partition_id, request.producer, last, ordered)
             self._awaiting_applied[partition_id] += request.wait is Level.APPLIED
         if pending.trace is not None:
             pending.trace.stage("append", partitions=len(ends), bytes=request.nbytes)
@@ -179,6 +193,7 @@ class Pending:
         if part is None:
             return
         request = part.request
+        self.ahead.drop(partition_id, request.producer, part.last_index)
         self._awaiting_applied[partition_id] -= request.wait is Level.APPLIED
         request.ticket.release(partition_id)
         part.duplicate, part.results = batch.duplicate, batch.results
@@ -217,6 +232,7 @@ class Pending:
         for part in [part for (p, _), part in self._by_end.items() if p == partition_id]:
             invariant(part.request.committed, "partition {} is gone before {} is committed", partition_id, part)
             del self._by_end[partition_id, part.last_index]
+            self.ahead.drop(partition_id, part.request.producer, part.last_index)
             part.request.ticket.release(partition_id)
             self._answer(part.request, error())
             part.request.part_ended()
@@ -228,6 +244,7 @@ class Pending:
         for request in lost:
             for part in tuple(request.parts):
                 del self._by_end[part.partition_id, part.last_index]
+                self.ahead.drop(part.partition_id, request.producer, part.last_index)
                 self._awaiting_applied[part.partition_id] -= request.wait is Level.APPLIED
                 request.ticket.release(part.partition_id)
                 request.part_ended()

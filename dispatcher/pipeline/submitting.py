@@ -18,7 +18,15 @@ from dispatcher.pipeline.pending import Done
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied
 from dispatcher.requests.retries import already_applied, making_room
-from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PartitionFrozen, Unavailable, UnknownOutcome
+from logboom.errors import (
+    DeadlineExceeded,
+    LogboomError,
+    NotLeader,
+    PartitionFrozen,
+    QuotaExceeded,
+    Unavailable,
+    UnknownOutcome,
+)
 from logboom.types import KV_TXN, PartitionId, Term
 from partitions.log.batch import build_batch
 from partitions.log.log import ChainBroken
@@ -83,15 +91,9 @@ class Submitting:
             pipeline.repeated += 1
             done(applied)
             return None
-        full = self._proposals()
-        first = making_room(request, pipeline.workers) if full is None else None
-        if first is not None:
-            ticket = self._admission.try_admit(_sizes(first), now, request.principal)
-            if isinstance(ticket, Ticket):
-                self._propose(first, ticket, lambda _: None)
-                full = self._proposals()
+        self._make_room(request, now)
         parts = _sizes(request)
-        found = full or self.waiting.held_back(parts, request.principal)
+        found = self._proposals() or self.waiting.held_back(parts, request.principal)
         if found is None:
             admitted = self._admission.try_admit(parts, now, request.principal)
             if isinstance(admitted, Ticket):
@@ -111,7 +113,7 @@ class Submitting:
             deadline=request.deadline,
             since=now,
             refusal=found,
-            admitted=lambda ticket: self._propose(kept, ticket, done),
+            admitted=lambda ticket: self._propose_after_all(kept, ticket, done),
             failed=done,
         )
         self.waiting.enter(waiting)
@@ -138,6 +140,28 @@ class Submitting:
         pipeline = self._pipeline
         is_room = pipeline.pending.uncommitted < self._proposals_max
         return is_room and pipeline.raft.admits and pipeline.clock.monotonic() < self._until
+
+    def _make_room(self, request: SubmitRequest, now: float) -> None:
+        """Order what has to be in front of it, if anything has."""
+        pipeline = self._pipeline
+        first = (
+            None if self._proposals() is not None else making_room(request, pipeline.workers, pipeline.pending.ahead)
+        )
+        if first is not None:
+            ticket = self._admission.try_admit(_sizes(first), now, request.principal)
+            if isinstance(ticket, Ticket):
+                self._propose(first, ticket, lambda _: None)
+
+    def _propose_after_all(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
+        """It has waited: other things are ordered, and applied, than when it came."""
+        try:
+            self._make_room(request, self._pipeline.clock.monotonic())
+        except QuotaExceeded as error:
+            for part in request.parts:
+                ticket.release(part.partition_id)
+            done(error)
+        else:
+            self._propose(request, ticket, done)
 
     def _propose(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         pipeline = self._pipeline

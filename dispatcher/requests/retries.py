@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
-from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, Status
+from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Status
+from partitions.apply.dedupe import Ordered
 from partitions.apply.worker import ApplyWorker
 
 
@@ -36,17 +37,51 @@ def already_applied(
     return SubmitReply(parts=tuple(parts), commit_index=commit_index)
 
 
-def making_room(request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker]) -> SubmitRequest | None:
+class Ahead:
+    """What producers have ordered and is not applied yet, in the order of the log."""
+
+    def __init__(self) -> None:
+        self._ordered: dict[tuple[PartitionId, ProducerId], dict[PartitionLogIndex, Ordered]] = {}
+
+    def add(
+        self, partition_id: PartitionId, producer: ProducerId, last_index: PartitionLogIndex, part: Ordered
+    ) -> None:
+        """A batch that ends there."""
+        if producer != NO_PRODUCER:
+            self._ordered.setdefault((partition_id, producer), {})[last_index] = part
+
+    def drop(self, partition_id: PartitionId, producer: ProducerId, last_index: PartitionLogIndex) -> None:
+        """It is applied, or lost."""
+        found = self._ordered.get((partition_id, producer))
+        if found is not None:
+            found.pop(last_index, None)
+            if not found:
+                del self._ordered[partition_id, producer]
+
+    def of(self, partition_id: PartitionId, producer: ProducerId) -> list[Ordered]:
+        """All of one producer's."""
+        return list(self._ordered.get((partition_id, producer), {}).values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ordered.values()))
+
+
+def making_room(
+    request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead
+) -> SubmitRequest | None:
     """What has to be ordered in front of a request that would be refused for its producer's many ranges.
 
     Records that were applied before, under the new floor: every node takes that in, and skips them. None: nothing.
+    Raises QuotaExceeded if it would be refused all the same: whoever waits for its commit alone would not hear of it.
     """
     if request.producer == NO_PRODUCER or request.dense:
         return None
     parts = []
     for part in request.parts:
         own = part.first_sequence, part.first_sequence + part.records.count
-        again = workers[part.partition_id].dedupe.makes_room(request.producer, request.epoch, own, part.floor)
+        before = ahead.of(part.partition_id, request.producer)
+        dedupe = workers[part.partition_id].dedupe
+        again = dedupe.makes_room(request.producer, request.epoch, own, part.floor, before)
         if again is not None:
             parts.append(SubmitPart(part.partition_id, again, part.floor, part.records.take(0, 1)))
     nbytes = sum(part.records.nbytes for part in parts)

@@ -15,7 +15,7 @@ from dispatcher.requests.tracing import Trace
 from dispatcher.sessions.watching import Later, Watch
 from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
-from logboom.wire import FLAG_MORE, PREFIX, PREFIX_BYTES, Frame, Kind, encode, shown
+from logboom.wire import FLAG_MORE, Alike, Frame, Kind, shown
 from ports.net import Connection
 
 TARGETS_MAX: Final = 4_096
@@ -165,9 +165,9 @@ class Waits:
                 replies.reply(request_id, Kind.REACHED, self._where(where))
             return
         if where.packed is None:
-            where.packed = bytes(encode(Kind.REACHED, self._where(where))[0])
+            where.packed = Alike(Kind.REACHED, self._where(where))
         if sent and replies.is_open:
-            replies.connection.send([addressed(where.packed, sent)])
+            replies.connection.send([where.packed.to(sent)], frames=len(sent))
 
     def _where(self, where: Reached) -> dict[str, Any]:
         return {
@@ -346,13 +346,6 @@ class _Progress:
 
     def close(self) -> None:
         self._timer.cancel()
-
-
-def addressed(frame: bytes, request_ids: Sequence[int]) -> bytes:
-    """The same frame to each of these requests, one after the other."""
-    *head, _ = PREFIX.unpack_from(frame)
-    rest = frame[PREFIX_BYTES:]
-    return b"".join([part for request_id in request_ids for part in (PREFIX.pack(*head, request_id), rest)])
 
 
 def _choice(header: Mapping[str, Any], name: str, kind: Any, default: Any) -> Any:

@@ -10,21 +10,22 @@ every node, since that order is the order of the log). Sans-io.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import msgspec
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, QuotaExceeded
 from logboom.settings import ApplySettings
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId, Status
 from partitions.log.batch import BatchHeader
 from ports.invariant import invariant
 
 RESULTS_BYTES_MAX = 1024
+RETRY_AFTER_S: Final = 0.1
 
 
 class AppliedReceipt(NamedTuple):
@@ -115,6 +116,15 @@ class Producer:
         return found
 
 
+class Ordered(NamedTuple):
+    """A part that will be applied: its records' sequences, half-open, and what it says is settled."""
+
+    epoch: int
+    first: int
+    stop: int
+    floor: int
+
+
 class Dedupe:
     """All producers of one partition.
 
@@ -157,10 +167,8 @@ class Dedupe:
         if header.dense and header.sequence > max(known.expected, header.floor):
             return Decision("out_of_sequence", ())
         covered = known.covered(header.sequence, header.sequence + header.record_count, header.floor)
-        if len(known.ranges) >= self._settings.producer_ranges_max and not covered:
-            merged = _merge([*known.ranges, (header.sequence, header.sequence + header.record_count)])
-            if len(merged) > self._settings.producer_ranges_max:
-                return Decision("quota_exceeded", ())
+        if not covered and self._is_too_much(known, (header.sequence, header.sequence + header.record_count)):
+            return Decision("quota_exceeded", ())
         return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
 
     def results(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex, fresh: bytes) -> bytes:
@@ -245,22 +253,45 @@ class Dedupe:
         known = self._staged.get(producer)
         return known if known is not None or producer in self._evicted else self._producers.get(producer)
 
-    def makes_room(self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int) -> int | None:
+    def _is_too_much(self, known: Producer, part: tuple[int, int]) -> bool:
+        """With this part, of which nothing is settled, there would be more ranges than are remembered."""
+        most = self._settings.producer_ranges_max
+        return len(known.ranges) >= most and len(_merge([*known.ranges, part])) > most
+
+    def makes_room(
+        self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int, ahead: Sequence[Ordered] = ()
+    ) -> int | None:
         """A sequence that has to be sent again first, with that floor, for ``part`` (half-open) not to be refused.
 
-        Too many ranges are known, and the floor has settled most of them; but a batch that is refused raises no floor.
-        One whose sequence is below it never is, and has no effect. None: nothing helps, or nothing needs to.
+        Too many ranges are known, or will be once what is ordered ``ahead`` is applied, and the floor has settled most
+        of them; but a batch that is refused raises no floor. One whose sequence is below it never is, and has no
+        effect. None: nothing needs to. Raises QuotaExceeded if nothing helps.
         """
         known, most = self._producers.get(producer), self._settings.producer_ranges_max
-        if known is None or known.epoch != epoch or len(known.ranges) < most or known.covered(*part, floor):
+        if known is None or known.epoch < epoch:
+            known = Producer(epoch=epoch)
+        if known.epoch > epoch or len(known.ranges) + len(ahead) < most:
             return None
-        below = [stop for start, stop in known.ranges if start < floor]
-        if not below or len(_merge([*known.ranges, part])) <= most:
+        known = known.copy()
+        for each in ahead:  # some of it may have been applied meanwhile: then it is settled, and changes nothing
+            span = each.first, each.stop
+            if each.epoch == epoch and (known.covered(*span, each.floor) or not self._is_too_much(known, span)):
+                known.settle(*span, each.floor)
+        if known.covered(*part, floor) or not self._is_too_much(known, part):
             return None
-        again = min(below[-1], floor) - 1
-        after = known.copy()
-        after.settle(again, again + 1, floor)
-        return again if len(_merge([*after.ranges, part])) <= most else None
+        used, below = len(known.ranges), [stop for start, stop in known.ranges if start < floor]
+        again = min(below[-1], floor) - 1 if below else None
+        if again is not None:
+            known.settle(again, again + 1, floor)
+        if again is None or self._is_too_much(known, part):
+            raise QuotaExceeded(
+                f"sequence {part[0]} would be one range too many of its producer: {used} are known, and those in "
+                "between are under way",
+                limit=most,
+                used=used,
+                retry_after=RETRY_AFTER_S,
+            )
+        return again
 
     def lookup(self, producer: ProducerId, epoch: int, first_sequence: int, count: int) -> AppliedReceipt | None:
         """The receipt of exactly this part, if it was applied and is remembered."""

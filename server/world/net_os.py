@@ -179,14 +179,14 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._handshake.cancel()
             self._handshake = None
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send(self, buffers: Sequence[Buffer], *, frames: int = 1) -> None:
         """See Connection."""
         if self._closed:
             return
         size, before = sum(map(len, buffers)), self._buffered()
         self._queue.extend(buffers)
         self._queued += size
-        self._limits.traffic.frames_out += 1
+        self._limits.traffic.frames_out += frames
         self._limits.traffic.bytes_out += size
         self._held_back = False
         if not self._flushing:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from logboom import Add, Client
-from logboom.errors import LogboomError
+from logboom.errors import QuotaExceeded
 from logboom.testing import LocalCluster
 
 pytestmark = pytest.mark.process
@@ -27,9 +27,27 @@ async def test_it_is_not_refused_for_good(tmp_path: Path) -> None:
 
             for _ in range(4):
                 await add()
-            with pytest.raises(LogboomError, match="quota_exceeded"):
+            with pytest.raises(QuotaExceeded):
                 await add()
             numbers.settle(slow)
             for _ in range(3):
                 await add()
             assert await client.get(0, b"n") == (7,)
+
+
+async def test_who_waits_for_the_commit_alone_hears_of_it_too(tmp_path: Path) -> None:
+    """It was answered when it was committed, and refused when it was to be applied."""
+    with LocalCluster(partitions=1, directory=tmp_path, settings={"apply.producer_ranges_max": 4}) as cluster:
+        async with Client(cluster.endpoints, timeout=3) as client:
+            numbers = client._submitter.sequences(0)
+            slow = numbers.take(1)
+            for _ in range(4):
+                numbers.settle(numbers.take(1))
+                await client.submit(0, Add(b"n", 1), wait="committed")
+            numbers.settle(numbers.take(1))
+            with pytest.raises(QuotaExceeded):
+                await client.submit(0, Add(b"n", 1), wait="committed")
+            assert await client.get(0, b"n") == (4,)
+            numbers.settle(slow)
+            await client.submit(0, Add(b"n", 1), wait="applied")
+            assert await client.get(0, b"n") == (5,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import sys
 import warnings
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
+from chaos.sim.host import SimOffload
 from chaos.sim.leftovers import leftovers_unseen, throw_away
 from chaos.sim.loop import SimLoop
 from chaos.sim.parameters import draw
@@ -68,3 +70,73 @@ def test_nothing_that_awaits_while_it_is_closed_is_left(monkeypatch: pytest.Monk
         gc.collect()
     assert not said
     assert not logged
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_what_begins_while_it_is_closed_ends_with_it(killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch that is cut off closes its file on a thread: that was begun on a loop of the real world, which asyncio
+    made for it and kept, and it was said never to have been awaited when some other test made a loop of its own."""
+    loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
+    process, said, ran = loop.process("n1"), list[Any](), list[str]()
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    offload = SimOffload(loop, random.Random(1), slowest_s=0.01)
+
+    async def fetch() -> None:
+        try:
+            await asyncio.sleep(60.0)
+        finally:
+            await asyncio.shield(offload.run(lambda: ran.append("closed")))
+
+    loop.spawn(process, fetch())
+    loop.run_until_complete(asyncio.sleep(1.0))
+    if killed:
+        loop.kill(process)
+    made = list[asyncio.AbstractEventLoop]()
+
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        """As at the start of a process."""
+
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            made.append(super().new_event_loop())
+            return made[-1]
+
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(Policy())
+    try:
+        throw_away(loop)
+    finally:
+        asyncio.set_event_loop_policy(before)
+        for each in made:
+            each.close()
+    assert made == []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del loop, process
+        gc.collect()
+    assert not said
+    assert not [str(each.message) for each in warned]
+    assert ran == []
+
+
+@pytest.mark.parametrize("fate", ["stopped", "killed", "at once"])
+def test_what_never_began_ends_with_the_run(fate: str) -> None:
+    loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
+    process, ran = loop.process("n1"), list[str]()
+
+    async def work() -> None:
+        ran.append("begun")
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if fate == "stopped":
+            loop.stop_process(process)
+        loop.spawn(process, work())
+        if fate == "killed":
+            loop.kill(process)
+        if fate != "at once":
+            loop.run_until_complete(asyncio.sleep(1.0))
+        throw_away(loop)
+        del loop, process
+        gc.collect()
+    assert not [str(each.message) for each in warned]
+    assert ran == []

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from chaos.sim import disk_faults
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk_faults import DiskFaults
+from chaos.sim.loop import SimLoop
 from chaos.sim.state_file import StateFiles
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE
@@ -56,3 +58,53 @@ async def test_and_can_when_it_is_over() -> None:
     await DiskFaults._hooked(nemesis, machine, full, 0.0)
     file.write({b"k": b"v"}, {}, NOWHERE)
     assert machine.state_files.fault is None
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["the same", "begun anew"])
+def test_no_disk_is_put_back_to_what_it_was_before_its_node_began_anew(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    """It may begin anew while those who lag fall behind. What is from before that is refused by all, for good."""
+    directory, done = [b"first"], list[str]()
+    monkeypatch.setattr(disk_faults, "LATE_SHARE", 1.0)
+    monkeypatch.setattr(disk_faults, "_identity", lambda _: (None, directory[0]))
+    monkeypatch.setattr(disk_faults, "_reached", lambda *_: 1)
+    monkeypatch.setattr(disk_faults, "_heard", lambda *_: 2)
+
+    class Faults(DiskFaults):
+        over = False
+
+        def __init__(self) -> None:
+            self.damaged, self.forgetful, self.disk_lost = set(), set(), lambda _: None
+            self._all, self._note = [victim, *others], lambda _: None
+            self._network = SimpleNamespace(cut=lambda *_: done.append("cut"), heal=lambda *_: done.append("heal"))  # type: ignore[assignment]
+
+        def _victim(self, rng: random.Random) -> Any:
+            return victim
+
+        def _others(self, host: Any) -> list[Any]:
+            return others
+
+        def _power_may_fail(self, host: Any) -> bool:
+            return True
+
+        def _restart(self, host: Any) -> None:
+            done.append("restart")
+
+        async def _down(self, hosts: Any, duration: float, *, power: bool) -> None: ...
+
+    def copied(_: random.Random) -> Any:
+        if anew:  # once the others have heard enough, and while some of them are made to lag
+            loop.run_as(None, directory.__setitem__, 0, b"second", delay=disk_faults.SINCE_S[1] + 0.4)
+        return None, None
+
+    monkeypatch.setattr(disk_faults, "SINCE_S", (3.0, 3.0))
+    victim: Any = SimpleNamespace(
+        name="n1", disk=SimpleNamespace(hook=None), copy=copied, put_back=lambda _: done.append("put back")
+    )
+    others: Any = [SimpleNamespace(name=name, kill=lambda **_: None) for name in ("n2", "n3")]
+    faults = Faults()
+    loop.run_until_complete(faults._put_back(victim, 1.0, random.Random(3)))
+    assert done.count("cut") == done.count("heal") > 0
+    assert ("put back" in done) is not anew
+    assert faults.damaged == (set() if anew else {"n1"})

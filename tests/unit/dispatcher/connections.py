@@ -22,7 +22,7 @@ class Connection:
         self.closed = self.introduced = False
         self.heard: list[Frame] = []
 
-    def send(self, buffers: Any) -> None:
+    def send(self, buffers: Any, *, frames: int = 1) -> None:
         self.heard += FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(bytes(each) for each in buffers))
 
     def authenticated(self) -> None:

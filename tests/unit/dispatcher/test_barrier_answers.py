@@ -14,10 +14,10 @@ from dispatcher.barriers.answers import SLICE, Answers
 from dispatcher.barriers.exchange import Exchange
 from dispatcher.barriers.goals import Goal, Reached, Waiter, Want
 from dispatcher.sessions import waits as waits_module
-from dispatcher.sessions.waits import Waits, addressed
+from dispatcher.sessions.waits import Waits
 from logboom.errors import BarrierFuture, BarrierTimeout, LogboomError, NotLeader
-from logboom.types import NodeId, PartitionId, Watermark
-from logboom.wire import Frame, FrameDecoder, Kind, encode
+from logboom.types import NodeId
+from logboom.wire import Alike, Frame, Kind
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, Answer, B, Desk, reached
 from tests.unit.dispatcher.waits_world import World
 
@@ -169,6 +169,32 @@ class TestSlices:
         assert self.told(first) == MANY
         assert reached(second)
 
+    def test_who_was_reached_first_is_told_first(self) -> None:
+        _, first = crowd(self.desk, 3 * SLICE + 500)
+        _, second = self.desk.wait(6)
+        self.desk.apply(A, 5)
+        self.desk.apply(A, 6)
+        while not reached(second):
+            self.turns.pass_one()
+        assert self.told(first) == len(first)
+
+    def test_what_moves_meanwhile_makes_no_slice_come_sooner(self) -> None:
+        _, first = crowd(self.desk)
+        self.desk.wait(6)
+        self.desk.apply(A, 5)
+        self.desk.apply(A, 6)
+        assert self.told(first) == SLICE
+        assert len(self.turns.waiting) == 1
+
+    def test_nothing_is_kept_of_who_has_been_told(self) -> None:
+        """His time, which is far off, is not waited for."""
+        waiters, _ = crowd(self.desk, deadline=500.0)
+        self.desk.apply(A, 5)
+        self.turns.pass_all()
+        self.desk.barriers.expire(0.0)
+        assert not self.desk.barriers._deadlines
+        assert not any(waiter.done for waiter in waiters)
+
     def test_an_answer_may_ask_for_more(self) -> None:
         again: list[list[Answer]] = []
         self.desk.wait(5, then=lambda: again.append(self.desk.wait(6)[1]))
@@ -218,11 +244,11 @@ class TestOneWrite:
     def test_an_answer_is_encoded_once_for_all_connections_and_targets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         encoded: list[Kind] = []
 
-        def counted(kind: Kind, *given: Any, **how: Any) -> Any:
+        def counted(kind: Kind, header: dict[str, Any]) -> Alike:
             encoded.append(kind)
-            return encode(kind, *given, **how)
+            return Alike(kind, header)
 
-        monkeypatch.setattr(waits_module, "encode", counted)
+        monkeypatch.setattr(waits_module, "Alike", counted)
         world = World()
         others = [Waits(cast("Any", world), world) for _ in range(4)]
         for number, waits in enumerate([world.waits, *others]):
@@ -320,13 +346,3 @@ async def test_on_a_node_later_slices_are_told_in_later_turns_of_the_loop() -> N
     assert sum(map(reached, answers)) == 2 * SLICE
     await asyncio.sleep(0)
     assert sum(map(reached, answers)) == MANY
-
-
-def test_a_frame_is_the_same_for_everybody_but_for_whose_request_it_answers() -> None:
-    mark = Watermark(PartitionId(0), *[7] * 5, "running")  # type: ignore[arg-type]
-    header = {"node": "n1", "watermarks": [list(map(str, [mark]))]}
-    ids = [1, 2**40, 2**64 - 1]
-    apart = b"".join(bytes(each) for number in ids for each in encode(Kind.REACHED, header, request_id=number))
-    assert addressed(bytes(encode(Kind.REACHED, header)[0]), ids) == apart
-    frames = FrameDecoder(frame_bytes_max=1 << 20).feed(apart)
-    assert [frame.request_id for frame in frames] == ids

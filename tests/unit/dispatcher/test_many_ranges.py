@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from logboom.errors import NotLeader, QuotaExceeded
 from logboom.settings import ApplySettings
-from logboom.types import GlobalLogIndex, ProducerId
-from partitions.apply.dedupe import Dedupe
+from logboom.types import GlobalLogIndex, Level, ProducerId
+from partitions.apply.dedupe import Dedupe, Ordered
+from tests.unit.dispatcher.pending_desk import PARTITIONS, Desk
 
 PRODUCER = ProducerId(b"m" * 16)
 
@@ -27,12 +29,15 @@ def test_what_is_sent_again_has_no_effect_and_what_follows_has(floor: int, first
         dedupe.record(batch, dedupe.decide(batch), GlobalLogIndex(index))
     dedupe.commit()
     batch = header(sequence=first, floor=floor)
-    again = dedupe.makes_room(PRODUCER, 0, (first, first + 1), floor)
     refused = dedupe.decide(batch).refused is not None
-    if again is None:
-        assert not refused or floor < 2
+    if refused and floor < 2:
+        with pytest.raises(QuotaExceeded):
+            dedupe.makes_room(PRODUCER, 0, (first, first + 1), floor)
         return
-    assert refused
+    again = dedupe.makes_room(PRODUCER, 0, (first, first + 1), floor)
+    assert refused is (again is not None)
+    if again is None:
+        return
     for each in (dedupe, Dedupe(ApplySettings())):  # also where the producer has been forgotten since
         decision = each.decide(header(sequence=again, floor=floor))
         assert (decision.refused, decision.skip) == (None, ((0, 1),))
@@ -50,5 +55,68 @@ def test_nothing_is_sent_again_where_the_floor_has_not_settled_enough() -> None:
         dedupe.record(batch, dedupe.decide(batch), GlobalLogIndex(index))
     dedupe.commit()
     dedupe._settings = ApplySettings(producer_ranges_max=3)
-    assert dedupe.makes_room(PRODUCER, 0, (12, 13), 4) is None  # leaves three, and this one
+    with pytest.raises(QuotaExceeded):
+        dedupe.makes_room(PRODUCER, 0, (12, 13), 4)  # leaves three, and this one
     assert dedupe.makes_room(PRODUCER, 0, (12, 13), 6) == 5
+
+
+def applied(*sequences: int, most: int) -> Dedupe:
+    dedupe = Dedupe(ApplySettings(producer_ranges_max=most))
+    for index, sequence in enumerate(sequences, 1):
+        batch = header(sequence=sequence)
+        dedupe.record(batch, dedupe.decide(batch), GlobalLogIndex(index))
+    dedupe.commit()
+    return dedupe
+
+
+class TestAhead:
+    """What is ordered, and applied before the one that is asked about."""
+
+    def room(self, dedupe: Dedupe, *ahead: Ordered, floor: int = 0, epoch: int = 0) -> int | None:
+        return dedupe.makes_room(PRODUCER, epoch, (9, 10), floor, ahead)
+
+    def test_it_may_be_what_makes_too_many(self) -> None:
+        dedupe = applied(1, 3, most=3)
+        assert self.room(dedupe) is None
+        with pytest.raises(QuotaExceeded) as refused:
+            self.room(dedupe, Ordered(0, 7, 8, 0))
+        assert (refused.value.limit, refused.value.used, refused.value.outcome) == (3, 3, "not_applied")
+        assert self.room(dedupe, Ordered(0, 7, 8, 0), floor=8) == 7
+
+    def test_it_may_fill_what_lies_between(self) -> None:
+        assert self.room(applied(1, 3, most=2), Ordered(0, 2, 3, 0)) is None
+        with pytest.raises(QuotaExceeded):
+            self.room(applied(1, 3, most=2))
+
+    def test_it_may_say_that_more_is_settled(self) -> None:
+        assert self.room(applied(1, 3, most=2), Ordered(0, 3, 4, 4)) is None
+
+    def test_what_of_it_is_refused_does_not_count(self) -> None:
+        """The second finds no place, and raises no floor either: else there would be one for the next."""
+        ahead = Ordered(0, 5, 6, 0), Ordered(0, 7, 8, 4)
+        with pytest.raises(QuotaExceeded):
+            self.room(applied(1, 3, most=3), *ahead)
+
+    def test_what_of_it_has_been_applied_meanwhile_changes_nothing(self) -> None:
+        assert self.room(applied(1, 3, most=3), Ordered(0, 1, 2, 0), Ordered(0, 3, 4, 0)) is None
+
+    def test_what_belongs_to_another_epoch_does_not_count(self) -> None:
+        dedupe = applied(1, 3, most=3)
+        assert self.room(dedupe, Ordered(1, 5, 6, 0)) is None
+        assert self.room(dedupe, Ordered(0, 5, 6, 0), epoch=1) is None
+
+    @pytest.mark.parametrize("end", ["applied", "lost", "ended"])
+    def test_nothing_is_kept_of_what_is_not_ahead_any_more(self, end: str) -> None:
+        desk = Desk()
+        (at, _), _ = desk.submit(Level.COMMITTED, PARTITIONS)
+        assert len(desk.pending.ahead.of(PARTITIONS[0], ProducerId(bytes(range(16))))) == 1
+        if end == "lost":
+            desk.pending.lost()
+        else:
+            for partition in PARTITIONS:
+                desk.commit(partition, at[1], 1)
+                if end == "applied":
+                    desk.apply(partition, at[1])
+                else:
+                    desk.pending.ended(partition, lambda: NotLeader("gone"))
+        assert len(desk.pending.ahead) == 0

@@ -13,9 +13,10 @@ from dispatcher.admission.budgets import Verdict
 from dispatcher.pipeline.pending import Pending
 from dispatcher.pipeline.submitting import ALARM_S_MAX, ALARM_S_MIN, TURN_S, Submitting
 from dispatcher.requests.requests import SubmitPart, SubmitRequest
+from logboom.errors import QuotaExceeded
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings, Settings
-from logboom.types import Level, PartitionId, ProducerId
+from logboom.types import NO_PRODUCER, Level, PartitionId, ProducerId
 from tests.unit.raftlog.world import VirtualClock, VirtualLoop
 
 A, B = PARTITIONS = PartitionId(0), PartitionId(1)
@@ -58,11 +59,19 @@ class Node:
         self.submitting.admitted = []
         self.answers: list[Any] = []
 
-    def ask(self, count: int, principal: str, *, partition: PartitionId = A, wait_s: float = 10.0) -> None:
+    def ask(
+        self,
+        count: int,
+        principal: str,
+        *,
+        partition: PartitionId = A,
+        wait_s: float = 10.0,
+        producer: ProducerId = NO_PRODUCER,
+    ) -> None:
         records = RecordBlock.from_columns(payloads=[b"x"] * count)
         now = self.loop.now
         request = SubmitRequest(
-            ProducerId(bytes(16)), 0, False, Level.APPLIED, now + 60.0, (SubmitPart(partition, 0, 0, records),),
+            producer, 0, False, Level.APPLIED, now + 60.0, (SubmitPart(partition, 0, 0, records),),
             records.nbytes, admit_by=now + wait_s, principal=principal,
         )  # fmt: skip
         self.submitting.submit(request, self.answers.append, "owner")
@@ -167,4 +176,32 @@ def test_a_node_that_stops_does_nothing_more_for_those_that_wait() -> None:
     node.play(stop)
     assert len(node.answers) == 2
     assert looks == []
+    node.loop.close()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "when its turn comes"])
+def test_what_would_be_refused_when_it_is_applied_is_not_ordered(waits: bool) -> None:
+    """Whoever waits for the commit alone would have been answered by then."""
+    node, asked = Node(partition_ops=4), list[Any]()
+
+    def makes_room(*part: Any) -> None:
+        asked.append(part)
+        if len(asked) > waits:
+            raise QuotaExceeded("too many ranges", limit=3, used=3)
+
+    dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=makes_room)
+    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe)}  # type: ignore[misc, dict-item]
+    taken = node.admission.admit([(A, 4, 10)], 0.0)
+    if waits:
+        node.ask(1, "late", producer=ProducerId(b"p" * 16))
+        assert node.answers == []
+    else:
+        taken.release(A)
+        with pytest.raises(QuotaExceeded):
+            node.ask(1, "late", producer=ProducerId(b"p" * 16))
+    node.play(*([lambda: taken.release(A)] if waits else []))
+    assert node.submitting.admitted == []
+    assert [type(answer) for answer in node.answers] == [QuotaExceeded] * waits
+    assert node.admission.used() == (0, 0)
+    node.submitting.close()
     node.loop.close()

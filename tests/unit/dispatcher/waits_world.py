@@ -57,9 +57,11 @@ class World(Desk):
     def connection(self) -> Any:
         return SimpleNamespace(send=self._written)
 
-    def _written(self, buffers: list[bytes]) -> None:
+    def _written(self, buffers: list[bytes], *, frames: int = 1) -> None:
         self.writes += 1
-        for frame in FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(buffers)):
+        found = FrameDecoder(frame_bytes_max=1 << 20).feed(b"".join(buffers))
+        assert len(found) == frames
+        for frame in found:
             self.sent.append((frame.request_id, frame.kind, frame.header, frame.flags))
 
     def reply(self, request_id: int, kind: Kind, header: dict[str, Any], *, flags: int = 0) -> None:

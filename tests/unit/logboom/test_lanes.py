@@ -14,6 +14,7 @@ from logboom import Client, Put
 from logboom.client.lanes import BESIDE_COMMANDS_MAX, IN_FLIGHT_MAX, LARGE_PART
 from logboom.client.parts import Part
 from logboom.errors import DeadlineExceeded, NotLeader, UnknownOutcome
+from logboom.types import KIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
 
@@ -158,6 +159,64 @@ async def test_what_waits_for_a_place_in_flight_was_not_applied() -> None:
         assert caught.value.outcome == "not_applied"
         for each in stuck:
             each.cancel()
+
+
+async def test_no_more_parts_are_in_flight_than_may_be_however_many_have_collected() -> None:
+    held: list[tuple[Session, Frame]] = []
+    async with cluster(frame_bytes=64 * KIB) as [node], Client(node.address) as boom:
+        await known(boom)
+        node.answers[Kind.SUBMIT] = lambda session, frame: held.append((session, frame))
+        tasks = []
+        for k in range(IN_FLIGHT_MAX):
+            tasks.append(asyncio.ensure_future(boom.submit(0, Put(b"a", b""))))
+            await until(lambda k=k: len(held) == k + 1)  # type: ignore[misc]
+        tasks += [asyncio.ensure_future(boom.submit(0, Put(b"b", bytes(40 * KIB)))) for _ in range(3)]
+        sent = parts_sent(boom)
+        for count in (1, 2, 3):
+            session, frame = held.pop(0)
+            session.usual(frame)
+            await until(lambda count=count: len(sent) >= count and len(held) >= IN_FLIGHT_MAX)  # type: ignore[misc]
+            assert (len(sent), len(held)) == (count, IN_FLIGHT_MAX)
+        del node.answers[Kind.SUBMIT]
+        for session, frame in held:
+            session.usual(frame)
+        await asyncio.gather(*tasks)
+        assert sent == [1, 1, 1]
+
+
+async def test_who_gives_up_while_he_waits_for_a_place_gives_back_what_he_took() -> None:
+    held: list[tuple[Session, Frame]] = []
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.answers[Kind.SUBMIT] = lambda session, frame: held.append((session, frame))
+        first = []
+        for k in range(IN_FLIGHT_MAX):
+            first.append(asyncio.ensure_future(boom.submit(0, Put(b"a", b""))))
+            await until(lambda k=k: len(held) == k + 1)  # type: ignore[misc]
+        given_up, last = [asyncio.ensure_future(boom.submit(0, Put(key, b""))) for key in (b"b", b"c")]
+        await asyncio.sleep(0)
+        given_up.cancel()
+        del node.answers[Kind.SUBMIT]
+        for session, frame in held:
+            session.usual(frame)
+        await asyncio.gather(*first, last)
+        assert boom._submitter.budget.used == 0
+
+
+async def test_those_who_travel_together_wait_for_admission_as_long_as_the_most_patient() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        await asyncio.gather(*(boom.submit(0, Put(b"a", b""), admission_wait=seconds) for seconds in (0.0, 5.0, 2.0)))
+        assert [frame.header["admission_wait_ms"] for frame in node.of(Kind.SUBMIT)] == [5_000]
+
+
+async def test_of_several_that_travel_together_as_many_as_had_been_applied_are_repetitions() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        reply = {"parts": [[0, 7, 9, 5, 2, b"\0"]], "commit_index": 5}
+        node.once(Kind.SUBMIT, lambda session, frame: session.send(frame, Kind.SUBMITTED, reply))
+        found = await asyncio.gather(*(boom.submit(0, Put(b"a", b"")) for _ in range(3)))
+        assert [(each.first_index, each.duplicate) for each in found] == [(7, 1), (8, 1), (9, 0)]
 
 
 async def test_a_node_that_does_not_read_gets_nothing_more() -> None:

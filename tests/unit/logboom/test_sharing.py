@@ -21,55 +21,8 @@ from logboom.errors import (
 )
 from logboom.types import BarrierResult
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, cluster, cuts, fails, silent, until
-
-REACHED: dict[str, Any] = {
-    "node": "n1",
-    "watermarks": [[0, 9, 9, 9, 0, 9, "running"]],
-    "frontiers": [[0, 9]],
-    "global_index": 9,
-}
-NOT_YET = BarrierTimeout(
-    "not yet", target=9, behind=[0], watermarks=[[0, 3, 3, 3, 0, 3, "running"]], frontiers=[[0, 3]]
-)
-
-
-class Held:
-    """A node that answers barriers when the test says so."""
-
-    def __init__(self, node: FakeNode) -> None:
-        self.asked: list[tuple[Session, Frame]] = []
-        self._node = node
-        node.answers[Kind.BARRIER] = lambda session, frame: self.asked.append((session, frame))
-
-    @property
-    def headers(self) -> list[dict[str, Any]]:
-        return [frame.header for _, frame in self.asked]
-
-    async def come(self, count: int) -> None:
-        await until(lambda: len(self.asked) >= count)
-        assert len(self.asked) == count
-
-    def reach(self, number: int = -1) -> None:
-        session, frame = self.asked[number]
-        session.send(frame, Kind.REACHED, REACHED)
-
-    def fail(self, error: LogboomError, number: int = -1) -> None:
-        session, frame = self.asked[number]
-        session.fail(frame, error)
-
-
-def ask(boom: Client, **how: Any) -> asyncio.Task[BarrierResult]:
-    return asyncio.create_task(boom.barrier(how.pop("target", 9), **{"partitions": [0], **how}))
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-def left(boom: Client) -> int:
-    return len(boom._sharing)
+from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
+from tests.unit.logboom.sharing_world import NOT_YET, REACHED, Held, ask, left, turns
 
 
 async def test_those_who_wait_for_the_same_are_one_request_and_each_has_an_answer_of_his_own() -> None:
@@ -220,6 +173,35 @@ async def test_who_has_left_is_not_looked_for_when_his_time_is_up() -> None:
         assert len(held.asked) == 2
 
 
+async def test_who_gives_up_just_as_his_time_is_up_keeps_nobody_from_a_last_look() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        held = Held(node)
+        long = ask(boom, timeout=20.0)
+        await held.come(1)
+        (flight,) = boom._sharing._flights
+        deadline = asyncio.get_running_loop().time() + 0.1
+        gone, waits = flight.join(deadline), flight.join(deadline)
+        gone.cancel()  # and does not leave before the time is up
+        assert await asyncio.wait_for(waits, 10.0) is None
+        held.reach(0)
+        await long
+
+
+async def test_the_end_of_a_request_that_nobody_can_join_any_more_leaves_the_one_after_it_alone() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        held = Held(node)
+        first = ask(boom, scope="all")
+        await held.come(1)
+        second = ask(boom, scope="all")
+        first.cancel()  # ends in the turn in which the second one asks
+        third = ask(boom, scope="all")
+        await until(lambda: len(held.asked) > 1)
+        held.reach()
+        await asyncio.wait_for(second, 10.0)
+        await asyncio.wait_for(third, 10.0)
+        assert len(held.asked) == 2
+
+
 async def test_each_answer_tells_where_things_stand_then() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         for index in (9, 9, 11):
@@ -365,9 +347,15 @@ async def test_while_it_is_tried_again_more_may_join_and_the_last_ends_it() -> N
         assert not left(boom)
 
 
-async def test_without_any_answer_the_deadline_and_a_moment_more_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is waited after a deadline, for an answer that is on its way."""
     monkeypatch.setattr(sharing, "BARRIER_GRACE_S", 0.05)
     monkeypatch.setattr(sharing, "LOOK_S", 0.01)
+
+
+@pytest.mark.usefixtures("briefly")
+async def test_without_any_answer_the_deadline_and_a_moment_more_is_the_end() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.BARRIER] = silent
         tasks = [ask(boom, timeout=0.1) for _ in range(3)]
@@ -378,9 +366,8 @@ async def test_without_any_answer_the_deadline_and_a_moment_more_is_the_end(monk
         assert not left(boom)
 
 
-async def test_nor_is_a_connection_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "BARRIER_GRACE_S", 0.05)
-    monkeypatch.setattr(sharing, "LOOK_S", 0.01)
+@pytest.mark.usefixtures("briefly")
+async def test_nor_is_a_connection_waited_for_any_longer() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         node.answers[Kind.HELLO] = silent
         with pytest.raises(DeadlineExceeded):

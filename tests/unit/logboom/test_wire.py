@@ -6,7 +6,18 @@ import pytest
 
 from logboom.errors import LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.types import KIB, MIB
-from logboom.wire import AGAIN_BYTES_MAX, EARNED, PLACE_BYTES, PREFIX, READ_BYTES, Frame, FrameDecoder, Kind, encode
+from logboom.wire import (
+    AGAIN_BYTES_MAX,
+    EARNED,
+    PLACE_BYTES,
+    PREFIX,
+    READ_BYTES,
+    Alike,
+    Frame,
+    FrameDecoder,
+    Kind,
+    encode,
+)
 
 LARGE = bytes(range(256)) * KIB
 
@@ -121,6 +132,17 @@ def test_an_error_may_name_a_file_whose_name_is_no_text() -> None:
     (frame,) = FrameDecoder(frame_bytes_max=KIB).feed(b"".join(encode(Kind.ERROR, error.to_wire(), request_id=1)))
     told = from_wire(frame.header)
     assert (type(told), str(told), told.free) == (Unavailable, "/data \u00e4/d\\udcff: no room", 7)
+
+
+def test_a_frame_to_many_is_what_each_would_have_been_sent() -> None:
+    header = {"node": "n1", "watermarks": [[0, *[7] * 5, "running"]]}
+    ids = [1, 2**40, 2**64 - 1]
+    apart = b"".join(bytes(each) for number in ids for each in encode(Kind.REACHED, header, request_id=number))
+    assert Alike(Kind.REACHED, header).to(ids) == apart
+    frames = FrameDecoder(frame_bytes_max=KIB).feed(apart)
+    assert [(frame.request_id, frame.kind, frame.header, frame.flags) for frame in frames] == [
+        (number, Kind.REACHED, header, 0) for number in ids
+    ]
 
 
 class TestChecked:

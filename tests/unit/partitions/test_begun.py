@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from chaos.sim.disk import SimDisk
 from chaos.sim.inode import DroppedPages
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
+from partitions.log import open_segment
 from partitions.log.log import PartitionLog
 from partitions.log.open_segment import WriteJob
 from partitions.log.segment import SEGMENT_HEADER_BYTES
@@ -75,6 +77,28 @@ def test_one_that_syncs_the_segment_meanwhile_leaves_it_whole() -> None:
     disk.power_loss()
     again = open_log(disk)
     assert all(again.holds(batch.last_index, batch.digest) for batch in BATCHES[:3])
+
+
+def test_one_that_indexes_the_segment_while_it_is_sealed_leaves_it_the_whole_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has packed by then is a part: with that in its place a start would have to scan the segment."""
+    disk = SimDisk(random.Random(1))
+    log = open_log(disk)
+    append(log, BATCHES[:1])
+    really, sealed = open_segment.pack_index, dict[Path, bytes]()
+
+    def beside(*what: Any, whole: bool = True, **more: Any) -> bytes:
+        index = really(*what, whole=whole, **more)
+        if not whole:
+            append(log, BATCHES[1:])  # on a thread of its own
+            sealed.update((path, disk.stable(path)) for path in disk.paths() if path.suffix == ".idx")
+        return index
+
+    monkeypatch.setattr(open_segment, "pack_index", beside)
+    log.open_segment.settle()
+    assert sealed
+    assert {path: disk.stable(path) for path in sealed} == sealed
 
 
 def test_if_the_sync_of_another_has_failed_meanwhile_the_job_fails() -> None:

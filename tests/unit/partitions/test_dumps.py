@@ -298,3 +298,26 @@ def test_a_dump_taken_while_the_file_is_written_has_all_layers(tmp_path: Path, m
     assert found == [dumped(plain)] * 2
     machine.close()
     plain.close()
+
+
+def test_what_the_file_frees_is_used_again_once_a_dump_is_closed(tmp_path: Path) -> None:
+    """By whoever still has the dump, too."""
+    sizes = []
+    for closed in (True, False):
+        directory = tmp_path / str(closed)
+        directory.mkdir()
+        machine = KvMachine(KvFile(directory, ApplySettings()))
+        apply(machine, [[Put(key, bytes(2_000)) for key in KEYS]])
+        machine.checkpoint()
+        dump = machine.dump()
+        assert next(dump.entries())
+        if closed:
+            dump.close()
+            dump.close()  # once more does no harm
+        for index in range(2, 30):
+            apply(machine, [[Put(key, bytes(2_000)) for key in KEYS]], index)
+            machine.checkpoint()
+        sizes.append((directory / "data.mdb").stat().st_size)
+        dump.close()
+        machine.close()
+    assert 4 * sizes[0] < sizes[1]

@@ -19,12 +19,9 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv, kv_layers
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
 from partitions.machines.kv_file import KvFile
+from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
 
 KEYS = [b"k%02d" % k for k in range(40)]
-
-
-def position(index: int) -> Position:
-    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
 
 
 def batch(index: int, commands: list[Command]) -> ApplyBatch:
@@ -185,31 +182,18 @@ def test_what_was_never_saved_takes_no_memory_once_nobody_needs_it(tmp_path: Pat
 def test_a_reader_sees_one_moment_while_applies_and_checkpoints_go_on(tmp_path: Path) -> None:
     """Two keys that are always equal; whoever reads them in between must never see them differ."""
     machine = KvMachine(KvFile(tmp_path, ApplySettings()))
-    stop = threading.Event()
     wrong: list[object] = []
 
     def read() -> None:
-        while not stop.is_set():
-            (one, two), at = machine.get([b"a", b"z"])
-            rows = [row for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1) for row in chunk]
-            if one != two or (one is not None and one != b"%d" % at.applied_index) or len({v for _, v in rows}) > 1:
-                wrong.append((one, two, at, rows))
+        (one, two), at = machine.get([b"a", b"z"])
+        rows = [row for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1) for row in chunk]
+        if one != two or (one is not None and one != b"%d" % at.applied_index) or len({v for _, v in rows}) > 1:
+            wrong.append((one, two, at, rows))
 
-    def save() -> None:
-        while not stop.is_set():
-            machine.checkpoint()
-
-    threads = [threading.Thread(target=target) for target in (read, read, save)]
-    for thread in threads:
-        thread.start()
-    try:
+    with read_and_saved_meanwhile(machine, read):
         for index in range(1, 400):
             commands: list[Command] = [Put(b"a", b"%d" % index), Put(b"z", b"%d" % index)]
             machine.apply([batch(index, commands)], lambda _, i=index: (position(i), {}))  # type: ignore[misc]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert not wrong
     machine.close()
 

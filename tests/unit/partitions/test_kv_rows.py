@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,13 +12,14 @@ import pytest
 from logboom.commands import Add, Cas, Delete, DeleteRange, Put
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
-from logboom.state_machine import ApplyBatch, Position, Results, Sealed, Space
+from logboom.state_machine import ApplyBatch, Results, Sealed, Space
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Record
 from partitions.machines import kv, kv_file, kv_rows
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
 from partitions.machines.kv_layers import Layer
 from partitions.machines.kv_rows import BLOCK_MIN, ROWS_MIN, Puts, Rows, Stacked, puts_of
+from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
 
 NAMES = [b"%03d" % number for number in range(200)]
 
@@ -49,10 +49,6 @@ def puts(rng: random.Random, names: Sequence[bytes], count: int, width: int = 5)
 
 def apply(machine: KvMachine, index: int, *batches: ApplyBatch) -> Results:
     return machine.apply(batches, lambda _: (position(index), {b"p": b"%d" % index}))
-
-
-def position(index: int) -> Position:
-    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
 
 
 def opened(directory: Path, *, rows_min: int = ROWS_MIN) -> KvMachine:
@@ -221,10 +217,11 @@ def test_keys_of_any_length_come_out_in_their_order(key_bytes: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_keys_that_collide_are_refused_in_time_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("steps", [9, 12], ids=["none had a place", "some had a place"])
+def test_keys_that_collide_are_refused_in_time_and_change_nothing(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Whoever knows how places are chosen could else have a group take minutes."""
     monkeypatch.setattr(kv_rows, "MIXER", 0)
-    monkeypatch.setattr(kv_rows, "STEPS_MAX", 9)
+    monkeypatch.setattr(kv_rows, "STEPS_MAX", steps)
     some, others = [[(name, b"v%d" % turn) for name in names] for turn, names in enumerate((NAMES[:8], NAMES[4:20]))]
     rows = Rows(as_puts(some))
     assert rows.put(as_puts(some))
@@ -250,6 +247,17 @@ def test_a_machine_takes_what_collides_all_the_same(tmp_path: Path, monkeypatch:
     again = opened(tmp_path)
     assert again.get(NAMES[:40])[0] == newest
     again.close()
+
+
+def test_rows_of_the_same_width_are_no_rows_of_each_other(tmp_path: Path) -> None:
+    """What one has more of key the other has more of value."""
+    machine = opened(tmp_path, rows_min=FEW)
+    for index, (name, value) in enumerate(((b"%03d", b"vwxyz"), (b"%05d", b"xyz"), (b"%03d", b"VWXYZ")), 1):
+        apply(machine, index, batch(index, [Put(name % number, value).record() for number in range(9 + index)]))
+    assert scanned(machine) == sorted(
+        [(b"%05d" % number, b"xyz") for number in range(11)] + [(b"%03d" % number, b"VWXYZ") for number in range(12)]
+    )
+    machine.close()
 
 
 @pytest.mark.usefixtures("small")
@@ -323,6 +331,16 @@ def test_rows_and_what_is_above_them_are_one_mapping_to_whoever_writes_it() -> N
         both[b"none"]
 
 
+def test_rows_take_at_least_the_memory_of_their_arrays() -> None:
+    """As they are counted: what is not saved is bounded by that."""
+    for width in (4, 12, 64):
+        some = [(b"%0*d" % (width, number), b"v") for number in range(kv_rows.CAPACITY_MIN)]
+        rows = Rows(as_puts(some))
+        assert rows.put(as_puts(some))
+        arrays = (rows._rows, rows._words, rows._newest, rows._table)
+        assert rows.nbytes >= sum(array.nbytes for array in arrays)
+
+
 def test_what_is_put_again_and_again_takes_the_memory_of_one_row(tmp_path: Path) -> None:
     machine = opened(tmp_path)
     names = [b"k%03d" % number for number in range(ROWS_MIN)]
@@ -373,29 +391,17 @@ def test_what_is_no_row(why: str, batches: list[ApplyBatch]) -> None:
 
 
 def test_readers_see_all_of_a_group_or_nothing_of_it(tmp_path: Path) -> None:
-    machine, stop, wrong = opened(tmp_path), threading.Event(), list[object]()
+    machine, wrong = opened(tmp_path), list[object]()
     names = [b"%04d" % number for number in range(2 * ROWS_MIN)]
 
     def read() -> None:
-        while not stop.is_set():
-            found, at = machine.get(names)
-            if {*found} != ({b"%04d" % at.applied_index} if at.applied_index else {None}):
-                wrong.append((found, at))
+        found, at = machine.get(names)
+        if {*found} != ({b"%04d" % at.applied_index} if at.applied_index else {None}):
+            wrong.append((found, at))
 
-    def save() -> None:
-        while not stop.is_set():
-            machine.checkpoint()
-
-    threads = [threading.Thread(target=target) for target in (read, read, save)]
-    for thread in threads:
-        thread.start()
-    try:
+    with read_and_saved_meanwhile(machine, read):
         for index in range(1, 150):
             apply(machine, index, batch(index, [Put(name, b"%04d" % index).record() for name in names]))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert not wrong
     machine.close()
 

@@ -69,12 +69,16 @@ class Target:
         self.synced = self.taken
 
 
-def group_of(offload: Offload, journal: Target, failures: list[BaseException]) -> GroupSync:
+def group_of(
+    offload: Offload, journal: Target, failures: list[BaseException], *, parallel: int = 4, **limits: int
+) -> GroupSync:
+    """Nothing of it runs on the loop itself."""
     return GroupSync(
         journal=journal,  # type: ignore[arg-type]
         offload=offload,
         clock=Clock(),
         synced=lambda: None,
         failed=failures.append,
-        limits=GroupLimits(inline=0),
+        limits=GroupLimits(inline=0, **limits),
+        parallel=parallel,
     )

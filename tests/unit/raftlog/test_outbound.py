@@ -46,10 +46,10 @@ class World:
         self.sent.append(messages.decode(memoryview(body[0])))
         return True
 
-    def synced(self) -> list[tuple[int, int]]:
+    def synced(self, *, groups: int = 1) -> list[tuple[int, int]]:
         """A group takes what is held, and is synced: which next index, and which round, left with it."""
         held, self.held, self.sent = self.held, [], []
-        self.group.groups += 1
+        self.group.groups += groups
         for send in held:
             send()
         return [(each["next_node_idx"], each["seq"]) for each in self.sent]
@@ -90,11 +90,20 @@ class TestSeveralForOneGroup:
         it.outbound.send(PEER, reply(9, seq=2))
         under_way[0]()
         assert [each["next_node_idx"] for each in it.sent] == [7]
-        assert it.synced() == [(9, 2)]
+        it.outbound.send(PEER, reply(9, seq=3))
+        assert it.synced() == [(9, 3)]
 
-    @pytest.mark.parametrize("later", [{"next_node_idx": 6}, {"seq": 1}, {"term": 2}])
-    def test_nothing_is_taken_back(self, later: dict[str, int]) -> None:
-        """An older round, or less of the journal, says nothing of what was said before; nor does another term."""
+    def test_whoever_has_been_told_is_told_what_comes_after_though_no_group_began(self) -> None:
+        """With nothing to write there is none, and what was held leaves all the same."""
+        it = World()
+        for seq in (1, 2):
+            it.outbound.send(PEER, reply(7, seq=seq))
+            assert it.synced(groups=0) == [(7, seq)]
+
+    @pytest.mark.parametrize("later", [{"next_node_idx": 6}, {"seq": 1}, {"term": 2}, {"rejoining": bytes(16)}])
+    def test_nothing_is_taken_back(self, later: dict[str, Any]) -> None:
+        """An older round, or less of the journal, says nothing of what was said before; nor does another term, or one
+        whose journal is not the one that was spoken of."""
         it = World()
         it.outbound.send(PEER, reply(7, seq=2))
         it.outbound.send(PEER, reply(7, seq=2) | later)
@@ -107,3 +116,12 @@ class TestSeveralForOneGroup:
         it.repair.active = False
         it.outbound.send(PEER, reply(9, seq=2))
         assert it.synced() == [(7, 1), (9, 2)]
+
+    def test_nor_does_what_is_said_after_that_go_before_it(self) -> None:
+        it = World()
+        it.outbound.send(PEER, reply(7, seq=1))
+        it.repair.active, it.repair.first_index = True, 5
+        it.outbound.send(PEER, reply(9, seq=2))
+        it.repair.active = False
+        it.outbound.send(PEER, reply(9, seq=3))
+        assert it.synced() == [(7, 1), (5, 2), (9, 3)]

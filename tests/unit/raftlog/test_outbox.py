@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from ports.sync import Redo
 from raftlog.journal.journal_base import Base
-from raftlog.journal.outbox import GroupLimits, GroupSync, _Chore
-from tests.unit.raftlog.outbox_world import Clock, Offload, Target, group_of
+from raftlog.journal.outbox import _Chore
+from tests.unit.raftlog.outbox_world import Offload, Target, group_of
 
 
 def test_nothing_dirty_releases_at_once() -> None:
@@ -101,14 +103,7 @@ class _Log(Target):
 
 def test_the_journal_is_needed_until_every_log_that_it_carried_for_has_synced_for_itself() -> None:
     offload, journal = Offload(), _Journal()
-    group = GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=Clock(),
-        synced=lambda: None,
-        failed=lambda error: None,
-        limits=GroupLimits(inline=0, unsettled=2),
-    )
+    group = group_of(offload, journal, [], unsettled=2)
     journal.logs = [_Log() for _ in range(3)]
     for log in journal.logs:
         log.queued += 1
@@ -126,14 +121,7 @@ def test_the_journal_is_stripped_and_compacted_one_after_the_other() -> None:
     journal.strip = lambda through: done.append(f"strip {through}")  # type: ignore[method-assign]
     job = SimpleNamespace(run=lambda: done.append("base"), done=lambda: done.append("in memory"))
     journal.compaction = lambda base: job  # type: ignore[attr-defined]
-    group = GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=Clock(),
-        synced=lambda: None,
-        failed=lambda error: None,
-        limits=GroupLimits(inline=0, unsettled=1),
-    )
+    group = group_of(offload, journal, [], unsettled=1)
     group.compact(Base(5, 1, b""), lambda: done.append("told"))
     group._do(_Chore(lambda: journal.strip(3)))
     assert len(offload.jobs) == 1, "a strip began beside a compaction"
@@ -162,6 +150,83 @@ def test_little_that_the_journal_carries_is_settled_once_it_is_compacted() -> No
     while offload.jobs:
         offload.finish_one()
     assert journal.settled_when == [(7, [1])]
+
+
+def test_with_nothing_to_write_after_all_what_is_held_leaves() -> None:
+    """A log says that it is dirty, and what it had queued was taken back since."""
+    offload, sent = Offload(), list[str]()
+    group = group_of(offload, Target(), [])
+    group.dirty(Target())
+    group.hold(lambda: sent.append("acknowledged"))
+    group.kick()
+    assert (sent, offload.jobs) == (["acknowledged"], [])
+
+
+def test_the_journal_carries_so_much_of_a_group_and_no_more() -> None:
+    offload, journal = Offload(), _Journal()
+    group = group_of(offload, journal, [], redo_group=2)
+    for log in [_Log() for _ in range(3)]:
+        log.queued += 1
+        group.dirty(log)
+    group.kick()
+    assert journal.redo_bytes == 2
+    while offload.jobs:
+        offload.finish_one()
+    assert group.files == 2  # the journal, and the third
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["behind", "being settled"])
+def test_a_log_that_is_closed_is_not_asked_to_sync_nor_waited_for(begun: bool) -> None:
+    offload, journal = Offload(), _Journal()
+    group = group_of(offload, journal, [], unsettled=2)
+    journal.logs = gone, *others = [_Log() for _ in range(3)]
+    for log in journal.logs:
+        log.queued += 1
+        group.dirty(log)
+    group.kick()
+    while begun and not any(log.asked or log.own_syncs for log in journal.logs):
+        offload.finish_one()
+    group.forget(gone)
+    while offload.jobs:
+        offload.finish_one()
+    assert (gone.asked, gone.own_syncs, [log.own_syncs for log in others]) == (False, 0, [1, 1])
+    assert len(journal.settled_when) == 1
+
+
+def test_nothing_is_settled_while_the_journal_is_compacted() -> None:
+    """What it carries is written anew meanwhile; a strip would have to wait for that."""
+    offload, journal, log = Offload(), _Journal(), _Log()
+    journal.compaction = lambda base: SimpleNamespace(run=lambda: None, done=lambda: None)  # type: ignore[attr-defined]
+    group = group_of(offload, journal, [], unsettled=0)
+    group.compact(Base(5, 1, b""), lambda: None)
+    for _ in range(2):
+        log.queued += 1
+        group.dirty(log)
+        group.kick()
+        offload.jobs.append(offload.jobs.pop(0))  # the group goes first
+        offload.finish_one()
+    assert log.own_syncs == 0
+    while offload.jobs:
+        offload.finish_one()
+    group.kick()
+    while offload.jobs:
+        offload.finish_one()
+    assert log.own_syncs == 1
+
+
+def test_whoever_is_told_of_a_compaction_may_ask_for_the_next() -> None:
+    offload, journal, runs = Offload(), _Journal(), list[int]()
+
+    def compaction(base: Base) -> object:
+        return SimpleNamespace(run=lambda: runs.append(base.index), done=lambda: None)
+
+    journal.compaction = compaction  # type: ignore[attr-defined]
+    group = group_of(offload, journal, [])
+    group.compact(Base(5, 1, b""), lambda: group.compact(Base(6, 1, b""), lambda: None))
+    while offload.jobs:
+        assert len(offload.jobs) == 1
+        offload.finish_one()
+    assert runs == [5, 6]
 
 
 def test_closed_it_hands_nothing_to_threads_that_are_about_to_end() -> None:
@@ -205,15 +270,7 @@ class _Noting(Target):
 def _two_shares(notes: list[str], failures: list[BaseException]) -> tuple[Offload, list[_Noting], list[str]]:
     """Of three logs on two threads, and the journal; under way."""
     offload, journal, sent = Offload(), _Noting("journal", notes), []
-    group = GroupSync(
-        journal=journal,  # type: ignore[arg-type]
-        offload=offload,
-        clock=Clock(),
-        synced=lambda: None,
-        failed=failures.append,
-        limits=GroupLimits(inline=0),
-        parallel=2,
-    )
+    group = group_of(offload, journal, failures, parallel=2)
     logs = [_Noting(name, notes) for name in "abc"]
     for each in logs:
         group.dirty(each)

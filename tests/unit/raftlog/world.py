@@ -227,7 +227,7 @@ class MemoryConnection:
     def authenticated(self) -> None:
         pass
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send(self, buffers: Sequence[Buffer], *, frames: int = 1) -> None:
         if self.open and self.other is not None:
             self.net.carry(self, b"".join(bytes(b) for b in buffers))
 

@@ -114,6 +114,26 @@ def test_a_range_is_as_young_as_its_end_and_what_was_given_back_does_not_count_a
     grows.close()
 
 
+def test_as_many_go_as_are_above_what_is_kept(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk, block = OsDisk(page_cache_bytes=MIB), bytes(256 * KIB)
+    append_to_each(disk, [tmp_path / name for name in "abcd"], block, 0)
+    assert not given_back
+    append(disk, tmp_path / "large", 0, 1)
+    assert [each.name for each in given_back] == ["a", "b", "c", "d"]
+
+
+def test_what_a_file_has_after_all_of_it_was_given_back_counts_alone(tmp_path: Path, given_back: list[Advised]) -> None:
+    disk, block = OsDisk(page_cache_bytes=512 * KIB), bytes(256 * KIB)
+    grows = disk.open(tmp_path / "grows", create=True)
+    for start, others in ((0, "ab"), (1, "cd")):
+        grows.write([block], offset=start * len(block))
+        grows.sync()
+        append_to_each(disk, [tmp_path / name for name in others], block, 0)
+    append_to_each(disk, [tmp_path / "e"], block, 0)
+    assert [each.name for each in given_back] == ["grows", "a", "b", "grows", "c"]
+    grows.close()
+
+
 def test_what_a_sync_that_failed_left_is_kept(
     tmp_path: Path, given_back: list[Advised], monkeypatch: pytest.MonkeyPatch
 ) -> None:

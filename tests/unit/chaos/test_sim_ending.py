@@ -1,0 +1,57 @@
+"""How a run ends: whether a quorum serves is not a matter of luck."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from chaos.sim.leftovers import leftovers_unseen
+from chaos.sim.parameters import Parameters, draw
+from chaos.sim.simulation import Simulation
+from chaos.sim.stories import Stories
+from chaos.sim.timeline import Timeline
+from logboom import Client, Put
+
+CROWD = 6
+"""Of these, as many as have no place stand in a line all the time."""
+WAIT_S = 60.0
+
+
+def crowded(seed: int) -> Parameters:
+    """There is room for two at a time, and whoever does not wait has no turn as long as others do."""
+    drawn = draw(seed, seconds=3.0)
+    admission = msgspec.structs.replace(
+        drawn.settings.admission, node_ops=2, queue_requests=2 * CROWD, queue_bypass_ms=1, fair_share_percent=100
+    )
+    settings = msgspec.structs.replace(drawn.settings, admission=admission)
+    drawn = replace(drawn, settings=settings, faults=(), stories=Stories(), blackout=None)
+    return replace(drawn, partitions_change=False, begun_go=False, members_change=False, clients=1)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_quorum_serves_though_others_are_always_in_line(seed: int) -> None:
+    print("seed", seed)
+    parameters = crowded(seed)
+    simulation = Simulation(parameters, timeline=Timeline())
+    process = simulation.loop.process("crowd")
+    served = [0]
+
+    async def ask(number: int) -> None:
+        rng = random.Random(number)
+        async with Client(list(simulation.seen.addresses), rng=rng, timeout=WAIT_S, admission_wait=WAIT_S) as client:
+            while not simulation._clients[0][0].stopped:
+                await client.submit(min(parameters.kv_partitions), Put(b"of the crowd", b""))
+                served[0] += 1
+
+    async def crowd() -> None:
+        await asyncio.gather(*[ask(number) for number in range(CROWD)])
+
+    simulation.loop.run_as(None, simulation.loop.spawn, process, crowd(), delay=1.0)
+    with leftovers_unseen():
+        outcome = simulation.play()
+    assert outcome.failure is None
+    assert served[0] > CROWD
