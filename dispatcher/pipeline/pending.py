@@ -21,7 +21,7 @@ from dispatcher.requests.tracing import Trace
 from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, Outcome, UnknownOutcome
 from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
 from partitions.apply.apply_core import AppliedBatch
-from partitions.apply.dedupe import Ordered
+from partitions.apply.ordered import Ordered
 from ports.invariant import invariant
 
 Done = Callable[[SubmitReply | LogboomError], None]

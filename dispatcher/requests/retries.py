@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Status
-from partitions.apply.dedupe import Ordered
+from partitions.apply.dedupe import NOTHING
+from partitions.apply.ordered import Ordered, OrderedParts
 from partitions.apply.worker import ApplyWorker
 
 
@@ -38,29 +39,33 @@ def already_applied(
 
 
 class Ahead:
-    """What producers have ordered and is not applied yet, in the order of the log."""
+    """What producers have ordered and is not applied yet."""
 
     def __init__(self) -> None:
-        self._ordered: dict[tuple[PartitionId, ProducerId], dict[PartitionLogIndex, Ordered]] = {}
+        self._ordered: dict[tuple[PartitionId, ProducerId], OrderedParts] = {}
 
     def add(
         self, partition_id: PartitionId, producer: ProducerId, last_index: PartitionLogIndex, part: Ordered
     ) -> None:
         """A batch that ends there."""
-        if producer != NO_PRODUCER:
-            self._ordered.setdefault((partition_id, producer), {})[last_index] = part
+        if producer == NO_PRODUCER:
+            return
+        found = self._ordered.get((partition_id, producer))
+        if found is None:
+            found = self._ordered[partition_id, producer] = OrderedParts()
+        found.add(last_index, part)
 
     def drop(self, partition_id: PartitionId, producer: ProducerId, last_index: PartitionLogIndex) -> None:
         """It is applied, or lost."""
         found = self._ordered.get((partition_id, producer))
         if found is not None:
-            found.pop(last_index, None)
+            found.drop(last_index)
             if not found:
                 del self._ordered[partition_id, producer]
 
-    def of(self, partition_id: PartitionId, producer: ProducerId) -> list[Ordered]:
+    def of(self, partition_id: PartitionId, producer: ProducerId) -> OrderedParts:
         """All of one producer's."""
-        return list(self._ordered.get((partition_id, producer), {}).values())
+        return self._ordered.get((partition_id, producer), NOTHING)
 
     def __len__(self) -> int:
         return sum(map(len, self._ordered.values()))

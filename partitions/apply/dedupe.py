@@ -10,7 +10,7 @@ every node, since that order is the order of the log). Sans-io.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -21,11 +21,13 @@ import msgspec
 from logboom.errors import CorruptData, QuotaExceeded
 from logboom.settings import ApplySettings
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId, Status
+from partitions.apply.ordered import OrderedParts
 from partitions.log.batch import BatchHeader
 from ports.invariant import invariant
 
 RESULTS_BYTES_MAX = 1024
 RETRY_AFTER_S: Final = 0.1
+NOTHING: Final = OrderedParts()
 
 
 class AppliedReceipt(NamedTuple):
@@ -114,15 +116,6 @@ class Producer:
         if not sound:
             raise CorruptData("a producer's entry is not one of ours")
         return found
-
-
-class Ordered(NamedTuple):
-    """A part that will be applied: its records' sequences, half-open, and what it says is settled."""
-
-    epoch: int
-    first: int
-    stop: int
-    floor: int
 
 
 class Dedupe:
@@ -259,7 +252,7 @@ class Dedupe:
         return len(known.ranges) >= most and len(_merge([*known.ranges, part])) > most
 
     def makes_room(
-        self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int, ahead: Sequence[Ordered] = ()
+        self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int, ahead: OrderedParts = NOTHING
     ) -> int | None:
         """A sequence that has to be sent again first, with that floor, for ``part`` (half-open) not to be refused.
 
@@ -270,7 +263,10 @@ class Dedupe:
         known, most = self._producers.get(producer), self._settings.producer_ranges_max
         if known is None or known.epoch < epoch:
             known = Producer(epoch=epoch)
-        if known.epoch > epoch or len(known.ranges) + len(ahead) < most:
+        if known.epoch > epoch or len(known.ranges) + ahead.runs < most:
+            return None  # as nearly always
+        ahead.recount()
+        if len(known.ranges) + ahead.runs < most:
             return None
         known = known.copy()
         for each in ahead:  # some of it may have been applied meanwhile: then it is settled, and changes nothing

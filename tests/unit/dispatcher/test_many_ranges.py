@@ -9,8 +9,9 @@ import pytest
 
 from logboom.errors import NotLeader, QuotaExceeded
 from logboom.settings import ApplySettings
-from logboom.types import GlobalLogIndex, Level, ProducerId
-from partitions.apply.dedupe import Dedupe, Ordered
+from logboom.types import GlobalLogIndex, Level, PartitionLogIndex, ProducerId
+from partitions.apply.dedupe import Dedupe, Producer
+from partitions.apply.ordered import Ordered, OrderedParts
 from tests.unit.dispatcher.pending_desk import PARTITIONS, Desk
 
 PRODUCER = ProducerId(b"m" * 16)
@@ -69,11 +70,18 @@ def applied(*sequences: int, most: int) -> Dedupe:
     return dedupe
 
 
+def parts(*ordered: Ordered) -> OrderedParts:
+    found = OrderedParts()
+    for index, part in enumerate(ordered):
+        found.add(PartitionLogIndex(index), part)
+    return found
+
+
 class TestAhead:
     """What is ordered, and applied before the one that is asked about."""
 
     def room(self, dedupe: Dedupe, *ahead: Ordered, floor: int = 0, epoch: int = 0) -> int | None:
-        return dedupe.makes_room(PRODUCER, epoch, (9, 10), floor, ahead)
+        return dedupe.makes_room(PRODUCER, epoch, (9, 10), floor, parts(*ahead))
 
     def test_it_may_be_what_makes_too_many(self) -> None:
         dedupe = applied(1, 3, most=3)
@@ -104,6 +112,40 @@ class TestAhead:
         dedupe = applied(1, 3, most=3)
         assert self.room(dedupe, Ordered(1, 5, 6, 0)) is None
         assert self.room(dedupe, Ordered(0, 5, 6, 0), epoch=1) is None
+
+    def test_thousands_that_follow_each_other_are_not_looked_at_one_by_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With each request, it would have been all that are under way."""
+        monkeypatch.setattr(Producer, "copy", lambda _: pytest.fail("looked at"))
+        ahead = parts(*(Ordered(0, 10 + k, 11 + k, 0) for k in range(5_000)))
+        for index in range(4_000):
+            ahead.drop(PartitionLogIndex(index))
+        dedupe = applied(1, 3, most=4)
+        monkeypatch.setattr(OrderedParts, "recount", lambda _: pytest.fail("looked at"))
+        assert dedupe.makes_room(PRODUCER, 0, (5010, 5011), 0, ahead) is None
+
+    def test_runs_are_counted_and_never_too_few(self) -> None:
+        ahead = parts(*(Ordered(0, first, first + 2, 0) for first in (0, 2, 6, 8, 20)))
+        assert ahead.runs == 3
+        for index in (0, 1):
+            ahead.drop(PartitionLogIndex(index))
+        assert ahead.runs == 3
+        ahead.recount()
+        assert ahead.runs == 2
+        ahead.drop(PartitionLogIndex(4))  # the newest is lost, and what follows it stands alone
+        ahead.add(PartitionLogIndex(5), Ordered(0, 22, 24, 0))
+        ahead.recount()
+        assert ahead.runs == 2
+        for index in (2, 3, 5):
+            ahead.drop(PartitionLogIndex(index))
+        assert (len(ahead), ahead.runs) == (0, 0)
+
+    def test_what_follows_something_that_was_lost_is_a_run_of_its_own(self) -> None:
+        ahead = parts(Ordered(0, 0, 2, 0), Ordered(0, 2, 4, 0))
+        ahead.drop(PartitionLogIndex(1))
+        ahead.add(PartitionLogIndex(2), Ordered(0, 4, 6, 0))
+        assert ahead.runs == 2
 
     @pytest.mark.parametrize("end", ["applied", "lost", "ended"])
     def test_nothing_is_kept_of_what_is_not_ahead_any_more(self, end: str) -> None:

@@ -1,0 +1,59 @@
+"""What one producer has ordered in a partition and is not applied yet: it will be, in front of what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logboom.types import PartitionLogIndex
+
+
+class Ordered(NamedTuple):
+    """A part that will be applied: its records' sequences, half-open, and what it says is settled."""
+
+    epoch: int
+    first: int
+    stop: int
+    floor: int
+
+
+class OrderedParts:
+    """Those of one producer, in the order of the log."""
+
+    __slots__ = ("_newest", "_parts", "_stop", "runs")
+
+    def __init__(self) -> None:
+        self._parts: dict[PartitionLogIndex, Ordered] = {}
+        self._newest = PartitionLogIndex(0)
+        self._stop = -1
+        """Where the newest ends; -1 when it is not there any more."""
+        self.runs = 0
+        """So many separate intervals they are at most: hardly ever more than one, however many parts there are."""
+
+    def add(self, last_index: PartitionLogIndex, part: Ordered) -> None:
+        """A batch that ends there."""
+        if part.first != self._stop:
+            self.runs += 1
+        self._parts[last_index] = part
+        self._newest, self._stop = last_index, part.stop
+
+    def drop(self, last_index: PartitionLogIndex) -> None:
+        """It is applied, or lost."""
+        self._parts.pop(last_index, None)
+        if last_index == self._newest:
+            self._stop = -1
+        if not self._parts:
+            self.runs = 0  # while there are any, it is not worth looking at each
+
+    def recount(self) -> None:
+        """``runs`` as it is. Looks at each."""
+        self.runs, stop = 0, -1
+        for part in self._parts.values():
+            self.runs += part.first != stop
+            stop = part.stop
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[Ordered]:
+        return iter(self._parts.values())
