@@ -275,6 +275,7 @@ class Pipeline(Presence):
     def leads(self, term: int) -> None:
         """See RaftEvents."""
         self.tails = self.parent.tails_after(self.raft.uncommitted_routes())
+        self.pending.ahead.inherit({partition_id: tail.last_index for partition_id, tail in self.tails.items()})
         log.info("admitting", term=term, global_commit_index=self.parent.global_index)
 
     def lost_leadership(self) -> None:

@@ -91,9 +91,9 @@ class Submitting:
             pipeline.repeated += 1
             done(applied)
             return None
-        self._make_room(request, now)
+        lacking = self._make_room(request, now)
         parts = _sizes(request)
-        found = self._proposals() or self.waiting.held_back(parts, request.principal)
+        found = lacking or self._proposals() or self.waiting.held_back(parts, request.principal)
         if found is None:
             admitted = self._admission.try_admit(parts, now, request.principal)
             if isinstance(admitted, Ticket):
@@ -141,27 +141,36 @@ class Submitting:
         is_room = pipeline.pending.uncommitted < self._proposals_max
         return is_room and pipeline.raft.admits and pipeline.clock.monotonic() < self._until
 
-    def _make_room(self, request: SubmitRequest, now: float) -> None:
-        """Order what has to be in front of it, if anything has."""
+    def _make_room(self, request: SubmitRequest, now: float) -> Refusal | None:
+        """Order what has to be in front of it, if anything has. Returns what that lacks: it would be refused without.
+
+        Raises QuotaExceeded.
+        """
         pipeline = self._pipeline
-        first = (
-            None if self._proposals() is not None else making_room(request, pipeline.workers, pipeline.pending.ahead)
-        )
-        if first is not None:
-            ticket = self._admission.try_admit(_sizes(first), now, request.principal)
-            if isinstance(ticket, Ticket):
-                self._propose(first, ticket, lambda _: None)
+        full = self._proposals()
+        first = None if full is not None else making_room(request, pipeline.workers, pipeline.pending.ahead)
+        if first is None:
+            return full
+        ticket = self._admission.try_admit(_sizes(first), now, request.principal)
+        if not isinstance(ticket, Ticket):
+            return ticket
+        self._propose(first, ticket, lambda _: None)
+        return None
 
     def _propose_after_all(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         """It has waited: other things are ordered, and applied, than when it came."""
+        error: LogboomError | None = None
         try:
-            self._make_room(request, self._pipeline.clock.monotonic())
-        except QuotaExceeded as error:
-            for part in request.parts:
-                ticket.release(part.partition_id)
-            done(error)
-        else:
+            lacking = self._make_room(request, self._pipeline.clock.monotonic())
+            error = None if lacking is None else self._admission.refuse(lacking)
+        except QuotaExceeded as quota:
+            error = quota
+        if error is None:
             self._propose(request, ticket, done)
+            return
+        for part in request.parts:
+            ticket.release(part.partition_id)
+        done(error)
 
     def _propose(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         pipeline = self._pipeline

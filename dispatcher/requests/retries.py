@@ -43,6 +43,15 @@ class Ahead:
 
     def __init__(self) -> None:
         self._ordered: dict[tuple[PartitionId, ProducerId], OrderedParts] = {}
+        self._inherited: dict[PartitionId, PartitionLogIndex] = {}
+
+    def inherit(self, last: dict[PartitionId, PartitionLogIndex]) -> None:
+        """This node leads now, and others have ordered up to there."""
+        self._inherited = last
+
+    def has_inherited(self, partition_id: PartitionId, applied: PartitionLogIndex) -> bool:
+        """Something that others have ordered is not applied yet."""
+        return applied < self._inherited.get(partition_id, 0)
 
     def add(
         self, partition_id: PartitionId, producer: ProducerId, last_index: PartitionLogIndex, part: Ordered
@@ -85,8 +94,9 @@ def making_room(
     for part in request.parts:
         own = part.first_sequence, part.first_sequence + part.records.count
         before = ahead.of(part.partition_id, request.producer)
-        dedupe = workers[part.partition_id].dedupe
-        again = dedupe.makes_room(request.producer, request.epoch, own, part.floor, before)
+        worker = workers[part.partition_id]
+        more = ahead.has_inherited(part.partition_id, worker.applied_index)
+        again = worker.dedupe.makes_room(request.producer, request.epoch, own, part.floor, before, more=more)
         if again is not None:
             parts.append(SubmitPart(part.partition_id, again, part.floor, part.records.take(0, 1)))
     nbytes = sum(part.records.nbytes for part in parts)

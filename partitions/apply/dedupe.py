@@ -252,19 +252,35 @@ class Dedupe:
         return len(known.ranges) >= most and len(_merge([*known.ranges, part])) > most
 
     def makes_room(
-        self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int, ahead: OrderedParts = NOTHING
+        self,
+        producer: ProducerId,
+        epoch: int,
+        part: tuple[int, int],
+        floor: int,
+        ahead: OrderedParts = NOTHING,
+        *,
+        more: bool = False,
     ) -> int | None:
         """A sequence that has to be sent again first, with that floor, for ``part`` (half-open) not to be refused.
 
         Too many ranges are known, or will be once what is ordered ``ahead`` is applied, and the floor has settled most
         of them; but a batch that is refused raises no floor. One whose sequence is below it never is, and has no
-        effect. None: nothing needs to. Raises QuotaExceeded if nothing helps.
+        effect. None: nothing needs to. Raises QuotaExceeded if nothing helps. ``more``: others have ordered something,
+        too, and nobody here knows what: who has half of what is remembered waits until that is applied.
         """
         known, most = self._producers.get(producer), self._settings.producer_ranges_max
         if known is None or known.epoch < epoch:
             known = Producer(epoch=epoch)
-        if known.epoch > epoch or len(known.ranges) + ahead.runs < most:
+        if known.epoch > epoch or len(known.ranges) + ahead.runs < ((most + 1) // 2 if more else most):
             return None  # as nearly always
+        if more and not known.covered(*part, floor):
+            raise QuotaExceeded(
+                f"what was ordered before this node led is not applied yet, and {len(known.ranges)} ranges of this "
+                "producer are known",
+                limit=most,
+                used=len(known.ranges),
+                retry_after=RETRY_AFTER_S,
+            )
         ahead.recount()
         if len(known.ranges) + ahead.runs < most:
             return None

@@ -113,6 +113,26 @@ class TestAhead:
         assert self.room(dedupe, Ordered(1, 5, 6, 0)) is None
         assert self.room(dedupe, Ordered(0, 5, 6, 0), epoch=1) is None
 
+    @pytest.mark.parametrize(("most", "is_refused"), [(2, True), (3, True), (4, True), (5, False)])
+    def test_who_has_half_of_what_is_remembered_waits_for_what_others_have_ordered(
+        self, most: int, is_refused: bool
+    ) -> None:
+        """Nobody here knows whether that makes too many. A write was acknowledged, and refused when it was applied."""
+        dedupe = applied(1, 3, most=most)
+        if is_refused:
+            with pytest.raises(QuotaExceeded, match="before this node led"):
+                dedupe.makes_room(PRODUCER, 0, (9, 10), 0, more=True)
+        else:
+            assert dedupe.makes_room(PRODUCER, 0, (9, 10), 0, more=True) is None
+        assert dedupe.makes_room(PRODUCER, 0, (3, 4), 0, more=True) is None  # which has been applied
+
+    def test_what_others_have_ordered_is_known_when_it_is_applied(self) -> None:
+        desk = Desk()
+        desk.pending.ahead.inherit({PARTITIONS[0]: PartitionLogIndex(7)})
+        assert desk.pending.ahead.has_inherited(PARTITIONS[0], PartitionLogIndex(6))
+        assert not desk.pending.ahead.has_inherited(PARTITIONS[0], PartitionLogIndex(7))
+        assert not desk.pending.ahead.has_inherited(PARTITIONS[1], PartitionLogIndex(0))
+
     def test_thousands_that_follow_each_other_are_not_looked_at_one_by_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

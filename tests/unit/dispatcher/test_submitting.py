@@ -13,7 +13,7 @@ from dispatcher.admission.budgets import Verdict
 from dispatcher.pipeline.pending import Pending
 from dispatcher.pipeline.submitting import ALARM_S_MAX, ALARM_S_MIN, TURN_S, Submitting
 from dispatcher.requests.requests import SubmitPart, SubmitRequest
-from logboom.errors import QuotaExceeded
+from logboom.errors import Overloaded, QuotaExceeded
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings, Settings
 from logboom.types import NO_PRODUCER, Level, PartitionId, ProducerId
@@ -184,13 +184,13 @@ def test_what_would_be_refused_when_it_is_applied_is_not_ordered(waits: bool) ->
     """Whoever waits for the commit alone would have been answered by then."""
     node, asked = Node(partition_ops=4), list[Any]()
 
-    def makes_room(*part: Any) -> None:
+    def makes_room(*part: Any, **_: Any) -> None:
         asked.append(part)
         if len(asked) > waits:
             raise QuotaExceeded("too many ranges", limit=3, used=3)
 
     dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=makes_room)
-    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe)}  # type: ignore[misc, dict-item]
+    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe, applied_index=0)}  # type: ignore[misc, dict-item]
     taken = node.admission.admit([(A, 4, 10)], 0.0)
     if waits:
         node.ask(1, "late", producer=ProducerId(b"p" * 16))
@@ -203,5 +203,25 @@ def test_what_would_be_refused_when_it_is_applied_is_not_ordered(waits: bool) ->
     assert node.submitting.admitted == []
     assert [type(answer) for answer in node.answers] == [QuotaExceeded] * waits
     assert node.admission.used() == (0, 0)
+    node.submitting.close()
+    node.loop.close()
+
+
+def test_nor_is_what_lacks_room_for_what_has_to_be_ordered_in_front_of_it() -> None:
+    """It was ordered without, when its turn came: acknowledged, and refused when it was applied."""
+    node = Node(partition_ops=1)
+    needs = iter([None, 5, 5])
+    dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=lambda *_, **__: next(needs))
+    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe, applied_index=0)}  # type: ignore[misc, dict-item]
+    taken = node.admission.admit([(A, 1, 10)], node.loop.now)
+    node.ask(1, "late", producer=ProducerId(b"p" * 16))
+    assert node.answers == []
+    node.play(lambda: taken.release(A))
+    assert node.submitting.admitted == []
+    (answer,) = node.answers
+    assert (type(answer), answer.limit, answer.outcome) == (Overloaded, "partition_ops", "not_applied")
+    assert node.admission.used() == (0, 0)
+    node.ask(1, "again", producer=ProducerId(b"p" * 16))
+    assert len(node.submitting.admitted) == 2  # what has to be in front, and it
     node.submitting.close()
     node.loop.close()
