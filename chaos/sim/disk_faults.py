@@ -255,7 +255,7 @@ class DiskFaults:
         for line in lines:
             self._network.cut(*line)
         await asyncio.sleep(rng.uniform(*LATE_S) if late else 0.0)
-        if not still():
+        if self.over or not still():  # who were killed now would not be started again
             for line in lines:
                 self._network.heal(*line)
             return

@@ -60,11 +60,14 @@ async def test_and_can_when_it_is_over() -> None:
     assert machine.state_files.fault is None
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["the same", "begun anew"])
+@pytest.mark.parametrize("ends", ["", "anew", "over"])
 def test_no_disk_is_put_back_to_what_it_was_before_its_node_began_anew(
-    loop: SimLoop, monkeypatch: pytest.MonkeyPatch, anew: bool
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """It may begin anew while those who lag fall behind. What is from before that is refused by all, for good."""
+    """It may begin anew while those who lag fall behind. What is from before that is refused by all, for good.
+
+    Or all faults are over by then: whoever has what they lack was killed in the middle of the end, and stayed away.
+    """
     directory, done = [b"first"], list[str]()
     monkeypatch.setattr(disk_faults, "LATE_SHARE", 1.0)
     monkeypatch.setattr(disk_faults, "_identity", lambda _: (None, directory[0]))
@@ -94,8 +97,11 @@ def test_no_disk_is_put_back_to_what_it_was_before_its_node_began_anew(
         async def _down(self, hosts: Any, duration: float, *, power: bool) -> None: ...
 
     def copied(_: random.Random) -> Any:
-        if anew:  # once the others have heard enough, and while some of them are made to lag
+        # Once the others have heard enough, and while some of them are made to lag.
+        if ends == "anew":
             loop.run_as(None, directory.__setitem__, 0, b"second", delay=disk_faults.SINCE_S[1] + 0.4)
+        if ends == "over":
+            loop.run_as(None, setattr, faults, "over", True, delay=disk_faults.SINCE_S[1] + 0.4)
         return None, None
 
     monkeypatch.setattr(disk_faults, "SINCE_S", (3.0, 3.0))
@@ -106,5 +112,5 @@ def test_no_disk_is_put_back_to_what_it_was_before_its_node_began_anew(
     faults = Faults()
     loop.run_until_complete(faults._put_back(victim, 1.0, random.Random(3)))
     assert done.count("cut") == done.count("heal") > 0
-    assert ("put back" in done) is not anew
-    assert faults.damaged == (set() if anew else {"n1"})
+    assert ("put back" in done) is not bool(ends)
+    assert faults.damaged == (set() if ends else {"n1"})
