@@ -155,8 +155,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.barriers.watermarks:Watermarks.of",
-                "applied_global_index=self._commit)",
-                "applied_global_index=GlobalLogIndex(self._commit + 1))",
+                "_carried(mark, self._commit)",
+                "_carried(mark, GlobalLogIndex(self._commit + 1))",
             ),
         ),
     ),
