@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,10 @@ import pytest
 from logboom import Add, Put, SyncClient
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
+from raftlog.journal.journal import Journal
+from server.directory.data_dir import MANIFEST
+from server.directory.manifest import decode
+from server.world.disk_os import OsDisk
 from tests.integration.recovery.losing_world import SMALL, equal, it_is_kept, rejoined, said, stop, votes
 from tests.integration.waiting import wait_for
 
@@ -55,6 +61,14 @@ def heard(cluster: LocalCluster, by: str, of: str) -> int:
     path = cluster.data_dirs[by] / "heard.json"
     rows = json.loads(path.read_text())["heard"] if path.exists() else {}
     return int(rows[of][2]) if of in rows else 0
+
+
+def reached(cluster: LocalCluster, node: str) -> int:
+    """How far its journal is, by a copy of it."""
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(shutil.copytree(cluster.data_dirs[node] / "journal", Path(place) / "journal"))
+        identity = decode((cluster.data_dirs[node] / MANIFEST).read_bytes(), path=MANIFEST).cluster
+        return Journal.open(disk=OsDisk(), directory=copy, cluster_id=identity, random_bytes=os.urandom).found_sequence
 
 
 def began_anew(cluster: LocalCluster, node: str) -> int:
@@ -212,7 +226,8 @@ def test_damage_to_the_last_group_of_a_journal_is_no_torn_write_where_others_hav
     """It reads as one that the power took before anybody relied on it."""
     with cluster.client(timeout=30) as boom:
         write(boom)
-        node = next(each for each in cluster.nodes if each != cluster.leader())
+        node, *others = sorted(cluster.nodes, key=cluster.leader().__eq__)
+        wait_for(lambda: min(heard(cluster, each, node) for each in others) >= reached(cluster, node))
         newest = max((stop(cluster, node) / "journal").glob("*.journal"))
         raw = newest.read_bytes()
         end = len(raw.rstrip(b"\0"))
