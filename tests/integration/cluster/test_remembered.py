@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logboom import Add, SyncClient
-from logboom.errors import LogboomError, QuotaExceeded
+from logboom.errors import DeadlineExceeded, LogboomError, QuotaExceeded
 from logboom.testing import LocalCluster
 from tests.integration.waiting import wait_for
 
@@ -27,7 +27,7 @@ def remembers(cluster: LocalCluster, node: str, ranges: int) -> None:
 def scattered(client: SyncClient, first: int, count: int) -> None:
     """Records of one producer, with gaps: each a range of its own."""
     for number in range(first, first + count):
-        with suppress(QuotaExceeded):
+        with suppress(QuotaExceeded, DeadlineExceeded):  # it is tried again, and the last try may be on its way
             client.submit(0, Add(b"n", 1), wait="applied", producer_id=PRODUCER, sequence=2 * number, timeout=2)
 
 
