@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
+from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.requests.requests import SubmitPart, SubmitRequest
+from dispatcher.requests.retries import Ahead, making_room
 from logboom.errors import NotLeader, QuotaExceeded
+from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.types import GlobalLogIndex, Level, PartitionLogIndex, ProducerId
 from partitions.apply.dedupe import Dedupe, Producer
 from partitions.apply.ordered import Ordered, OrderedParts
+from raftlog.entries.parent_state import Tail
 from tests.unit.dispatcher.pending_desk import PARTITIONS, Desk
 
 PRODUCER = ProducerId(b"m" * 16)
@@ -132,6 +137,34 @@ class TestAhead:
         assert desk.pending.ahead.has_inherited(PARTITIONS[0], PartitionLogIndex(6))
         assert not desk.pending.ahead.has_inherited(PARTITIONS[0], PartitionLogIndex(7))
         assert not desk.pending.ahead.has_inherited(PARTITIONS[1], PartitionLogIndex(0))
+
+    def test_a_new_leader_asks_for_it_until_what_it_found_in_the_log_is_applied(self) -> None:
+        part, ahead = PARTITIONS[0], Ahead()
+        pipeline: Any = SimpleNamespace(
+            parent=SimpleNamespace(global_index=5, tails_after=lambda _: {part: Tail(PartitionLogIndex(7), bytes(16))}),
+            raft=SimpleNamespace(uncommitted_routes=list),
+            pending=SimpleNamespace(ahead=ahead),
+        )
+        worker = SimpleNamespace(dedupe=applied(1, 3, most=4), applied_index=6)
+        records = RecordBlock.from_columns(payloads=[b"x"])
+        request = SubmitRequest(PRODUCER, 0, False, Level.COMMITTED, 9.0, (SubmitPart(part, 9, 0, records),), 1)
+        workers: Any = {part: worker}
+        assert making_room(request, workers, ahead) is None
+        Pipeline.leads(pipeline, 3)
+        with pytest.raises(QuotaExceeded, match="before this node led"):
+            making_room(request, workers, ahead)
+        worker.applied_index = 7
+        assert making_room(request, workers, ahead) is None
+
+    def test_what_was_counted_too_high_is_counted_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else all that is under way would be looked at with each request from then on."""
+        ahead = parts(*(Ordered(0, first, first + 2, 0) for first in (20, 30, 40, 42)))
+        for index in (0, 1):
+            ahead.drop(PartitionLogIndex(index))
+        assert ahead.runs == 3
+        monkeypatch.setattr(Producer, "copy", lambda _: pytest.fail("looked at"))
+        assert applied(1, 3, most=4).makes_room(PRODUCER, 0, (44, 45), 0, ahead) is None
+        assert ahead.runs == 1
 
     def test_thousands_that_follow_each_other_are_not_looked_at_one_by_one(
         self, monkeypatch: pytest.MonkeyPatch
