@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logboom.client import Client
     from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
+    from logboom.client.sender import Sender
     from logboom.commands import Add, Cas, Compare, Delete, DeletePrefix, DeleteRange, Put, Txn
     from logboom.errors import LogboomError
     from logboom.records import RecordBlock
     from logboom.sync_client import SyncClient
+    from logboom.sync_sender import SyncSender
     from logboom.types import (
         BarrierProgress,
         BarrierResult,
@@ -43,8 +45,10 @@ __all__ = [
     "Receipts",
     "Record",
     "RecordBlock",
+    "Sender",
     "Status",
     "SyncClient",
+    "SyncSender",
     "Token",
     "Txn",
     "Watermark",
@@ -70,8 +74,10 @@ _HOMES = {
     "Receipts": "logboom.types",
     "Record": "logboom.types",
     "RecordBlock": "logboom.records",
+    "Sender": "logboom.client.sender",
     "Status": "logboom.types",
     "SyncClient": "logboom.sync_client",
+    "SyncSender": "logboom.sync_sender",
     "Token": "logboom.types",
     "Txn": "logboom.commands",
     "Watermark": "logboom.types",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from logboom.client import Client
 from logboom.errors import InvalidRequest, LogboomError, Outcome
@@ -18,6 +19,13 @@ _END: Any = object()
 ANSWERS_S: Final = 0.1
 """What is under way when a client is closed has this long to say what became of it."""
 CANCELLED_S: Final = 1.0
+
+
+class Line(Protocol):
+    """Has calls for the loop that it does not wait for."""
+
+    def over(self) -> None:
+        """The loop has ended."""
 
 
 class Background:
@@ -32,6 +40,8 @@ class Background:
         self._lock = threading.RLock()
         self._ending: set[asyncio.Task[None]] = set()
         self._calls: set[_Call] = set()
+        self.lines: weakref.WeakSet[Line] = weakref.WeakSet()
+        """Those who are told when the loop has ended, should they still be there."""
         # A daemon: whoever ends without closing is not waited for.
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
@@ -53,7 +63,7 @@ class Background:
         waiting = _Call(lambda: call(self.client))
         self._calls.add(waiting)
         try:
-            self._soon(self._begin, waiting)
+            self.soon(self._begin, waiting)
             return cast("T", _wait(waiting))
         except CancelledError:
             if self.closed:
@@ -61,7 +71,7 @@ class Background:
             raise
         except BaseException:
             with suppress(InvalidRequest):
-                self._soon(waiting.cancel)
+                self.soon(waiting.cancel)
             raise
         finally:
             self._calls.discard(waiting)
@@ -72,7 +82,8 @@ class Background:
         else:
             waiting.begin(self.loop)
 
-    def _soon(self, callback: Callable[..., object], *args: object) -> None:
+    def soon(self, callback: Callable[..., object], *args: object) -> None:
+        """Call it on the loop, of which nobody waits for the end. Raises InvalidRequest when that is closed."""
         try:
             self.loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop is closed
@@ -163,6 +174,8 @@ class Background:
         self.thread.join()
         for waiting in list(self._calls):  # it came too late for the loop
             waiting.fail(closed_error())
+        for line in list(self.lines):
+            line.over()
 
 
 class _Call:

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from logboom.background import Background, closed_error
 from logboom.client import Client
 from logboom.client.home import Unportable
+from logboom.sync_sender import SyncSender
 from logboom.types import GlobalLogIndex
 
 P = ParamSpec("P")
@@ -167,6 +168,21 @@ class SyncClient(Unportable):
     state_machines = _blocking(Client.state_machines)
     members = _blocking(Client.members)
     submit = _blocking(Client.submit)
+
+    def sender(
+        self,
+        partition_id: int,
+        *,
+        wait: str | None = None,
+        timeout: float | None = None,
+        admission_wait: float | None = None,
+    ) -> SyncSender:
+        """See Client."""
+        return SyncSender(
+            self._start,
+            lambda client: client.sender(partition_id, wait=wait, timeout=timeout, admission_wait=admission_wait),
+        )
+
     submit_many = _blocking(Client.submit_many)
     submit_by_key = _blocking(Client.submit_by_key)
     submit_block = _blocking(Client.submit_block)

@@ -19,6 +19,7 @@ from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
 from logboom.client.parts import Part, check_partition, check_sequence, checked, checked_producer
 from logboom.client.reads import Reader
+from logboom.client.sender import Sender
 from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
@@ -85,8 +86,10 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         self.admission_wait = admission_wait
         context = tls if tls is None or isinstance(tls, ssl.SSLContext) else renewed_client(os.fspath(tls))
         self._cluster = Cluster(endpoints, tls=context, token=token, rng=rng)
-        self._submitter = Submitter(self._cluster, self.producer_id, in_flight_bytes_max=max_in_flight_bytes)
         self._reader = Reader(self._cluster)
+        self._submitter = Submitter(
+            self._cluster, self.producer_id, in_flight_bytes_max=max_in_flight_bytes, seen=self._reader.seen
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -184,12 +187,15 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
                 "sequence, dense and epoch go with a producer_id: this client numbers its own commands"
             )
         if len(rows) == 1 and producer_id is None and sequence is None and traceparent is None:
+            check_partition(partition_id)
             level, deadline, patience = self._terms(wait, timeout, admission_wait)
-            receipt = await self._submitter.single(
-                partition_id, to_record(rows[0]), wait=level, deadline=deadline, admission_wait=patience
+            record, submitter = to_record(rows[0]), self._submitter
+            answer = submitter.try_single(partition_id, record, wait=level, deadline=deadline, admission_wait=patience)
+            if answer is not None:
+                return await answer
+            return await submitter.single_in_turn(
+                partition_id, record, wait=level, deadline=deadline, admission_wait=patience
             )
-            self._reader.seen(receipt.global_index)
-            return receipt
         return await self.submit_block(
             partition_id,
             RecordBlock.from_records(map(checked, rows)),
@@ -201,6 +207,29 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             sequence=sequence,
             dense=dense,
             traceparent=traceparent,
+        )
+
+    def sender(
+        self,
+        partition_id: int,
+        *,
+        wait: str | None = None,
+        timeout: float | None = None,
+        admission_wait: float | None = None,
+    ) -> Sender:
+        """For many single commands to one partition: ``send`` gives a future for each, and needs no task.
+
+        ``wait``, ``timeout`` (of each) and ``admission_wait`` as in ``submit``. Its commands are in no trace.
+        """
+        check_partition(partition_id)
+        level, patience = self._said(wait, admission_wait)
+        return Sender(
+            self._cluster,
+            self._submitter,
+            partition_id,
+            wait=level,
+            timeout=seconds(self.timeout if timeout is None else timeout),
+            admission_wait=patience,
         )
 
     async def submit_many(
@@ -353,10 +382,14 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         self, wait: Any, timeout: float | None, admission_wait: float | None
     ) -> tuple[Level | None, float, float]:
         """What every submit may say: its level, its deadline, and for how long a node may queue it."""
+        level, patience = self._said(wait, admission_wait)
+        return level, self._deadline(timeout), patience
+
+    def _said(self, wait: Any, admission_wait: float | None) -> tuple[Level | None, float]:
         level = WAITS.get(wait) if isinstance(wait, str) else None
         if level is None and wait is not None:
             raise InvalidRequest(f"wait must be committed, durable or applied, not {wait!r}")
         patience = self.admission_wait if admission_wait is None else admission_wait
         if seconds(patience, "admission_wait") > PATIENCE_S_MAX:
             raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
-        return level, self._deadline(timeout), patience
+        return level, patience

@@ -142,16 +142,13 @@ class CursorStore:
         while True:
             where = await self.where(deadline, create=True)
             try:
-                receipt = await self._submitter.single(
+                return await self._submitter.single_in_turn(
                     int(where or 0), command.record(), wait=Level.APPLIED, deadline=deadline
                 )
             except NoSuchPartition:
                 self._cluster.forget_partitions()
                 if self._cluster.now >= deadline:
                     raise
-            else:
-                self._reader.seen(receipt.global_index)
-                return receipt
 
     async def rows(self, deadline: float) -> list[CursorRow]:
         """All of them."""

@@ -51,6 +51,8 @@ class Carrier(Protocol):
 
     budget: Budget
     closed: bool
+    seen: Callable[[int], None]
+    """Gets the global index of what is answered."""
 
     @property
     def part_bytes(self) -> int:
@@ -121,6 +123,7 @@ class Lane:
         self._wait = wait
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Single] = deque()
+        self._queued_bytes = 0
         self._in_flight: dict[_Batch, None] = {}
         self._commands_in_flight = 0
         self._scheduled = False
@@ -132,6 +135,7 @@ class Lane:
     def put(self, single: Single) -> None:
         """Take one more; it leaves at the end of this turn or, one at a time, at once; or when a frame is answered."""
         self._queue.append(single)
+        self._queued_bytes += single.size
         if single.deadline < self._alarm_at:
             self._watch(single.deadline)
         if self._scheduled or len(self._in_flight) >= IN_FLIGHT_MAX:
@@ -151,6 +155,7 @@ class Lane:
         """What was never sent has not happened; of what was sent nobody knows."""
         _fail(self._queue, Unavailable("the client was closed"))
         self._queue.clear()
+        self._queued_bytes = 0
         for batch in list(self._in_flight):
             _fail(batch.singles, UnknownOutcome(CLOSED))
         if self._alarm is not None:
@@ -173,19 +178,30 @@ class Lane:
 
     def _take(self) -> tuple[list[Single], int]:
         """For the next part: whoever has not given up while waiting, and what they take of the budget."""
-        taken: list[Single] = []
-        queue, room, most, size = self._queue, self._carrier.part_bytes, self._carrier.part_records, 0
-        while queue and len(taken) < most:
-            single = queue[0]
-            if taken and size + single.size > room:
-                break
-            queue.popleft()
-            if single.answer.done():
-                self._carrier.budget.give(single.size)
-            else:
-                size += single.size
-                taken.append(single)
+        queue, carrier = self._queue, self._carrier
+        if self._queued_bytes <= carrier.part_bytes and len(queue) <= carrier.part_records:
+            leaving, size = list(queue), self._queued_bytes
+            queue.clear()
+        else:
+            leaving, size = self._as_many_as_fit(carrier.part_bytes, carrier.part_records)
+        self._queued_bytes -= size
+        taken = [single for single in leaving if not single.answer.done()]
+        if len(taken) < len(leaving):
+            left = sum(single.size for single in taken)
+            carrier.budget.give(size - left)
+            size = left
         return taken, size
+
+    def _as_many_as_fit(self, room: int, most: int) -> tuple[list[Single], int]:
+        leaving: list[Single] = []
+        queue, size = self._queue, 0
+        while queue and len(leaving) < most:
+            single = queue[0]
+            if leaving and size + single.size > room:
+                break
+            size += single.size
+            leaving.append(queue.popleft())
+        return leaving, size
 
     def _send(self, singles: list[Single], size: int) -> None:
         try:
@@ -228,7 +244,7 @@ class Lane:
             if isinstance(answer, LogboomError):
                 _fail(batch.singles, UnknownOutcome(CLOSED))
             else:
-                _share(batch.singles, receipts_of(answer.header)[0])
+                self._share(batch, receipts_of(answer.header)[0])
         except Exception as error:  # noqa: BLE001 - whatever a node may have answered: told, and reported
             self._broke(batch, error)
             self._loop.call_exception_handler({"message": "an answer that is none", "exception": error})
@@ -245,7 +261,7 @@ class Lane:
                 admission_wait=batch.admission_wait,
                 failed=failed,
             )
-            _share(batch.singles, receipts.parts[0])
+            self._share(batch, receipts.parts[0])
         except LogboomError as error:
             _fail(batch.singles, error)
         except asyncio.CancelledError:
@@ -256,6 +272,10 @@ class Lane:
             raise  # nobody expected this one: let the loop report it
         finally:
             self._ended(batch)
+
+    def _share(self, batch: _Batch, whole: Receipt) -> None:
+        _share(batch.singles, whole)
+        self._carrier.seen(whole.global_index)
 
     def _broke(self, batch: _Batch, error: Exception) -> None:
         _fail(batch.singles, UnknownOutcome(f"the client failed: {error!r}"))

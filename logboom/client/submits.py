@@ -7,7 +7,7 @@ at once gets a frame of his own: one atomic request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -39,8 +39,12 @@ PART_OVERHEAD: Final = 4096
 class Submitter:
     """All submits of one client."""
 
-    def __init__(self, cluster: Cluster, producer_id: bytes, *, in_flight_bytes_max: int) -> None:
+    def __init__(
+        self, cluster: Cluster, producer_id: bytes, *, in_flight_bytes_max: int, seen: Callable[[int], None]
+    ) -> None:
+        """``seen`` gets the global index of whatever single commands are answered."""
         self._cluster = cluster
+        self.seen = seen
         self._producer_id = producer_id
         self._sequences: dict[int, Sequences] = {}
         self._begin = 0
@@ -54,29 +58,35 @@ class Submitter:
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.closed = False
 
-    def single(
+    def try_single(
         self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
-    ) -> Awaitable[Receipt]:
-        """One command; travels with others of the same turn. Raises before it is sent if it is too large."""
-        check_partition(partition_id)
+    ) -> asyncio.Future[Receipt] | None:
+        """One command for a checked partition; travels with others of the same turn.
+
+        None: there is no room for it just now, see ``single_in_turn``. Raises InvalidRequest, RecordTooLarge (a key).
+        """
+        if self.closed:
+            raise InvalidRequest(CLOSED)
         size = record_bytes(record)
         if size > PART_BYTES_MAX or not self.budget.try_take(size):
-            return self._single_in_turn(partition_id, record, size, wait, deadline, admission_wait)
+            return None
         return self._put(partition_id, record, size, wait, deadline, admission_wait)
 
-    async def _single_in_turn(
-        self, partition_id: int, record: Record, size: int, wait: Level | None, deadline: float, admission_wait: float
+    async def single_in_turn(
+        self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
     ) -> Receipt:
+        """The same once there is room. Raises RecordTooLarge for what this cluster does not take."""
+        size = record_bytes(record)
         await self._check_size(size, deadline)
         await self.budget.take(size, deadline=deadline)
+        if self.closed:
+            self.budget.give(size)
+            raise InvalidRequest(CLOSED)
         return await self._put(partition_id, record, size, wait, deadline, admission_wait)
 
     def _put(
         self, partition_id: int, record: Record, size: int, wait: Level | None, deadline: float, admission_wait: float
     ) -> asyncio.Future[Receipt]:
-        if self.closed:
-            self.budget.give(size)
-            raise InvalidRequest(CLOSED)
         kind = partition_id, wait, type(record) is WideRecord
         lane = self._lanes.get(kind)
         if lane is None:

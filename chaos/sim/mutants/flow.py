@@ -411,7 +411,7 @@ MUTANTS: Final = (
         "session-of-reads",
         "What a client was told of by receipts is not in its session (TokenKept).",
         ("TokenKept",),
-        (Edit("logboom.client:Client.submit", "self._reader.seen(receipt.global_index)", "pass"),),
+        (Edit("logboom.client.lanes:Lane._share", "self._carrier.seen(whole.global_index)", "pass"),),
         needs="hands_on",
     ),
     Mutant(

@@ -103,6 +103,7 @@ class Session(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.loop = asyncio.get_running_loop()
         self.node.sessions.append(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -15,7 +15,7 @@ from logboom import errors
 PUBLIC = {
     "Add", "BarrierProgress", "BarrierResult", "Cas", "Client", "Compare", "Delete", "DeletePrefix", "DeleteRange",
     "Descriptor", "LogBatch", "LogMetadata", "LogboomError", "Put", "Receipt", "Receipts", "Record", "RecordBlock",
-    "Status", "SyncClient", "Token", "Txn", "Watermark", "WatermarkUpdate",
+    "Sender", "Status", "SyncClient", "SyncSender", "Token", "Txn", "Watermark", "WatermarkUpdate",
 }  # fmt: skip
 
 

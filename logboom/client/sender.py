@@ -1,0 +1,67 @@
+"""Single commands for one partition, many under way at a time, and a future for each in place of a task."""
+
+from __future__ import annotations
+
+import asyncio
+
+from logboom.client.cluster import Cluster
+from logboom.client.submits import Submitter
+from logboom.commands import Command, to_record
+from logboom.types import Level, Receipt, Record
+
+
+class Sender:
+    """Made by ``Client.sender``, which says what each command waits for, and how long.
+
+    ::
+
+        out = boom.sender(3, wait="committed")
+        answers = [out.send(Put(b"%d" % n, b"")) for n in range(1_000)]
+        receipts = await asyncio.gather(*answers)
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        submitter: Submitter,
+        partition_id: int,
+        *,
+        wait: Level | None,
+        timeout: float,
+        admission_wait: float,
+    ) -> None:
+        self._cluster = cluster
+        self._submitter = submitter
+        self._waiting: set[asyncio.Task[Receipt]] = set()
+        """Those for which there was no room; the loop alone would not hold them."""
+        self.budget = submitter.budget
+        """Of all that the client has in flight."""
+        self.partition_id = partition_id
+        self.wait = wait
+        self.timeout = timeout
+        self.admission_wait = admission_wait
+
+    def send(self, command: Command | Record) -> asyncio.Future[Receipt]:
+        """Submit one command; its receipt, or what became of it, comes through the future.
+
+        The same as a ``submit`` in a task of its own, for half of its cost: exactly once, with others of the same
+        turn of the loop in one frame, in the order of the calls as long as nothing fails or is refused. What
+        ``max_in_flight_bytes`` has no room for waits here for earlier ones to be answered, so await futures now and
+        then. Cancel one to give up on its command. Raises InvalidRequest and RecordTooLarge (a key) at once for what
+        is no command, and InvalidRequest when the client is closed.
+        """
+        record, submitter = to_record(command), self._submitter
+        deadline = self._cluster.begin() + self.timeout
+        answer = submitter.try_single(
+            self.partition_id, record, wait=self.wait, deadline=deadline, admission_wait=self.admission_wait
+        )
+        return self._in_turn(record, deadline) if answer is None else answer
+
+    def _in_turn(self, record: Record, deadline: float) -> asyncio.Task[Receipt]:
+        work = self._submitter.single_in_turn(
+            self.partition_id, record, wait=self.wait, deadline=deadline, admission_wait=self.admission_wait
+        )
+        task = self._cluster.loop.create_task(work)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        return task

@@ -1,0 +1,119 @@
+"""``Client.sender`` for code that blocks: a future of ``concurrent.futures`` for each command."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+
+from logboom.background import Background, closed_error
+from logboom.client import Client
+from logboom.client.parts import record_bytes
+from logboom.client.sender import Sender
+from logboom.commands import Command, to_record
+from logboom.errors import InvalidRequest, LogboomError
+from logboom.types import Receipt, Record
+
+
+class SyncSender:
+    """Made by ``SyncClient.sender``. Safe to use from several threads, and after a fork."""
+
+    def __init__(self, running: Callable[[], Background], make: Callable[[Client], Sender]) -> None:
+        self._running = running
+        self._make = make
+        self._line = _Line(running(), make)
+
+    def send(self, command: Command | Record) -> Future[Receipt]:
+        """Submit one command; its receipt, or what became of it, comes through the future.
+
+        See ``Sender.send``. While ``max_in_flight_bytes`` are unanswered this blocks, for ``timeout`` at most; then it
+        raises DeadlineExceeded, and nothing was sent. Who cancels a future is told nothing more of its command, which
+        may take effect.
+        """
+        running = self._running()
+        line = self._line
+        if line.running is not running:  # after a fork
+            line = self._line = _Line(running, self._make)
+        record = to_record(command)
+        return line.send(record, record_bytes(record))
+
+
+class _Line:
+    """Of one process: commands on their way to the client's own thread, and answers back."""
+
+    def __init__(self, running: Background, make: Callable[[Client], Sender]) -> None:
+        self.running = running
+        self._sender = make(running.client)
+        self._open_bytes = 0
+        self._new: deque[tuple[Record, Future[Receipt], int]] = deque()
+        self._room = threading.Condition()
+        running.lines.add(self)
+
+    def send(self, record: Record, size: int) -> Future[Receipt]:
+        """Blocks while there is no room; not on the client's own thread, in a callback of an earlier future."""
+        answer: Future[Receipt] = Future()
+        with self._room:
+            if not self._has_room(size):
+                self.running.check_thread()
+                if not self._room.wait_for(partial(self._has_room, size), self._sender.timeout):
+                    raise self._sender.budget.too_late()
+            if self.running.closed:
+                raise closed_error()
+            self._open_bytes += size
+            self._new.append((record, answer, size))
+            first = len(self._new) == 1
+        if first:
+            with suppress(InvalidRequest):  # closed just now: ``over`` tells whoever waits
+                self.running.soon(self._begin)
+        return answer
+
+    def _has_room(self, size: int) -> bool:
+        return not self._open_bytes or self._open_bytes + size <= self._sender.budget.limit
+
+    # -- on the client's thread
+
+    def _begin(self) -> None:
+        for record, answer, size in self._take_new():
+            try:
+                sent = self._sender.send(record)
+            except LogboomError as error:
+                self._ended(size)
+                _settle(answer, error)
+            else:
+                sent.add_done_callback(partial(self._done, answer, size))
+
+    def _take_new(self) -> deque[tuple[Record, Future[Receipt], int]]:
+        with self._room:
+            new, self._new = self._new, deque()
+        return new
+
+    def _done(self, answer: Future[Receipt], size: int, sent: asyncio.Future[Receipt]) -> None:
+        self._ended(size)
+        if sent.cancelled():  # with the loop
+            _settle(answer, closed_error(outcome="unknown"))
+        else:
+            _settle(answer, sent.exception() or sent.result())
+
+    def _ended(self, size: int) -> None:
+        with self._room:
+            self._open_bytes -= size
+            self._room.notify_all()
+
+    def over(self) -> None:
+        """The loop has ended: what has not begun on it never will."""
+        for _, answer, size in self._take_new():
+            self._ended(size)
+            _settle(answer, closed_error())
+
+
+def _settle(answer: Future[Receipt], outcome: Receipt | BaseException) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, BaseException):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
