@@ -68,11 +68,12 @@ class Target:
             await client.partitions()
 
     def single(self, slot: int) -> Operation:
-        submit, partition = self._clients[slot % len(self._clients)].submit, self._partition(slot)
-        puts, choose, wait = self._puts, self._rng.random, self._job.wait
+        client, partition = self._clients[slot % len(self._clients)], self._partition(slot)
+        send = client.sender(partition, wait=self._job.wait).send
+        puts, choose = self._puts, self._rng.random
 
         async def one() -> int:
-            await submit(partition, puts[int(choose() * len(puts))], wait=wait)
+            await send(puts[int(choose() * len(puts))])
             return 1
 
         return one

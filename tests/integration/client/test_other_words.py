@@ -15,8 +15,11 @@ pytestmark = pytest.mark.process
 PAGE = (Path(__file__).parents[3] / "docs" / "from-kafka-and-etcd.md").read_text()
 SHOWN = """\
 1 2
+[3, 4]
 b'ann' b'3 apples'
 b'bob' b'1 pear'
+b'cid' b'2 plums'
+b'cid' b'9 figs'
 (1,)
 True True
 MISMATCH
