@@ -116,6 +116,21 @@ async def test_one_that_is_cancelled_in_time_is_not_sent() -> None:
         assert out.budget.idle
 
 
+@pytest.mark.parametrize("part_bytes", [8 * KIB, 64 * KIB], ids=["in parts", "in one"])
+async def test_who_gives_up_gives_back_its_room(part_bytes: int) -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        node.takes = {"part_bytes": part_bytes, "part_records": 1_000}
+        await boom.partitions()
+        out = boom.sender(0)
+        answers = [out.send(Record(b"%02d" % n * KIB)) for n in range(20)]
+        for each in answers[1::2]:
+            each.cancel()
+        await asyncio.gather(*answers[::2])
+        assert [payload[:2] for payload in node.log[0]] == [b"%02d" % n for n in range(0, 20, 2)]
+        assert (len(node.of(Kind.SUBMIT)) == 1) == (part_bytes > 40 * KIB)
+        assert out.budget.idle
+
+
 async def test_its_deadline_ends_it() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         await boom.partitions()
