@@ -87,7 +87,7 @@ class Engine(Replication):
         commit, applied = self.commit_index, self.applied_index
         if self._need_append or (applied < commit and applied < self.journal.durable_index):
             return True
-        return self.is_leader and commit < self.journal.last_index and self._held_by_quorum() > commit
+        return self._may_commit(commit) and self.is_leader and self._held_by_quorum() > commit
 
     def _apply_committed(self) -> bool:
         # Only what is synced here: what apply shows must survive this node's crash.

@@ -161,6 +161,7 @@ class Replication(Elections):
         if message["success"]:
             match[node] = held = max(match[node], end)
             following[node] = max(following[node], held + 1)
+            self._furthest = max(self._furthest, held)
             if self.lagging and held >= self.journal.base_index:
                 self.lagging.discard(node.id)
         elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
@@ -203,7 +204,7 @@ class Replication(Elections):
 
     def _advance_commit(self) -> None:
         commit = self.commit_index
-        if commit == self.journal.last_index:
+        if not self._may_commit(commit):
             return
         index = self._held_by_quorum()
         if index > commit and self.term_at(index) == self.term:

@@ -252,7 +252,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     @property
     def congested(self) -> bool:
         """See Connection."""
-        high = self._buffered() > self._limits.send_buffer_bytes
+        high = (self._buffered() if self._unsent else self._queued) > self._limits.send_buffer_bytes
         self._was_congested |= high
         return high
 

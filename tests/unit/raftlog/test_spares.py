@@ -203,3 +203,28 @@ def test_a_leader_looks_for_something_to_sync_only_where_something_waits() -> No
         assert soon[0] > 0, "others once all of one turn is there"
 
     cluster.tell(story())
+
+
+def test_a_quorum_is_looked_for_once_somebody_else_has_acknowledged_more() -> None:
+    cluster, looked = syncing_on_the_loop(3), [0]
+
+    async def story() -> None:
+        leader, _, _ = await with_one_spare(cluster)
+        engine: Any = leader.raft.engine
+        held_by_quorum = engine._held_by_quorum
+
+        def counted() -> int:
+            looked[0] += 1
+            held: int = held_by_quorum()
+            return held
+
+        engine._held_by_quorum = counted
+        leader.submit(0)
+        leader.raft.turn_now()
+        assert engine.journal.durable_index == engine.journal.last_index > engine.commit_index, "it is synced here"
+        assert looked[0] == 0
+        await cluster.sleep(0.5)
+        assert looked[0] > 0
+        assert engine.commit_index == engine.journal.last_index
+
+    cluster.tell(story())
