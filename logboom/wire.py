@@ -294,9 +294,10 @@ class FrameDecoder:
 
     def received(self, size: int, *, frames_max: int = 0) -> list[Frame]:
         """So many bytes were read into ``room``: as ``feed``."""
-        if self._place is None:
-            return self.feed(self.room()[:size], frames_max=frames_max)
-        return self._fill(size)
+        if self._place is not None:
+            return self._fill(size)
+        shared = self.room() if self._shared is None else self._shared
+        return self.feed(shared[:size], frames_max=frames_max)
 
     def _fill(self, size: int) -> list[Frame]:
         place, self._filled = self._place, self._filled + size
@@ -327,7 +328,8 @@ class FrameDecoder:
             self._buffer = bytearray(data)
             return frames
         self._cut(memoryview(data), frames, frames_max=frames_max, owned=data is self._buffer)
-        self._make_room()
+        if self._target:
+            self._make_room()
         return frames
 
     def _cut(self, data: memoryview, frames: list[Frame], *, frames_max: int, owned: bool) -> None:
@@ -352,7 +354,9 @@ class FrameDecoder:
             offset += whole
             if len(frames) == frames_max:
                 break
-        if offset or not owned:
+        if offset == size:
+            self._buffer = bytearray()
+        elif offset or not owned:
             self._buffer = bytearray(data[offset:])
 
     def _make_room(self) -> None:

@@ -160,17 +160,20 @@ class RaftLog:
             self.group.kick()
 
     def _turn(self) -> None:
-        if not self.turns.take():
+        if not self.turns.due:
             return
         try:
             if self._leading_term is None:
                 self.group.kick()  # first of all: a leader waits for it
-            self._append_proposals()
+            self.turns.take()  # not before: what a sync on the loop lets go on goes on in this turn
+            if self._proposals:
+                self._append_proposals()
             if self._admitting and self.engine.is_leader:
                 self.reads.start()
             if self.engine.tick():
                 self.poke()
-            if self._has_news():  # a new commit index travels with the next entries, or alone a little later
+            if self.engine.news_due is not None:
+                # A new commit index travels with the next entries, or alone a little later.
                 self.turns.later(self.settings.commit_linger_ms / 1000, still=self._has_news)
             self._notice_role()
             if self.members.follow():
@@ -178,12 +181,12 @@ class RaftLog:
             self.reads.finish()
             if self._leading_term is not None:
                 self.members.tick()
-                if not self.outbound.silent:
+                if self.feeds.behind and not self.outbound.silent:
                     self.feeds.pump(term=self.engine.term, settled=not self._proposals)
             self.mending.turn()
             if self._leading_term is None:
                 self.group.kick()
-            else:
+            elif self.group.waits and not self.outbound.lone:  # ``turn_now`` sees to it itself
                 self.turns.kick_soon()
         except (InvariantViolated, CorruptData, OSError) as error:
             self.turns.closed = True
@@ -230,8 +233,6 @@ class RaftLog:
             self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
 
     def _append_proposals(self) -> None:
-        if not self._proposals:
-            return
         commands = self._proposals.take()
         if not self.engine.is_leader or self.engine.term != self._leading_term:
             return  # their outcome was answered when leadership was lost

@@ -64,12 +64,13 @@ class Outbound:
         self.links.send(peer, Kind.RAFT, {}, [body])
 
     def _acknowledge_later(self, peer: NodeId, message: messages.Message) -> None:
-        waiting = None if self.repair.active else self._waiting.get(peer)
+        missing = self.repair.active
+        waiting = None if missing else self._waiting.get(peer)
         if waiting is not None and waiting.may_say(message, group=self.group.groups):
             waiting.message = message
             return
         waiting = _Acknowledgement(self.group.groups, message)
-        if self.repair.active:  # what is missing changes: each says what was so when it was made
+        if missing:  # what is missing changes: each says what was so when it was made
             self._waiting.pop(peer, None)
         else:
             self._waiting[peer] = waiting

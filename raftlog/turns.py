@@ -53,8 +53,13 @@ class Turns:
             self.scheduled = True
             self._loop.call_soon(self._turn)
 
+    @property
+    def due(self) -> bool:
+        """One is to be had."""
+        return self.scheduled and not self.closed
+
     def take(self) -> bool:
-        """The turn that is due is had now; False: none is."""
+        """The turn that is due is had now, and what happens from here on wants another; False: none is."""
         if self.closed or not self.scheduled:
             return False
         self.scheduled = False

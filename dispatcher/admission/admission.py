@@ -113,15 +113,17 @@ class Admission:
         return Ticket(self, taken, now if timed else None)
 
     def _refusal(self, parts: Parts, now: float, principal: str, number: int) -> Refusal | None:
-        node = self._node
+        node, limits, most = self._node, self._limits, self._node.limits
         operations = nbytes = 0
         for partition_id, each_operations, each_bytes in parts:
             if partition_id in self._frozen:
                 raise self.is_frozen(partition_id)
-            self._check_size(self._limits, partition_id, each_operations, each_bytes, 1)
+            if each_operations > limits.operations or each_bytes > limits.nbytes or limits.batches < 1:
+                self._check_size(limits, partition_id, each_operations, each_bytes, 1)
             operations += each_operations
             nbytes += each_bytes
-        self._check_size(node.limits, None, operations, nbytes, len(parts))
+        if operations > most.operations or nbytes > most.nbytes or len(parts) > most.batches:
+            self._check_size(most, None, operations, nbytes, len(parts))
         for partition_id, each_operations, each_bytes in parts:
             gate, wanted = self._gates[partition_id], (each_operations, each_bytes, 1)
             refusal = gate.refusal(wanted, now, number)

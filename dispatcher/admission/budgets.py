@@ -223,6 +223,14 @@ class Gate(Use):
         many there are something is left for the next (Choudhury and Hahne's dynamic thresholds).
         """
         held = (use.operations, use.nbytes, use.batches)
+        if self.reservation is None:  # what the loop below would find, as nearly always
+            limits = self.limits
+            if (
+                use.operations + wanted[0] <= factor * (limits.operations - self.operations - wanted[0])
+                and use.nbytes + wanted[1] <= factor * (limits.nbytes - self.nbytes - wanted[1])
+                and use.batches + wanted[2] <= factor * (limits.batches - self.batches - wanted[2])
+            ):
+                return None
         for unit, (used, more, maximum) in enumerate(self._rows(wanted, number)):
             allowed = factor * (maximum - used - more)
             if held[unit] + more > allowed:

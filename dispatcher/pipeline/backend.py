@@ -223,7 +223,7 @@ class Backend(Pipeline):
 
     async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex:
         """A global index that covers everything committed before this call (a quorum has said so)."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         answer: asyncio.Future[GlobalLogIndex] = loop.create_future()
 
         def done(error: LogboomError | None) -> None:

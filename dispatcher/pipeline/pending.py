@@ -103,7 +103,9 @@ class Pending:
 
     def awaits_more(self, partition_id: PartitionId) -> bool:
         """Somebody here waits for more than the commit of a batch of this partition."""
-        return self._awaiting_applied[partition_id] > 0 or bool(self._awaiting_durable.get(partition_id))
+        if self._awaiting_applied.get(partition_id, 0) > 0:
+            return True
+        return bool(self._awaiting_durable.get(partition_id))
 
     def __len__(self) -> int:
         return len(self._by_end)

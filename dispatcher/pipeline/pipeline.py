@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -132,6 +133,10 @@ class Pipeline(Presence):
         """For the partition's machine, as it is now."""
         return self._worker_of(partition_id, self._progress_of(partition_id))
 
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()  # a system call, each time
+
     # -- life
 
     async def start(self, peer_address: str) -> None:
@@ -230,7 +235,7 @@ class Pipeline(Presence):
         if self._somebody_waits(routes):
             self._settle_soon()
         elif self._settle_later is None:
-            self._settle_later = asyncio.get_running_loop().call_later(SETTLE_LINGER_S, self._settle)
+            self._settle_later = self._loop.call_later(SETTLE_LINGER_S, self._settle)
 
     def control(self, raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
         """See RaftEvents."""
@@ -267,10 +272,10 @@ class Pipeline(Presence):
             self._settle()
 
     def _somebody_waits(self, routes: Sequence[Route]) -> bool:
+        if len(self.barriers):
+            return True
         pending, callbacks = self.pending, self._commit_callbacks
-        return bool(len(self.barriers)) or any(
-            pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes
-        )
+        return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""
@@ -345,7 +350,7 @@ class Pipeline(Presence):
     def _settle_soon(self) -> None:
         if not self._settle_due:
             self._settle_due = True
-            asyncio.get_running_loop().call_soon(self._settle)
+            self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
         """Once for many events: move workers and watermarks of all partitions that something happened to."""

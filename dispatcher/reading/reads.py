@@ -13,7 +13,7 @@ from logboom.commands import Value, pack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge, Unavailable
 from logboom.records import RecordBlock
 from logboom.state_machine import Machine, Position
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, Record
 from logboom.wire import REPLY_BYTES_MAX, Frame, shown
 
 KEYS_MAX: Final = 10_000
@@ -103,7 +103,10 @@ async def get(
     size = sum(len(known[k] or b"") for k in keys)
     if size > REPLY_BYTES_MAX:  # a key may be named ten thousand times
         raise RecordTooLarge(f"{size} bytes of values in one answer; ask for fewer", size=size, limit=REPLY_BYTES_MAX)
-    block = RecordBlock.from_columns(payloads=[known[k] or b"" for k in keys])
+    payloads = [known[k] or b"" for k in keys]
+    # Of one there are no arrays to be made, which take as long as all else together.
+    lone = len(payloads) == 1
+    block = RecordBlock.from_records([Record(payloads[0])]) if lone else RecordBlock.from_columns(payloads=payloads)
     reply = {
         "found": [known[k] is not None for k in keys],
         "metadata": len(block.metadata),

@@ -26,6 +26,9 @@ REQUEST_MS_MAX: Final = 600_000
 STRENGTH: Final = (Level.COMMITTED, Level.DURABLE, Level.APPLIED)
 WAITS: Final = {level.value: level for level in STRENGTH}
 DEFAULTS: Final = ClusterSettings()
+NONE: Final = frozenset[int]()
+PART: Final = [int] * 6
+"""What a part is in a header."""
 
 ReplyPart = tuple[PartitionId, PartitionLogIndex, PartitionLogIndex, GlobalLogIndex, int, bytes | None]
 """Partition, first index, last index, global index, duplicates, statuses."""
@@ -140,7 +143,7 @@ def parse_submit(
     rows = field_of(header, "parts", list)
     if not 1 <= len(rows) <= PARTS_MAX:
         raise InvalidRequest(f"a request has 1 to {PARTS_MAX} parts, not {len(rows)}")
-    wide = frozenset(map(_partition, field_of(header, "wide", list, [])))
+    wide = frozenset(map(_partition, field_of(header, "wide", list))) if "wide" in header else NONE
     parts, offset = [], 0
     for row in rows:
         part, offset = _part(row, frame.body, offset, wide)
@@ -177,7 +180,7 @@ def _partition(given: Any) -> int:
 
 
 def _part(row: Any, body: memoryview, offset: int, wide: Collection[int]) -> tuple[SubmitPart, int]:
-    if not isinstance(row, list) or len(row) != 6 or any(type(v) is not int or not 0 <= v <= SEQUENCE_MAX for v in row):
+    if not isinstance(row, list) or [*map(type, row)] != PART or min(row) < 0 or max(row) > SEQUENCE_MAX:
         raise InvalidRequest("a part is six numbers: partition, first sequence, floor, count and two section lengths")
     partition, first, floor, count, metadata_length, data_length = row
     middle = offset + metadata_length

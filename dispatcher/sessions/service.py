@@ -376,7 +376,7 @@ class Session:
             self.reply(frame.request_id, Kind.PONG, {})
         elif frame.kind in (Kind.BARRIER, Kind.GET):
             if not self.submits.held_back(frame):
-                self.begin(frame, self._backend.clock.monotonic())
+                self.begin(frame, self._service.turns.now)
         elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):
             self._streams.open(frame)
         elif frame.kind is Kind.WATERMARKS:

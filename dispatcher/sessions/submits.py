@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -42,13 +43,19 @@ class Turns:
         self._clock = clock
         self._until: float | None = None
         self._waiting: deque[Submits] = deque()
+        self.now = 0.0
+        """When ``is_over`` was asked last."""
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     def is_over(self) -> bool:
         """Whatever comes now has to wait."""
-        now = self._clock.monotonic()
+        now = self.now = self._clock.monotonic()
         if self._until is None:
             self._until = now + TURN_S
-            asyncio.get_running_loop().call_soon(self._next)
+            self._loop.call_soon(self._next)
         return now >= self._until
 
     def enqueue(self, submits: Submits) -> None:
@@ -87,10 +94,11 @@ class Submits:
 
     def submit(self, frame: Frame) -> None:
         """A SUBMIT. Raises InvalidRequest, RecordTooLarge and QuotaExceeded."""
-        if not self._held and not self._service.turns.is_over():
-            self._submit(frame, self._service.backend.clock.monotonic())
-            return
-        self._hold(frame)
+        turns = self._service.turns
+        if not self._held and not turns.is_over():
+            self._submit(frame, turns.now)
+        else:
+            self._hold(frame)
 
     def held_back(self, frame: Frame) -> bool:
         """Another request of the kind that comes in crowds: it has to wait for a later turn, and goes to ``begin``."""

@@ -66,7 +66,7 @@ class Producer:
 
     @property
     def expected(self) -> int:
-        """The next sequence of a dense producer."""
+        """The next sequence of a dense producer; of any other nothing from here on was applied."""
         return self.ranges[-1][1] if self.ranges else self.floor
 
     def covered(self, first: int, last: int, floor: int) -> list[tuple[int, int]]:
@@ -308,8 +308,8 @@ class Dedupe:
     def lookup(self, producer: ProducerId, epoch: int, first_sequence: int, count: int) -> AppliedReceipt | None:
         """The receipt of exactly this part, if it was applied and is remembered."""
         known = self._producers.get(producer)
-        if known is None or known.epoch != epoch:
-            return None
+        if known is None or known.epoch != epoch or first_sequence >= known.expected:
+            return None  # behind all that was applied, as nearly always
         for receipt in reversed(known.receipts):
             if (receipt.sequence, receipt.record_count) == (first_sequence, count):
                 return receipt

@@ -64,26 +64,18 @@ class BatchHeader(NamedTuple):
         return HEADER_BYTES + self.metadata_length + self.data_length
 
 
-class Batch(NamedTuple):
+class Batch:
     """A header and the three buffers that follow each other on disk and on the wire."""
 
-    header: BatchHeader
-    buffers: list[Buffer]
+    __slots__ = ("buffers", "digest", "header", "last_index", "nbytes")
 
-    @property
-    def last_index(self) -> PartitionLogIndex:
-        """See BatchHeader."""
-        return self.header.last_index
-
-    @property
-    def digest(self) -> bytes:
-        """See BatchHeader."""
-        return self.header.digest
-
-    @property
-    def nbytes(self) -> int:
-        """See BatchHeader."""
-        return self.header.nbytes
+    def __init__(self, header: BatchHeader, buffers: list[Buffer]) -> None:
+        self.header = header
+        self.buffers = buffers
+        # Of the header, worked out once: whoever handles a batch, and they are many, asks for these.
+        self.digest = header.digest
+        self.last_index = header.last_index
+        self.nbytes = header.nbytes
 
     def records(self) -> RecordBlock:
         """The records, not copied. Raises CorruptData if the sections are not a block."""

@@ -195,18 +195,22 @@ class PartitionLog(LogHoles):
         header, last_index = batch.header, batch.last_index
         if header.partition_id != self.partition_id:
             raise CorruptData(f"a batch of partition {header.partition_id} for partition {self.partition_id}")
-        lost = self._committed.is_lost(last_index, header.digest)
-        if self.holds(last_index, header.digest) or (lost and (last_index, header.digest) in self._unwritten):
-            return False
-        if last_index < self.first_available_index or self._is_void(batch):
-            return False
+        lost = False
+        if last_index <= self.highest_index or self._followed is not None:  # else nothing that ends there is known
+            lost = self._committed.is_lost(last_index, header.digest)
+            if self.holds(last_index, header.digest) or (lost and (last_index, header.digest) in self._unwritten):
+                return False
+            if last_index < self.first_available_index or self._is_void(batch):
+                return False
         before = header.first_index - 1
         # What is lost is committed: its digest says what it follows, which may be lost as well.
-        follows = lost or self.holds(before, header.previous_digest) or self.is_hole(before, header.previous_digest)
-        if not follows and (before or header.previous_digest != NO_DIGEST):
+        previous = header.previous_digest
+        follows = lost or self.holds(before, previous) or self.is_hole(before, previous)
+        if not follows and (before or previous != NO_DIGEST):
             raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
         self._order += 1
-        self._fill(batch, self._order if lost else None)
+        if lost or self._conceded:
+            self._fill(batch, self._order if lost else None)
         ref = self._unwritten.append(batch, order=self._order)
         if not lost:
             self._hold(ref)
@@ -258,6 +262,7 @@ class PartitionLog(LogHoles):
         ref = self._tentative.find(last_index, digest)
         if ref is None and (last_index, digest) in self._conceded:
             ref = hole_ref(self.committed_index + 1, last_index, digest, self._head, Term(term))
+            self.highest_index = max(self.highest_index, ref.last_index)
         if ref is None:
             raise InvariantViolated(f"I2: partition {self.partition_id}: no batch {digest.hex()} at {last_index}")
         invariant(

@@ -37,6 +37,15 @@ class Write:
     offset: int
     batches: list[Batch]
     refs: list[BatchRef]
+    nbytes: int = 0
+    records: int = 0
+
+    def add(self, batch: Batch, ref: BatchRef) -> None:
+        """The next one."""
+        self.batches.append(batch)
+        self.refs.append(ref)
+        self.nbytes += ref.length
+        self.records += batch.header.record_count
 
 
 class WriteJob:
@@ -60,8 +69,8 @@ class WriteJob:
         self.must_sync = must_sync
         self.journaled = False
         self._begun = False
-        self.pending_bytes = sum(ref.length for write in writes for ref in write.refs)
-        self.records = sum(batch.header.record_count for write in writes for batch in write.batches)
+        self.pending_bytes = sum([write.nbytes for write in writes])
+        self.records = sum([write.records for write in writes])
 
     def redo(self) -> Sequence[Redo]:
         """See ports.sync.SyncJob."""
@@ -193,16 +202,16 @@ class OpenSegment:
             if write.segment == self._ordinal:  # others are sealed, and synced
                 begin = getattr(self._open_file(), "begin_sync", None)  # see ports.disk.EagerFile
                 if begin is not None:
-                    begin(offset=write.offset, length=sum(ref.length for ref in write.refs))
+                    begin(offset=write.offset, length=write.nbytes)
 
     def _write(self, writes: Sequence[Write], *, sync: bool) -> None:
         for write in writes:
-            nbytes = sum(ref.length for ref in write.refs)
             if self._file is None or self._ordinal != write.segment:
-                self._roll(write, nbytes)
+                self._roll(write, write.nbytes)
             file = self._open_file()
             invariant(write.offset == self._end, "{}: write at {}, end is {}", file.path, write.offset, self._end)
-            self._reserve(nbytes)
+            if self._end + write.nbytes > self._allocated:
+                self._reserve(write.nbytes)
             buffers = [buffer for batch in write.batches for buffer in batch.buffers]
             self._dirty = True
             if sync:
@@ -240,11 +249,10 @@ class OpenSegment:
         a few more like this one: what grows by large batches, one now and then, would be given more with nearly each.
         """
         end = self._end + nbytes
-        if end > self._allocated:
-            ahead = min(max(end, ALIKE * nbytes), ALLOCATION_BYTES_MAX)
-            rounded = -(-(end + ahead) // ALLOCATION_BYTES_MIN) * ALLOCATION_BYTES_MIN
-            self._allocated = max(end, min(rounded, self._segment_bytes))
-            self._open_file().allocate(self._allocated)
+        ahead = min(max(end, ALIKE * nbytes), ALLOCATION_BYTES_MAX)
+        rounded = -(-(end + ahead) // ALLOCATION_BYTES_MIN) * ALLOCATION_BYTES_MIN
+        self._allocated = max(end, min(rounded, self._segment_bytes))
+        self._open_file().allocate(self._allocated)
 
     def _open_file(self) -> File:
         if self._file is None:

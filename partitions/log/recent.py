@@ -43,16 +43,17 @@ class RecentBatches:
 
     def appended(self, batch: Batch) -> None:
         """It may be committed soon. The oldest of its kind goes if there is no room: it may have lost a conflict."""
-        if self.cost(batch.nbytes) > self._bytes_max or (not self._headers_only and _takes_time(batch)):
+        cost = self.cost(batch.nbytes)
+        if cost > self._bytes_max or (batch.header.wide and not self._headers_only and _takes_time(batch)):
             return
         if self._headers_only:
             batch = Batch(batch.header, [])
         elif batch.nbytes < COPY_BYTES:
             batch = Batch(batch.header, [bytes(buffer) for buffer in batch.buffers])
         again = self._tentative.pop(batch.digest, None)
-        self._tentative_bytes -= self.cost(again.nbytes) if again is not None else 0
+        if again is None:
+            self._tentative_bytes += cost  # else it is in the sum
         self._tentative[batch.digest] = batch
-        self._tentative_bytes += self.cost(batch.nbytes)
         while self._tentative_bytes > self._bytes_max:
             oldest = next(iter(self._tentative))
             self._tentative_bytes -= self.cost(self._tentative.pop(oldest).nbytes)
@@ -85,6 +86,6 @@ class RecentBatches:
 def _takes_time(batch: Batch) -> bool:
     """It removes ranges of keys, more than the loop has time for: what is not here is applied on threads."""
     try:
-        return batch.header.wide and batch.records().has_ranges
+        return batch.records().has_ranges
     except CorruptData:  # whoever applies it says so
         return True

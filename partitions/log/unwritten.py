@@ -43,11 +43,11 @@ class Unwritten:
 
     def append(self, batch: Batch, *, order: int) -> BatchRef:
         """Behind all others, in another segment if the newest is full; where it will be."""
-        header = batch.header
+        header, last_index, digest, nbytes = batch.header, batch.last_index, batch.digest, batch.nbytes
         full = (
             self._segment == 0
             or self._ends
-            or self._offset + header.nbytes > self._settings.segment_bytes
+            or self._offset + nbytes > self._settings.segment_bytes
             or self._records + header.record_count > self._settings.segment_records
         ) and (self._segment == 0 or self._offset > SEGMENT_HEADER_BYTES)
         if full:
@@ -60,20 +60,19 @@ class Unwritten:
         write = self._queue[-1]
         ref = BatchRef(
             header.first_index,
-            batch.last_index,
-            header.digest,
+            last_index,
+            digest,
             header.previous_digest,
             header.term,
             write.segment,
             self._offset,
-            header.nbytes,
+            nbytes,
             order,
         )
-        write.batches.append(batch)
-        write.refs.append(ref)
-        self._offset += header.nbytes
+        write.add(batch, ref)
+        self._offset += nbytes
         self._records += header.record_count
-        self._batches[batch.last_index, header.digest] = batch
+        self._batches[last_index, digest] = batch
         return ref
 
     def take(self) -> list[Write]:

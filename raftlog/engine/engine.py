@@ -66,13 +66,17 @@ class Engine(Replication):
         now = self.clock.monotonic()
         if not self.is_leader:
             self._campaign_if_due(now)
-        if self.is_leader:
-            self._advance_commit()
-            self._fall_back_if_alone(now)
+        return self._lead(now) if self.is_leader else self._apply_committed()
+
+    def _lead(self, now: float) -> bool:
+        self._advance_commit()
+        self._fall_back_if_alone(now)
         more = self._apply_committed()
-        if self.is_leader and (self._need_append or now >= self._next_round()):
+        if not self.is_leader:
+            return more  # alone
+        if self._need_append or now >= self._next_round():
             self._SyncObj__sendAppendEntries()
-        if self.is_leader and not self.votes and self.membership.current.index <= self.applied_index:
+        if not self.votes and self.membership.current.index <= self.applied_index:
             self._SyncObj__sendAppendEntries()  # the others need not find out by themselves that it is committed
             self._step_down()
         return more
@@ -80,15 +84,17 @@ class Engine(Replication):
     @property
     def due(self) -> bool:
         """The next ``tick`` has more to do than to look at the clock."""
-        commit = self.commit_index
-        if self._need_append or self.applied_index < min(commit, self.journal.durable_index):
+        commit, applied = self.commit_index, self.applied_index
+        if self._need_append or (applied < commit and applied < self.journal.durable_index):
             return True
-        return commit < self.journal.last_index and self.is_leader and self._held_by_quorum() > commit
+        return self._may_commit(commit) and self.is_leader and self._held_by_quorum() > commit
 
     def _apply_committed(self) -> bool:
         # Only what is synced here: what apply shows must survive this node's crash.
-        end = min(self.commit_index, self.journal.durable_index) if self.may_lead else 0
-        applied = self.applied_index
+        commit, applied = self.commit_index, self.applied_index
+        if commit <= applied or not self.may_lead:
+            return False
+        end = min(commit, self.journal.durable_index)
         if end <= applied:
             return False
         stop = min(end, applied + self._apply_batch)

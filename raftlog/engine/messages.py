@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal, TypedDict, cast
 
 import msgspec
@@ -70,7 +70,7 @@ OF_ENTRIES: Final = frozenset({"prevLogIdx", "prevLogTerm", "entries"})
 OF_REPLIES: Final = frozenset({"rejoining", "term_before"})
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-_unpack: Final = msgspec.msgpack.Decoder(Fields).decode
+_unpack: Final = cast(Callable[[memoryview], Message], msgspec.msgpack.Decoder(Fields).decode)
 
 
 def encode(message: Message) -> bytes:
@@ -89,7 +89,7 @@ def index_in(header: Mapping[str, Any], name: str) -> int:
 def decode(raw: memoryview) -> Message:
     """Raises ProtocolError, naming what is off."""
     try:
-        message = cast(Message, _unpack(raw))  # types and ranges are checked on the way
+        message = _unpack(raw)  # types and ranges are checked on the way
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"not a Raft message: {error}") from error
     kind, names = message.get("type"), message.keys()

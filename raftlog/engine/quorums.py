@@ -25,6 +25,8 @@ class Quorums(Stock):
         """Peers that had acknowledged the last entry when it was committed."""
         self.round = 0
         """Sequence of the last append_entries round; echoed in replies."""
+        self._furthest = 0
+        """No peer has ever acknowledged more to this node: no quorum holds more, but one that is this node alone."""
         self._echoed: dict[str, int] = {}
         self._probed: dict[str, int] = {}
         """What a lagging peer said of its end when it was last tried whether it has the base."""
@@ -93,6 +95,10 @@ class Quorums(Stock):
         """So many of these are connected, and know what they have promised, that they could commit."""
         there = {self.membership.node_id, *self.connected_peers} - self.forgetful.keys()
         return 2 * sum(voter in there for voter in voters) > len(voters)
+
+    def _may_commit(self, more_than: int) -> bool:
+        """A quorum might hold more than that; else it need not be looked for, as in most turns."""
+        return more_than < self.journal.last_index and (self._furthest > more_than or not self._voters)
 
     def _held_by_quorum(self) -> int:
         match, forgetful = self._SyncObj__raftMatchIndex, self.forgetful

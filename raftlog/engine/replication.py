@@ -38,11 +38,12 @@ class Replication(Elections):
         self._need_append, self.news_due, self.round_due = False, None, None
         self.round += 1
         self._set("newAppendEntriesTime", self.clock.monotonic() + self.settings.heartbeat_ms / 1000)
+        connected = self._SyncObj__connectedNodes
         for peer in self.quickest:
-            if self._peers[peer] in self._SyncObj__connectedNodes:
+            if self._peers[peer] in connected:
                 self._send_append(self._peers[peer])
         for peer, node in self._peers.items():
-            if peer not in self.quickest and node in self._SyncObj__connectedNodes:
+            if peer not in self.quickest and node in connected:
                 self._send_append(node)
 
     def start_lone_round(self) -> bool:
@@ -59,14 +60,15 @@ class Replication(Elections):
         return True
 
     def _send_append(self, node: Peer) -> None:
-        following = self._SyncObj__raftNextIndex
+        following, journal = self._SyncObj__raftNextIndex, self.journal
         for _ in range(MESSAGES_PER_ROUND):
             start = following[node]
-            if start <= self.journal.base_index:
+            if start <= journal.base_index:
                 self._send_beat(node)
                 return
-            entries = self._entries(start, min(self.journal.last_index, self._sendable(NodeId(node.id))))
-            previous = self.journal.entry(start - 1)
+            last = journal.last_index
+            entries = self._entries(start, min(last, self._sendable(node.id)))
+            previous = journal.entry(start - 1)
             sent = self._SyncObj__transport.send(
                 node,
                 {
@@ -81,16 +83,17 @@ class Replication(Elections):
             )
             if not sent or not entries:
                 return
-            following[node] = entries[-1][1] + 1
-            if following[node] > self.journal.last_index:
+            end = entries[-1][1]
+            following[node] = end + 1
+            if end >= last:
                 return
 
     def _send_beat(self, node: Peer) -> None:
         """To one who lacks what is gone: that there is a leader, and nothing else."""
         beat = {"type": "append_entries", "term": self.term, "commit_index": self.commit_index, "seq": self.round}
         self._SyncObj__transport.send(node, beat)
-        self.lagging.add(NodeId(node.id))
-        self._too_far(NodeId(node.id))
+        self.lagging.add(node.id)
+        self._too_far(node.id)
 
     def _entries(self, start: int, end: int) -> list[tuple[bytes, int, int]]:
         taken: list[tuple[bytes, int, int]] = []
@@ -136,27 +139,31 @@ class Replication(Elections):
     # -- and hears
 
     def _on_reply(self, node: Peer, message: Message) -> None:
-        if message["term"] > self.term:
+        term = self.term
+        if message["term"] > term:
             self._SyncObj__setCurrentTerm(message["term"], None)
             self._step_down()
             return
-        if message["term"] < self.term or not self.is_leader:
+        if message["term"] < term or not self.is_leader:
             return  # of an older leadership
-        if message["success"] and message["next_node_idx"] - 1 > self.journal.last_index:
+        end = message["next_node_idx"] - 1
+        if message["success"] and end > self.journal.last_index:
             # No node of this history has what its leader has not. It says so to all who lead: let it end none of them.
             raise WrongNode(
-                f"{node.id} says that it holds Raft entry {message['next_node_idx'] - 1}, and the leader's last is "
+                f"{node.id} says that it holds Raft entry {end}, and the leader's last is "
                 f"{self.journal.last_index}: of another history, as a node from before a restore is: remove its data"
             )
         match, following = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
         self._SyncObj__lastResponseTime[node] = self.clock.monotonic()
         self._echoed[node.id] = max(self._echoed.get(node.id, 0), message["seq"])
-        self._note_memory(node, message)
+        if self.forgetful or "rejoining" in message:
+            self._note_memory(node, message)
         if message["success"]:
-            match[node] = max(match[node], message["next_node_idx"] - 1)
-            following[node] = max(following[node], match[node] + 1)
-            if match[node] >= self.journal.base_index:
-                self.lagging.discard(NodeId(node.id))
+            match[node] = held = max(match[node], end)
+            following[node] = max(following[node], held + 1)
+            self._furthest = max(self._furthest, held)
+            if self.lagging and held >= self.journal.base_index:
+                self.lagging.discard(node.id)
         elif message["reset"] and message["seq"] > self._rewound.get(node.id, 0):
             # Once per round: every message in flight will complain, and each answer would start a storm.
             self._rewound[node.id] = self.round
@@ -175,9 +182,9 @@ class Replication(Elections):
     def _note_memory(self, node: Peer, message: Message) -> None:
         """Every reply says whether its sender has forgotten what it said before."""
         if "rejoining" not in message:
-            self.forgetful.pop(NodeId(node.id), None)
+            self.forgetful.pop(node.id, None)
             return
-        self.forgetful[NodeId(node.id)] = message["rejoining"]
+        self.forgetful[node.id] = message["rejoining"]
         if not message["success"]:
             # What it acknowledged with its former journal is gone. Else a match goes back with a lost disk alone.
             match = self._SyncObj__raftMatchIndex
@@ -197,7 +204,7 @@ class Replication(Elections):
 
     def _advance_commit(self) -> None:
         commit = self.commit_index
-        if commit == self.journal.last_index:
+        if not self._may_commit(commit):
             return
         index = self._held_by_quorum()
         if index > commit and self.term_at(index) == self.term:
@@ -214,9 +221,10 @@ class Replication(Elections):
         before, self._heard_leader = self._heard_leader, self.clock.monotonic()
         self._missed = self._excused = False
         self.heard_commit = message["commit_index"]
-        self._round_heard = message["term"], message["seq"]
-        invariant(not (self.is_leader and message["term"] == self.term), "{} also leads term {}", node.id, self.term)
-        if self._SyncObj__raftLeader is node and message["term"] == self.term and not self.is_candidate:
+        term, own = message["term"], self.term
+        self._round_heard = term, message["seq"]
+        invariant(not (term == own and self.is_leader), "{} also leads term {}", node.id, own)
+        if self._SyncObj__raftLeader is node and term == own and not self.is_candidate:
             self.patience.heard(self._heard_leader - before)
             self._SyncObj__raftElectionDeadline = self._heard_leader + self._SyncObj__generateRaftTimeout()
             self._pre_vote_passed = self._handed_over  # what he has asked for himself stands
@@ -224,7 +232,7 @@ class Replication(Elections):
             self._pre_vote_passed = self._handed_over = False
             # The stock preamble: deadline, leader, term, role; our own commit index, so that it moves nothing.
             super()._SyncObj__onMessageReceived(
-                node, {"type": "append_entries", "term": message["term"], "commit_index": self.commit_index}
+                node, {"type": "append_entries", "term": term, "commit_index": self.commit_index}
             )
         if "prevLogIdx" not in message:
             self._SyncObj__sendNextNodeIdx(node, seq=message["seq"])
@@ -256,10 +264,12 @@ class Replication(Elections):
         with the round that was heard last, which proves no more than before. True: that was due.
         """
         now, (term, seq) = self.clock.monotonic(), self._round_heard
-        node = self._peers.get(peer)
-        if node is None or node is not self._SyncObj__raftLeader or term != self.term or self.is_candidate:
+        if now - self._heard_leader < self.settings.heartbeat_ms / 1000:
             return False
-        if self.is_leader or now - self._heard_leader < self.settings.heartbeat_ms / 1000:
+        node = self._peers.get(peer)
+        if node is None or node is not self._SyncObj__raftLeader or term != self.term:
+            return False
+        if self.is_candidate or self.is_leader:
             return False
         self._heard_leader = now
         self._missed = self._excused = False
@@ -279,13 +289,14 @@ class Replication(Elections):
         self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=max(end, 0) + 1, reset=True, seq=seq, before=self.term_at(end))
 
     def _store(self, entries: list[tuple[bytes, int, int]]) -> None:
-        known = 0
-        while known < len(entries) and self.term_at(entries[known][1]) == entries[known][2]:
-            known += 1
+        known, last = 0, self.journal.last_index
+        if entries and entries[0][1] <= last:  # sent again, or of another leader
+            while known < len(entries) and self.term_at(entries[known][1]) == entries[known][2]:
+                known += 1
         new = entries[known:]
-        configurations = [each for each in (parse(*entry) for entry in new) if each is not None]
+        configurations = [each for entry in new if (each := parse(*entry)) is not None]
         moved = bool(configurations)
-        if new and new[0][1] <= self.journal.last_index:  # a real conflict
+        if new and new[0][1] <= last:  # a real conflict
             invariant(new[0][1] > self.commit_index, "asked to truncate committed entry {}", new[0][1])
             self.journal.truncate_from(new[0][1])
             moved = self.membership.truncated(new[0][1]) or moved

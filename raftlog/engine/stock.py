@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import zlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -77,12 +76,15 @@ class _NoPoller:
 class Peer(Node):  # type: ignore[misc]
     """Another node, or this one."""
 
+    id = NodeId("")
+    """In the place of the base class's property, which is asked for several times with each message."""
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+    """There is one object for each, looked up with each message, too. Nothing depends on the order of a set of them."""
+
     def __init__(self, node_id: NodeId) -> None:
         super().__init__(node_id)
-        self._hash = zlib.crc32(node_id.encode())  # set order must not depend on the hash seed
-
-    def __hash__(self) -> int:
-        return self._hash
+        self.__dict__["id"] = node_id  # the base class lets nobody set it
 
 
 class Outbound(Transport):  # type: ignore[misc]
@@ -98,7 +100,7 @@ class Outbound(Transport):  # type: ignore[misc]
     def send(self, node: Node, message: Message) -> bool:
         if message["type"] == "response_vote" or (message.get("success") and "rejoining" not in message):
             message["journal"] = self._journal.queued_sequence  # it leaves once all that is queued is on the disk
-        return self._send(NodeId(node.id), message)
+        return self._send(node.id, message)
 
     def destroy(self) -> None:
         """Connections are not ours."""

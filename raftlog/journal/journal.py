@@ -46,7 +46,7 @@ class JournalJob:
         self.last_index = last_index
         self.floor = floor
         self.last_sequence = journal.taken_sequence
-        self.pending_bytes = sum(len(body) + codec.RECORD_HEADER.size for _, body in pending)
+        self.pending_bytes = sum([len(body) for _, body in pending]) + len(pending) * codec.RECORD_HEADER.size
 
     def redo(self) -> Sequence[Redo]:
         """See ports.sync.SyncJob: the journal is what the others rely on."""

@@ -121,14 +121,10 @@ class JournalFiles:
     def write(self, pending: Sequence[Pending], *, floor: int) -> None:
         """Encode, write once, sync once; a new segment when the old one is full."""
         tail = self.open_tail()
-        size = sum(codec.record_bytes(len(body)) for _, body in pending)
-        if tail.offset + size > self.segment_bytes and not tail.empty:
+        raw = self._encoded(pending, tail, floor)
+        if tail.offset + len(raw) > self.segment_bytes and not tail.empty:
             tail = self.roll()
-        synced, salt = self.synced, tail.salt
-        raw = b"".join(
-            codec.encode_record(kind, body, sequence=tail.sequence + k, synced=synced, floor=floor, salt=salt)
-            for k, (kind, body) in enumerate(pending)
-        )
+            raw = self._encoded(pending, tail, floor)  # its salt is another
         tail.file.write_synced([raw], offset=tail.offset)
         tail.offset += len(raw)
         tail.sequence += len(pending)
@@ -142,6 +138,15 @@ class JournalFiles:
                 term, vote = codec.unpack_hard_state(body)
         self.hard = HardState(term, vote, floor)
         self.synced = tail.sequence - 1
+
+    def _encoded(self, pending: Sequence[Pending], tail: Tail, floor: int) -> bytes:
+        first, synced, salt = tail.sequence, self.synced, tail.salt
+        return b"".join(
+            [
+                codec.encode_record(kind, body, sequence=sequence, synced=synced, floor=floor, salt=salt)
+                for sequence, (kind, body) in enumerate(pending, first)
+            ]
+        )
 
     def roll(self) -> Tail:
         """Go on in a new file."""

@@ -81,6 +81,8 @@ class GroupSync:
         self._jobs: list[SyncJob] = []
         self._running = 0
         self._started: float | None = None
+        self._counted = (0, 0)
+        """Bytes and records of the group under way: put into buckets when it is done, as somebody waits before."""
         self._ended: float = clock.monotonic()
         """The last group."""
         self._broken = False
@@ -135,6 +137,11 @@ class GroupSync:
         return not self._dirty and not self._running
 
     @property
+    def waits(self) -> bool:
+        """A ``kick`` would have something to do."""
+        return bool(self._held or self._dirty or self._settling or self._settle_soon) or self._journal.dirty
+
+    @property
     def doing_chores(self) -> bool:
         """Files of the journal are written anew, or go, off the loop; no more once something has failed."""
         return bool(self._chores) and not self._broken
@@ -143,11 +150,15 @@ class GroupSync:
         """Start a group if something is dirty and none is under way; with nothing dirty, release the outbox."""
         if self._running or self._broken:
             return
-        self._settle_next()
-        held, self._held = self._held, []
+        much = self._behind and self._journal.redo_bytes > self._limits.unsettled
+        if much or self._settle_soon or self._settling is not None:
+            self._settle_next()
         if not self._dirty and not self._journal.dirty:
-            _release(held)
+            if self._held:
+                held, self._held = self._held, []
+                _release(held)
             return
+        held, self._held = self._held, []
         alone, carried = self._take()
         jobs = [*carried, *alone]
         if not jobs:
@@ -155,12 +166,11 @@ class GroupSync:
             return
         self._jobs, self._releasing = jobs, held
         self._started = self._clock.monotonic()
-        size = sum(job.pending_bytes for job in jobs)
+        size = sum([job.pending_bytes for job in jobs])
         self.groups += 1
         self.bytes += size
         self.files += len(alone) + bool(carried)
-        self.sizes.observe(size)
-        self.records.observe(sum(job.records for job in jobs))
+        self._counted = size, sum([job.records for job in jobs])
         if self._limits.inline and len(alone) < INLINE_FILES_MAX and size <= self._limits.inline:
             self._running = 1
             self._run_inline([*alone, *carried[:1]], carried[1:])
@@ -231,8 +241,7 @@ class GroupSync:
     # -- settling what the journal carries
 
     def _settle_next(self) -> None:
-        due = bool(self._behind) and (self._settle_soon or self._journal.redo_bytes > self._limits.unsettled)
-        if due and self._settling is None and not self._chores:
+        if self._behind and self._settling is None and not self._chores:
             self._settle_soon = False
             self._settling = _Settling(self._journal.taken_sequence, list(self._behind.values()))
             self._behind = {}
@@ -317,12 +326,18 @@ class GroupSync:
             job.done()
         if self._started is not None:
             self._ended = self._clock.monotonic()
-            self.seconds.observe(self._ended - self._started)
+            self._count(self._ended - self._started)
         released, self._jobs, self._releasing, self._started = self._releasing, [], [], None
         _release(released)
         self._settled()
         self._synced()
         self.kick()
+
+    def _count(self, took_s: float) -> None:
+        size, records = self._counted
+        self.sizes.observe(size)
+        self.records.observe(records)
+        self.seconds.observe(took_s)
 
 
 class _Shares:

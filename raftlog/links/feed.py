@@ -76,6 +76,8 @@ class Feeds:
         self._offload = offload
         self._advanced = advanced
         self._damaged = damaged
+        self._all_live = True
+        """As nearly always: then there is nobody to look for with each turn and each answer."""
 
     def set_peers(self, peers: Iterable[NodeId]) -> None:
         """Those to feed from now on; new ones are believed to hold everything until told otherwise."""
@@ -83,6 +85,10 @@ class Feeds:
         self._feeds = {peer: gone.pop(peer) if peer in gone else _Feed() for peer in peers}
         for feed in gone.values():
             feed.epoch += 1
+        self._look()
+
+    def _look(self) -> None:
+        self._all_live = all(feed.cursor == LIVE for feed in self._feeds.values())
 
     def sendable(self, peer: NodeId) -> int:
         """Highest Raft index that may be sent to ``peer``."""
@@ -91,11 +97,13 @@ class Feeds:
     @property
     def behind(self) -> bool:
         """Somebody catches up."""
-        return any(self._journal.base_index <= feed.cursor != LIVE for feed in self._feeds.values())
+        return not self._all_live and any(
+            self._journal.base_index <= feed.cursor != LIVE for feed in self._feeds.values()
+        )
 
     def halted(self, peer: NodeId) -> bool:
         """It is fed nothing: it may lack what the journal no longer has. Whoever knows better rewinds."""
-        return self._feeds[peer].cursor < self._journal.base_index
+        return not self._all_live and self._feeds[peer].cursor < self._journal.base_index
 
     def state(self, peer: NodeId) -> str:
         """``live``, ``catching_up`` or ``halted``, for people."""
@@ -108,10 +116,12 @@ class Feeds:
         """A new leadership: believe that everybody holds everything until told otherwise."""
         for feed in self._feeds.values():
             feed.move(LIVE)
+        self._all_live = True
 
     def rewind(self, peer: NodeId, *, held: int) -> None:
         """``peer`` holds the payload of entries up to ``held``, perhaps not beyond. Below the base: see ``halted``."""
         self._feeds[peer].move(held)
+        self._look()
 
     def begin(self, peer: NodeId, *, held: int) -> None:
         """Over a new link, what was under way is gone. ``held`` 1: nothing is known, so believe that it holds all."""
@@ -137,6 +147,8 @@ class Feeds:
 
     def pump(self, *, term: int, settled: bool) -> None:
         """Move every feed that can move. ``settled``: no batch is appended and not yet proposed."""
+        if self._all_live:
+            return
         for peer, feed in self._feeds.items():
             if feed.cursor == LIVE or feed.reading or self.halted(peer):
                 continue
@@ -156,6 +168,7 @@ class Feeds:
         if index == feed.cursor:
             if settled:
                 feed.cursor = LIVE
+                self._look()
             return
         epoch, feed.reading = feed.epoch, True
         lost = [route for route in routes if self._payloads.is_hole(route)]

@@ -215,10 +215,13 @@ class Links:
     def send_frame(self, peer: NodeId, kind: Kind, frame: Sequence[Buffer]) -> bool:
         """The same with a frame that is encoded already."""
         link = self.links.get(peer)
-        if link is None or link.connection.congested:
+        if link is None:
+            return False
+        connection = link.connection
+        if connection.congested:
             return False
         if self.drop is None or not self.drop(peer, kind):
-            link.connection.send(frame)
+            connection.send(frame)
         return True
 
     def flush(self, peer: NodeId) -> None:
@@ -362,7 +365,6 @@ class _Link:
         connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected), checked=True))
 
     def frame(self, frame: Frame) -> None:
-        self.heard = self.links.clock.monotonic()
         if self.peer is None:
             self._introduce(frame)
         elif frame.kind is not Kind.PONG:

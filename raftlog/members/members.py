@@ -34,14 +34,15 @@ class Members:
 
     def heard(self, peer: NodeId, message: Message) -> Message:
         """What it promises tells how far its journal is. Raises ProtocolError."""
-        if self._links.directories is not None:
+        if "journal" in message and self._links.directories is not None:
             self._links.directories.told(peer, message)
         return message
 
     def follow(self) -> bool:
         """Every turn. True: another configuration counts since the last time."""
-        self.rejoin.follow()
-        return self.roster.follow()
+        if self.log.rejoining is not None:
+            self.rejoin.follow()
+        return False if self.roster.is_steady else self.roster.follow()
 
     def tick(self) -> None:
         """Leader only, every turn."""

@@ -59,11 +59,16 @@ class Roster:
     def _is_removed(self) -> bool:
         return self._told_removed or self._membership.removed_at(self._engine.applied_index)
 
+    @property
+    def is_steady(self) -> bool:
+        """There is nothing to follow, as in nearly every turn."""
+        return self._membership.current is self._steady and not self._leaving
+
     def follow(self) -> bool:
         """Every turn, and when something here has changed. True: another configuration counts since the last time."""
-        current, engine = self._membership.current, self._engine
-        if current is self._steady and not self._leaving:
+        if self.is_steady:
             return False
+        current, engine = self._membership.current, self._engine
         state = current, current.index <= engine.applied_index, self._is_removed()
         now = self._clock.monotonic()
         late = [peer for peer, until in self._leaving.items() if until <= now or not engine.is_leader]

@@ -16,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from logboom.types import KIB
 from ports.counts import SECONDS, Buckets, Counted
 from ports.disk import Advice, Buffer
 from server.world.mounts import Mounts
@@ -29,6 +30,9 @@ ADVICE: Final = {Advice.SOON: os.POSIX_FADV_WILLNEED, Advice.DONE: os.POSIX_FADV
 
 
 SYNC_FILE_RANGE_WRITE: Final = 2
+UNTOLD_BYTES: Final = 16 * KIB
+"""Less than that of a file which is synced the page cache hears of together with what follows, or at the end: who waits
+for a small write waits for no bookkeeping."""
 
 
 def _begins_syncs() -> Callable[[int, int, int, int], int] | None:
@@ -102,6 +106,8 @@ class OsFile:
         """So far ``_page_cache`` knows of what was written here; -1: nothing was."""
         self._end = 0
         """Of what was written."""
+        self._durable = 0
+        """Of what was synced."""
         self._dirty = True
         """Something may have been written, by an earlier process too, that is not synced."""
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -181,7 +187,8 @@ class OsFile:
         return whole
 
     def _wrote(self, offset: int, size: int) -> None:
-        self._told = offset if self._told < 0 else self._told
+        if self._told < 0:
+            self._told = offset
         self._end = max(self._end, offset + size)
 
     def _write_rest(self, rest: bytes, offset: int) -> None:
@@ -205,9 +212,13 @@ class OsFile:
     def _synced(self, end: int, took_s: float) -> None:
         if self._took is not None:
             self._took(took_s)
-        if self._page_cache is not None and self._told >= 0:
-            told, self._told = self._told, end
-            self._page_cache.synced(self.path, told, end, fd=self._fd)
+        self._durable = end
+        if self._page_cache is not None and 0 <= self._told <= end - UNTOLD_BYTES:
+            self._tell(self._page_cache, self._fd)
+
+    def _tell(self, page_cache: PageCache, fd: int) -> None:
+        told, self._told = self._told, self._durable
+        page_cache.synced(self.path, told, self._durable, fd=fd)
 
     def size(self) -> int:
         """See File."""
@@ -229,6 +240,8 @@ class OsFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if self._page_cache is not None:
+                if 0 <= self._told < self._durable:
+                    self._tell(self._page_cache, fd)
                 self._page_cache.closed(self.path, fd)
             os.close(fd)
 

@@ -59,6 +59,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._queue: list[Buffer] = []
         self._queued = 0
+        self._unsent = 0
+        """What the transport had after the last write: since then it can only have become less."""
         self._flushing = False
         self._held_back = False
         self._due: asyncio.TimerHandle | None = None
@@ -117,17 +119,14 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         frames = self._decoder.received(size, frames_max=one)
         while frames:
             for frame in frames:
-                self._handle(frame)
+                if not self._closed:  # an earlier frame of the same read may have ended it
+                    self._handler.frame(frame)
             count += len(frames)
             if not one:
                 break
             one = self._handshake is not None
             frames = self._decoder.feed(b"", frames_max=one)
         return count
-
-    def _handle(self, frame: Frame) -> None:
-        if not self._closed:  # an earlier frame of the same read may have ended it
-            self._handler.frame(frame)
 
     def _watch_frame(self, *, fresh: bool) -> None:
         if self._frame_timer is not None and (fresh or not self._decoder.mid_frame):
@@ -183,8 +182,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """See Connection."""
         if self._closed:
             return
-        size, before = sum(map(len, buffers)), self._buffered()
-        self._queue.extend(buffers)
+        size = sum(map(len, buffers))
+        self._queue += buffers
         self._queued += size
         self._limits.traffic.frames_out += frames
         self._limits.traffic.bytes_out += size
@@ -193,10 +192,12 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
         bound = self._limits.send_buffer_bytes
-        if before > bound and before + size > 2 * bound:  # one frame is taken whatever its size: it would come again
-            self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=before + size)
-            self._limits.traffic.cut += 1
-            self.abort()
+        if self._queued + self._unsent > 2 * bound:
+            whole = self._buffered()
+            if whole > 2 * bound and whole - size > bound:  # one is taken whatever its size: it would come again
+                self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=whole)
+                self._limits.traffic.cut += 1
+                self.abort()
 
     def flush(self) -> None:
         """See Connection."""
@@ -212,7 +213,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flushing = False
-        if not self._held_back:
+        if self._queue and not self._held_back:
             self._write()
 
     def _write(self) -> None:
@@ -227,14 +228,16 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             transport.write(queue[0])
         else:
             transport.writelines(queue)
-        if transport.get_write_buffer_size() > self._limits.send_buffer_bytes:
+        self._unsent = transport.get_write_buffer_size()
+        if self._unsent > self._limits.send_buffer_bytes:
             self._was_congested = True
         elif self._was_congested:
             self._loop.call_soon(self._notice_drained)  # the transport was never full: it will not say so
 
     def _buffered(self) -> int:
-        transport = self._transport
-        return self._queued if transport is None else self._queued + transport.get_write_buffer_size()
+        if self._unsent:
+            self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._queued + self._unsent
 
     @property
     def queued(self) -> int:
@@ -249,7 +252,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     @property
     def congested(self) -> bool:
         """See Connection."""
-        high = self._buffered() > self._limits.send_buffer_bytes
+        high = (self._buffered() if self._unsent else self._queued) > self._limits.send_buffer_bytes
         self._was_congested |= high
         return high
 

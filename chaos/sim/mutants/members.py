@@ -204,8 +204,8 @@ MUTANTS: Final = (
                 "if False:",
             ),
             Edit(
-                ENGINE + "tick",
-                "if self.is_leader and not self.votes and self.membership.current.index <= self.applied_index:",
+                ENGINE + "_lead",
+                "if not self.votes and self.membership.current.index <= self.applied_index:",
                 "if False:",
             ),
         ),

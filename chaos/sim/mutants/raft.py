@@ -146,7 +146,7 @@ MUTANTS: Final = (
             Edit(
                 ENGINE + "_on_append", "before, self._heard_leader = self._heard_leader, self.clock.monotonic()", STOCK
             ),
-            Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', STOCK_REPLY),
+            Edit(ENGINE + "_on_reply", 'if message["term"] > term:', STOCK_REPLY),
         ),
     ),
     Mutant(
@@ -214,10 +214,10 @@ MUTANTS: Final = (
         "Replies of any term count, as entries and as proof of leadership.",
         ("ReplyOfTerm", "LinearizableRead", "CommitOnQuorum"),
         (
-            Edit(ENGINE + "_on_reply", 'if message["term"] > self.term:', "if False:"),
+            Edit(ENGINE + "_on_reply", 'if message["term"] > term:', "if False:"),
             Edit(
                 ENGINE + "_on_reply",
-                'if message["term"] < self.term or not self.is_leader:',
+                'if message["term"] < term or not self.is_leader:',
                 "if not self.is_leader:",
             ),
         ),
@@ -302,7 +302,7 @@ MUTANTS: Final = (
         "handed-up-before-synced",
         "Committed entries are handed up before they are synced here (decisions/0004).",
         ("AppliedDurable",),
-        (Edit(ENGINE + "_apply_committed", "min(self.commit_index, self.journal.durable_index)", "self.commit_index"),),
+        (Edit(ENGINE + "_apply_committed", "min(commit, self.journal.durable_index)", "commit"),),
     ),
     Mutant(
         "acknowledged-while-missing",

@@ -370,7 +370,8 @@ async def test_a_partition_that_is_idle_since_its_node_was_given_a_snapshot(writ
     world.append(1, [b"31"])
     world.sync(1)
     if written_since:
-        world.batches[0] = [Batch(SimpleNamespace(last_index=7, digest=bytes([1]) * 16), [])]  # type: ignore[arg-type]
+        given: Any = SimpleNamespace(last_index=7, digest=bytes([1]) * 16, nbytes=0)
+        world.batches[0] = [Batch(given, [])]
         world.append(0, [b"32"])
     for start, rest in ((0, [31, 32]), (31, [31, 32]), (32, [32])):
         client = Client()

@@ -86,6 +86,22 @@ def test_a_hole_is_filled_by_the_batch_and_durable_when_that_is_synced() -> None
     assert not log.is_hole(batches[GONE].last_index, batches[GONE].digest)
 
 
+def test_a_hole_at_the_very_end_is_filled_as_well() -> None:
+    """Nothing that was appended reaches as far: what comes there looks like something new."""
+    log, batches = open_log(SimDisk(random.Random(1))), chain(3)
+    for batch in batches[:2]:
+        log.append(batch)
+    flush(log)
+    assert log.concede(batches[2].last_index, batches[2].digest)
+    commit(log, batches)
+    assert log.append(batches[2])
+    assert not log.append(batches[2]), "it is held"
+    flush(log)
+    assert log.hole is None
+    assert log.durable_index == batches[2].last_index
+    assert digests(log) == [b.digest for b in batches]
+
+
 def voided_log() -> tuple[SimDisk, PartitionLog, list[Batch]]:
     disk, log, batches = with_hole()
     log.void(batches[GONE].last_index, batches[GONE].digest)

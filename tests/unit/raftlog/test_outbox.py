@@ -175,6 +175,17 @@ def test_the_journal_carries_so_much_of_a_group_and_no_more() -> None:
     assert group.files == 2  # the journal, and the third
 
 
+def test_what_the_journal_writes_is_never_more_than_all_that_is_written() -> None:
+    """Nor while a group is under way: the difference is a counter outside, and went back."""
+    offload, journal = Offload(), _Journal()
+    group, log = group_of(offload, journal, []), _Log()
+    log.queued += 1
+    group.dirty(log)
+    group.kick()
+    assert offload.jobs
+    assert 0 < group.journal_bytes <= group.bytes
+
+
 @pytest.mark.parametrize("begun", [False, True], ids=["behind", "being settled"])
 def test_a_log_that_is_closed_is_not_asked_to_sync_nor_waited_for(begun: bool) -> None:
     offload, journal = Offload(), _Journal()

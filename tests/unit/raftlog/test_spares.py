@@ -7,9 +7,11 @@ from typing import Any
 
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
+from raftlog.journal.outbox import GroupLimits
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
 LINGER_S = RaftSettings().spare_linger_ms / 1000
+COMMANDS = 20
 
 
 async def leading(cluster: Cluster) -> SimNode:
@@ -145,5 +147,84 @@ def test_a_read_that_comes_while_another_is_under_way_is_part_of_a_round_of_its_
             while len(answers) < 2:
                 await cluster.sleep(0.0005)
         assert leader.raft.engine.round > first
+
+    cluster.tell(story())
+
+
+def syncing_on_the_loop(seed: int) -> Cluster:
+    """A small group needs no thread, as with a node's own settings."""
+    cluster = Cluster(seed)
+    cluster.limits = GroupLimits()
+    return cluster
+
+
+def test_what_a_follower_has_synced_goes_on_in_the_turn_that_has_synced_it() -> None:
+    """Else the turn after it, in front of the next command, finds nothing to do."""
+    cluster, taken = syncing_on_the_loop(3), [0]
+
+    async def story() -> None:
+        leader, quick, _ = await with_one_spare(cluster)
+        turns: Any = cluster.nodes[quick].raft.turns
+        take = turns.take
+
+        def counted() -> bool:
+            had: bool = take()
+            taken[0] += had
+            return had
+
+        turns.take = counted
+        for _ in range(COMMANDS):
+            await submit_alone(cluster, leader)
+
+    cluster.tell(story())
+    # One for the batch and one for its entry, which come in a read each here; and some now and then.
+    assert 2 * COMMANDS <= taken[0] < 2.75 * COMMANDS
+
+
+def test_a_leader_looks_for_something_to_sync_only_where_something_waits() -> None:
+    cluster, soon = syncing_on_the_loop(3), [0]
+
+    async def story() -> None:
+        leader, _, _ = await with_one_spare(cluster)
+        turns: Any = leader.raft.turns
+        kick_soon = turns.kick_soon
+
+        def counted() -> None:
+            soon[0] += 1
+            kick_soon()
+
+        turns.kick_soon = counted
+        for _ in range(COMMANDS):
+            await submit_alone(cluster, leader)
+        assert soon[0] == 0, "it syncs a lone command in the turn that it is proposed in"
+        leader.submit(0)
+        leader.submit(1)
+        await cluster.sleep(0.5)
+        assert soon[0] > 0, "others once all of one turn is there"
+
+    cluster.tell(story())
+
+
+def test_a_quorum_is_looked_for_once_somebody_else_has_acknowledged_more() -> None:
+    cluster, looked = syncing_on_the_loop(3), [0]
+
+    async def story() -> None:
+        leader, _, _ = await with_one_spare(cluster)
+        engine: Any = leader.raft.engine
+        held_by_quorum = engine._held_by_quorum
+
+        def counted() -> int:
+            looked[0] += 1
+            held: int = held_by_quorum()
+            return held
+
+        engine._held_by_quorum = counted
+        leader.submit(0)
+        leader.raft.turn_now()
+        assert engine.journal.durable_index == engine.journal.last_index > engine.commit_index, "it is synced here"
+        assert looked[0] == 0
+        await cluster.sleep(0.5)
+        assert looked[0] > 0
+        assert engine.commit_index == engine.journal.last_index
 
     cluster.tell(story())

@@ -10,7 +10,7 @@ import pytest
 
 from logboom.types import KIB, MIB
 from server.world.disk_os import OsDisk
-from server.world.page_cache import FOLIO_BYTES
+from server.world.page_cache import FOLIO_BYTES, PageCache
 
 BLOCK = bytes(MIB)
 
@@ -209,3 +209,22 @@ def test_what_was_given_back_reads_the_same(tmp_path: Path, given_back: list[Adv
     assert given_back
     assert file.read(offset=0, length=len(content)) == content
     file.close()
+
+
+def test_small_syncs_are_told_of_together_and_the_rest_at_the_end(
+    tmp_path: Path, given_back: list[Advised], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a small write waits for no bookkeeping."""
+    told: list[tuple[str, int, int]] = []
+
+    def synced(self: PageCache, path: Path, start: int, end: int, *, fd: int) -> None:
+        told.append((path.name, start, end))
+
+    monkeypatch.setattr(PageCache, "synced", synced)
+    file = OsDisk(page_cache_bytes=MIB).open(tmp_path / "a", create=True)
+    for number in range(40):
+        file.write_synced([bytes(KIB)], offset=number * KIB)
+    assert told == [("a", 0, 16 * KIB), ("a", 16 * KIB, 32 * KIB)]
+    file.write([bytes(KIB)], offset=40 * KIB)
+    file.close()
+    assert told[2:] == [("a", 32 * KIB, 40 * KIB)], "what is not synced is not the oldest"
