@@ -15,7 +15,7 @@ from logboom import Add, Client, Put
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("admission")]
+pytestmark = pytest.mark.process
 
 FULL = {"admission.partition_ops": 100, "admission.fair_share_percent": 100}
 

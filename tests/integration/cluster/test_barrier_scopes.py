@@ -18,7 +18,7 @@ from logboom.errors import BarrierFuture, BarrierTimeout, LineageMismatch
 from logboom.testing import LocalCluster
 from logboom.types import Token
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = {

@@ -13,7 +13,7 @@ from logboom.errors import BarrierTimeout, InvalidRequest
 from logboom.testing import LocalCluster
 from logboom.types import BarrierResult, PartitionId
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 
 async def test_idle_partitions_hold_nobody_up(cluster: LocalCluster) -> None:

@@ -27,7 +27,7 @@ from logboom.testing import LocalCluster
 from tests.integration.waiting import wait_for
 from tests.unit.server.compose import program
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("operators")]
+pytestmark = pytest.mark.process
 
 LOAD_S = 3.0
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
