@@ -5,12 +5,19 @@ from logboom.testing import LocalCluster
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def one_spark(tmp_path_factory):
     with local_spark(tmp_path_factory.mktemp("spark")) as session:
         from logboom.spark import register
 
         register(session)
         yield session
+
+
+@pytest.fixture
+def spark(one_spark):
+    """The session that all share, and the active one: a test before may have left one of its own."""
+    one_spark.createDataFrame([], "nothing int")  # makes it that
+    return one_spark
 
 
 @pytest.fixture(scope="session")
