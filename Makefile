@@ -44,7 +44,7 @@ type: setup ## mypy, strict
 	@$(IN) mypy $(PACKAGES)
 
 unit: .venv/.picture ## the tests alone; ARGS='-k name' to choose, WORKERS=0 for one process
-	@$(IN) pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(IN) pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 test: ## lint, types and tests
 	@$(MAKE) -j 2 -O lint type .venv/.picture

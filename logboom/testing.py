@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,49 +25,12 @@ import msgspec
 from logboom import certs
 from logboom.config import load, to_toml
 from logboom.errors import ConfigError, InvalidRequest, LogboomError, Unavailable
+from logboom.local_ports import Places
+from logboom.local_ports import free_ports as free_ports  # noqa: PLC0414 - it was here before
 from logboom.sync_client import SyncClient
 
 START_S = 30.0
 GROWN = "grown.json"
-PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-LASTING_MIN = 10_240
-LASTING_COUNT_MIN = 4_096
-"""Fewer are left to others: clusters that are started at the same time choose among them."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago.
-
-    None of those that the system gives to outgoing connections, where it says which: a node that is started again
-    would find its port taken by any of them.
-    """
-    lasting = _lasting_ports()
-    candidates = random.SystemRandom().sample(lasting, len(lasting))
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            sockets.append(socket.socket())
-            while True:
-                port = candidates.pop() if candidates else 0
-                try:
-                    sockets[-1].bind(("127.0.0.1", port))
-                    break
-                except OSError:  # somebody has it
-                    if not port:
-                        raise
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _lasting_ports() -> range:
-    """Those below the system's range; none, if that is not known or leaves few."""
-    try:
-        lowest = int(PORT_RANGE.read_text().split()[0])
-    except (OSError, ValueError, IndexError):  # not Linux
-        lowest = 0
-    return range(LASTING_MIN, lowest) if lowest >= LASTING_MIN + LASTING_COUNT_MIN else range(0)
 
 
 def _leash(pid: int, stdin: int) -> None:
@@ -143,6 +104,7 @@ class LocalCluster:
         self._environment = dict(environment or {})
         self.sources: dict[str, Path] = {}
         """Nodes that run the code of another checkout, and where that is."""
+        self._places = Places()
         ports = self._ports(nodes)
         self.addresses = {n: f"127.0.0.1:{ports[2 * k]}" for k, n in enumerate(self.nodes)}
         self.peer_addresses = {n: f"127.0.0.1:{ports[2 * k + 1]}" for k, n in enumerate(self.nodes)}
@@ -168,7 +130,7 @@ class LocalCluster:
         With TLS, raises ConfigError in a directory of a release that kept no key for that.
         """
         self._check_there()
-        node, (client, peer) = f"n{len(self._began) + len(self._grown.added) + 1}", free_ports(2)
+        node, (client, peer) = f"n{len(self._began) + len(self._grown.added) + 1}", self._places.take(2)
         if self.tls_directory is not None:
             certs.issue_to_node(self.tls_directory, node)
         self._grown.added[node] = (client, peer)
@@ -211,14 +173,14 @@ class LocalCluster:
                     "start it with as many, or choose another directory",
                     path="directory",
                 )
+            self._places.keep(kept)
             return kept
-        ports = free_ports(2 * nodes)
+        ports = self._places.take(2 * nodes)
         known.write_text(" ".join(map(str, ports)))
         return ports
 
-    @staticmethod
-    def _http_addresses(nodes: int) -> list[str]:
-        return [f"127.0.0.1:{port}" for port in free_ports(nodes)]
+    def _http_addresses(self, nodes: int) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in self._places.take(nodes)]
 
     def _write_config(self, node: str, flags: Mapping[str, Any]) -> None:
         members = ",".join(f"{n}={self.peer_addresses[n]}@{self.addresses[n]}" for n in self.nodes)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import hypothesis
+import pytest
 
 # How long an example takes, or is looked for, says how busy the machine is; tests that hang have pytest's own time-out.
 hypothesis.settings.register_profile("logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -15,3 +17,12 @@ def pytest_collection_finish() -> None:
     """Modules, and the tests themselves, are there to stay: whoever looks for garbage looks past them, as many do."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadscope":
+        return None
+    from tests.spreading import FromBothEnds
+
+    return FromBothEnds(config, log)

@@ -16,8 +16,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SERVER_FOLDERS = ("ports", "raftlog", "partitions", "dispatcher", "server")
 
-pytestmark = pytest.mark.xdist_group("wheel")
-
 
 def run(*command: str | Path, **env: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LOGBOOM", "VIRTUAL"))}

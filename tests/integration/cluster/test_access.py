@@ -19,7 +19,7 @@ from logboom.errors import LogboomError, PermissionDenied
 from logboom.testing import LocalCluster
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 PATIENCE_S = 30.0
 CLIENTS = ("ops", "writer", "reader", "watcher", "nobody")

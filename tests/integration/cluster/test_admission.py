@@ -15,7 +15,7 @@ from logboom import Add, Client, Put
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("admission")]
+pytestmark = pytest.mark.process
 
 FULL = {"admission.partition_ops": 100, "admission.fair_share_percent": 100}
 
@@ -107,7 +107,7 @@ async def test_small_requests_pass_a_large_one_that_gets_its_budget_in_chunks(ch
                     break  # there is room for it
                 await asyncio.sleep(0.1)  # longer than what is not large is passed
                 try:
-                    await boom.submit(0, [Add(b"n", 1)] * 10, timeout=0.5)
+                    await boom.submit(0, [Add(b"n", 1)] * 10, timeout=30 if chunk_bytes else 0.5)
                 except (Overloaded, DeadlineExceeded):
                     passed.append(False)
                 else:

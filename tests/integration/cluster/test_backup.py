@@ -18,7 +18,7 @@ from tests.integration.cluster.backup_world import done, run
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, equal_states, fill
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
+pytestmark = pytest.mark.process
 
 PRODUCER = b"p" * 16
 

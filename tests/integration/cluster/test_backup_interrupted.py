@@ -25,7 +25,7 @@ from server.offline.verify import verify
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, equal_states, fill, segments
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
+pytestmark = pytest.mark.process
 
 
 class Cut(Exception):

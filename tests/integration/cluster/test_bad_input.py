@@ -13,7 +13,7 @@ from logboom.config import load
 from logboom.testing import LocalCluster, free_ports
 from server.directory.manifest import sealed
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 
 def _config(tmp_path: Path, **changes: str) -> Path:

@@ -18,7 +18,7 @@ from logboom.errors import BarrierFuture, BarrierTimeout, LineageMismatch
 from logboom.testing import LocalCluster
 from logboom.types import Token
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = {
@@ -44,7 +44,7 @@ async def followers(cluster: LocalCluster) -> list[str]:
 
 async def waiting_at(boom: Client, node: str, count: int) -> None:
     """Until the node has so many waiters."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await boom.status(node=node))["waiters"] != count:  # noqa: ASYNC110 - the node counts, not we
             await asyncio.sleep(0.01)
 
@@ -54,7 +54,7 @@ async def waiting_at(boom: Client, node: str, count: int) -> None:
 async def test_every_scope_and_level(cluster: LocalCluster, scope: str, level: str) -> None:
     async with Client(cluster.endpoints) as boom:
         receipts = await boom.submit_many({p: [Put(b"k", b"v")] for p in range(4)}, wait="committed")
-        reached = await boom.barrier(receipts, scope=scope, level=level, timeout=10)
+        reached = await boom.barrier(receipts, scope=scope, level=level, timeout=30)
         assert reached.global_index == receipts.global_index
         assert all(reached.frontiers[part.partition_id] >= part.global_index for part in receipts.parts)
 
@@ -89,7 +89,7 @@ async def test_a_quorum_does_without_a_node_that_is_down_and_all_waits_for_it(cl
     try:
         async with Client(cluster.endpoints) as boom:
             receipt = await boom.submit(0, Put(b"k", b"without"))
-            await boom.barrier(receipt, scope="quorum", timeout=10)
+            await boom.barrier(receipt, scope="quorum", timeout=30)
             with pytest.raises(BarrierTimeout) as failed:
                 await boom.barrier(receipt, scope="all", timeout=0.5)
             assert failed.value.behind == [0]
@@ -110,7 +110,7 @@ async def test_scopes_outlive_the_leader(cluster: LocalCluster) -> None:
             scope: asyncio.create_task(boom.barrier(target, partitions=[0], scope=scope, timeout=60))
             for scope in ("leader", "quorum", "all")
         }
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while sum([(await writer.status(node=name))["waiters"] for name in cluster.addresses]) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         cluster.kill(leader)
@@ -129,8 +129,8 @@ async def test_modes(cluster: LocalCluster) -> None:
     async with Client(cluster.endpoints) as boom:
         here = (await boom.submit(0, Put(b"k", b"v"))).global_index
         targets = {0: here, 1: here, 2: here + 1000}
-        assert (await boom.barrier(targets, mode=2, timeout=10)).frontiers[0] >= here
-        await boom.barrier(targets, mode="any", scope="quorum", timeout=10)
+        assert (await boom.barrier(targets, mode=2, timeout=30)).frontiers[0] >= here
+        await boom.barrier(targets, mode="any", scope="quorum", timeout=30)
         with pytest.raises(BarrierTimeout):
             await boom.barrier(targets, timeout=0.2)
 
@@ -149,7 +149,7 @@ async def test_a_time_covers_what_was_committed_before_it(cluster: LocalCluster)
     async with Client(cluster.endpoints) as boom:
         receipt = await boom.submit(0, Put(b"k", b"timed"), wait="committed")
         now = datetime.now(UTC)
-        reached = await boom.barrier(now, partitions=[0, 1], scope="quorum", timeout=10)
+        reached = await boom.barrier(now, partitions=[0, 1], scope="quorum", timeout=30)
         assert reached.global_index >= receipt.global_index
         began = time.monotonic()
         await boom.barrier(now + timedelta(seconds=0.5), partitions=[0], timeout=10)

@@ -18,7 +18,7 @@ from server.directory.manifest import decode
 from tests.integration.cluster.backup_world import done, run
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lineage")]
+pytestmark = pytest.mark.process
 
 
 class Before(NamedTuple):

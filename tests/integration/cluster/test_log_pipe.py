@@ -14,7 +14,7 @@ from logboom import Put
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 
 def test_a_node_goes_on_though_nobody_reads_its_log_and_says_what_was_lost(tmp_path: Path) -> None:

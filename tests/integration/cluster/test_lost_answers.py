@@ -22,7 +22,7 @@ from logboom.errors import LogboomError
 from logboom.testing import LocalCluster, free_ports
 from logboom.wire import PREFIX_BYTES, Kind
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lost_answers")]
+pytestmark = pytest.mark.process
 
 ROUNDS = 60
 LOST = 0.25

@@ -22,7 +22,7 @@ from logboom.errors import InvalidRequest, LogboomError
 from logboom.testing import LocalCluster, free_ports
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("members")]
+pytestmark = pytest.mark.process
 
 
 class Load:

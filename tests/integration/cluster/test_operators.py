@@ -27,9 +27,9 @@ from logboom.testing import LocalCluster
 from tests.integration.waiting import wait_for
 from tests.unit.server.compose import program
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("operators")]
+pytestmark = pytest.mark.process
 
-LOAD_S = 3.0
+ROUNDS = 30
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PEER_METRICS = ("link_up", "link_queued_bytes", "link_connects_total", "follower_lag_entries", "follower_feed")
 
@@ -43,8 +43,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "trace.file": str(directory / "spans.jsonl"),
         "http.debug": True,
     }
-    with LocalCluster(directory=directory, http=True, settings=settings) as running:
-        yield running
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as under nohup: then nodes leave it at that
+    try:
+        with LocalCluster(directory=directory, http=True, settings=settings) as running:
+            yield running
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
 
 
 def get(cluster: LocalCluster, node: str, path: str) -> tuple[int, bytes]:
@@ -96,11 +100,11 @@ def test_scrapes_under_load_see_it_move_and_never_go_back(cluster: LocalCluster)
     for thread in threads:
         thread.start()
     before = {node: metrics(cluster, node) for node in cluster.nodes}
-    last, scrapes, until_s = dict(before), 0, time.monotonic() + LOAD_S
-    while time.monotonic() < until_s:
+    last, rounds = dict(before), 0
+    while rounds < ROUNDS or not (written or failures):
+        rounds += 1
         for node in cluster.nodes:
             now = metrics(cluster, node)
-            scrapes += 1
             for key, value in last[node].items():
                 if key[0].endswith(("_total", "_count", "_index", "_bucket", "_applied_global")):
                     assert now[key] >= value, (node, key)
@@ -109,8 +113,6 @@ def test_scrapes_under_load_see_it_move_and_never_go_back(cluster: LocalCluster)
     for thread in threads:
         thread.join(30)
     assert failures == []
-    assert scrapes >= 6
-    assert written
     leader = cluster.leader()
     with cluster.client() as boom:
         boom.barrier(max(written), scope="all")

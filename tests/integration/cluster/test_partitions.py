@@ -16,7 +16,7 @@ from logboom.testing import LocalCluster
 from tests.integration.cluster.snapshots_world import KV, SMALL, base, compact, equal_states, fill
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("partitions")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from logboom import Add, Client, Put, RecordBlock
 from logboom.errors import Overloaded
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("rates")]
+pytestmark = pytest.mark.process
 
 PER_S = 1_000
 BURST_MS = 100

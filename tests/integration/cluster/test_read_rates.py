@@ -11,7 +11,7 @@ from logboom import Client, Put, RecordBlock
 from logboom.errors import DeadlineExceeded
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("read_rates")]
+pytestmark = pytest.mark.process
 
 PER_S = 100_000
 BURST_MS = 200

@@ -18,7 +18,7 @@ from logboom.errors import IndexCompacted
 from logboom.testing import LocalCluster
 from logboom.types import KIB
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("reads")]
+pytestmark = pytest.mark.process
 
 PARTITIONS, LOGS, KV = 4, (0, 1, 2), 3
 WRITTEN = 220

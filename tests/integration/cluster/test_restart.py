@@ -10,7 +10,7 @@ from logboom import Client, Record
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 RECORDS = 6_000
 

@@ -11,7 +11,7 @@ from logboom import Put, SyncClient
 from logboom.testing import LocalCluster
 from logboom.wire import FrameDecoder, Kind, encode
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 KEYS, VALUE = 4000, bytes(5000)
 """More than a node and both kernels keep for a connection."""

@@ -19,7 +19,7 @@ from server.world.disk_os import OsDisk
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, base, compact, equal_states, fill, segments
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("snapshots")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from logboom import Put, SyncClient, certs
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 PATIENCE_S = 30.0
 

@@ -18,7 +18,7 @@ from logboom.testing import LocalCluster
 from logboom.types import KV_TXN, WideRecord
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 
 def move(giver: bytes, taker: bytes, amount: int) -> Txn:

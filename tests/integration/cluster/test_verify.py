@@ -32,7 +32,7 @@ from server.world.disk_os import OsDisk, OsFile
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, fill
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("backup")]
+pytestmark = pytest.mark.process
 
 
 def run(*args: object) -> Result:

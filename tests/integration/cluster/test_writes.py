@@ -19,7 +19,7 @@ from logboom.testing import LocalCluster
 from logboom.types import KIB, MIB
 from logboom.wire import HEADER_BYTES_MAX, Kind, encode
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 
 async def _caught_up(client: Client, cluster: LocalCluster) -> int:

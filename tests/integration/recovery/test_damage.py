@@ -16,7 +16,7 @@ from logboom.testing import LocalCluster
 from logboom.types import KIB
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
+pytestmark = pytest.mark.process
 SEGMENT = 1024 * KIB
 """Small: a few writes fill one, so that there are sealed ones and a last one."""
 

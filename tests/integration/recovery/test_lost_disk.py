@@ -26,7 +26,7 @@ from tests.integration.recovery.losing_world import (
 )
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lost disks")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from raftlog.journal.journal import Journal
 from tests.integration.recovery.losing_world import SMALL, equal, said, stop, votes
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("lost disks")]
+pytestmark = pytest.mark.process
 
 
 def recover(cluster: LocalCluster, node: str, *words: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 from tests.integration.recovery.losing_world import KEYS, SMALL, Load, equal, ready, rejoined, segments, votes
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

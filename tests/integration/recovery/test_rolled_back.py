@@ -22,7 +22,7 @@ from server.world.disk_os import OsDisk
 from tests.integration.recovery.losing_world import SMALL, equal, it_is_kept, rejoined, said, stop, votes
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("rolled back")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from logboom.testing import LocalCluster
 from logboom.types import KIB
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("scrub")]
+pytestmark = pytest.mark.process
 
 SETTINGS = {
     "log.segment_bytes": 1024 * KIB,

@@ -17,7 +17,7 @@ from logboom.testing import LocalCluster
 from server.offline.verify import verify
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("recovery")]
+pytestmark = pytest.mark.process
 LOST, WELL = 0, 1
 SETTINGS = {
     "cluster.mode": "write_behind",

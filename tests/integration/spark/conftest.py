@@ -4,8 +4,8 @@ from logboom.demo.spark_session import local_spark
 from logboom.testing import LocalCluster
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+@pytest.fixture(scope="package")
+def one_spark(tmp_path_factory):
     with local_spark(tmp_path_factory.mktemp("spark")) as session:
         from logboom.spark import register
 
@@ -13,9 +13,16 @@ def spark(tmp_path_factory):
         yield session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
+def spark(one_spark):
+    """The session that all share, and the active one: a test before may have left one of its own."""
+    one_spark.createDataFrame([], "nothing int")  # makes it that
+    return one_spark
+
+
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory):
-    """Three nodes, four kv partitions and, last, one log."""
+    """Three nodes, four kv partitions and, last, one log. Idle, they take a tenth of a processor."""
     settings = {"cluster.overrides": {"4": {"state_machine": "log"}}}
     with LocalCluster(partitions=5, directory=tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running

@@ -8,8 +8,7 @@ import pytest
 from logboom.demo.flights import NO_TAIL, ROWS, flights
 from logboom.testing import LocalCluster
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 @pytest.fixture(scope="module")

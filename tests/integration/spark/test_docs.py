@@ -11,8 +11,7 @@ from logboom import Record
 from logboom.routing import partition_of
 from logboom.testing import LocalCluster
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"

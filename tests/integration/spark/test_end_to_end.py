@@ -19,8 +19,7 @@ from logboom import Record
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.timeout(600), pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.spark, pytest.mark.process]
 
 JOB = Path(__file__).parent / "stream_job.py"
 EVENTS, STEP, KEYS, LOGS = 1_500, 300, 50, range(4, 8)

@@ -4,8 +4,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader, LessThan
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 class Numbers(DataSource):

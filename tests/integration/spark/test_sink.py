@@ -25,8 +25,7 @@ from logboom.errors import (
 )
 from logboom.testing import LocalCluster
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 KV = "0-3"
 ROWS = 20_000

@@ -15,7 +15,7 @@ from logboom.spark.read import read_state
 from logboom.spark.shares import Share
 from logboom.testing import LocalCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.process
 
 KEYS, VALUE = 10_000, bytes(5000)
 """More than a task, its client, the node and both kernels keep for a connection."""

@@ -9,8 +9,7 @@ from pyspark.sql import functions as f
 import logboom.spark
 from logboom import Add, Put, Record
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 LOG = 4
 

@@ -18,8 +18,7 @@ from logboom.spark.sink import WritePlan, write_task
 from logboom.spark.stream import plan_of_batch
 from logboom.testing import LocalCluster
 
-# One JVM: whichever worker runs one of these runs them all.
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 LOG = 4
 KV = "0-3"

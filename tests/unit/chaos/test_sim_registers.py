@@ -15,7 +15,7 @@ SEED = 3
 
 
 def test_compare_and_set_of_what_was_read_succeeds_about_as_often_as_not() -> None:
-    drawn = draw(SEED, seconds=60.0)
+    drawn = draw(SEED, seconds=30.0)
     drawn = replace(drawn, stories=replace(drawn.stories, restores=False))  # registers are of one history
     simulation = Simulation(drawn, timeline=Timeline())
     with leftovers_unseen():

@@ -19,7 +19,7 @@ from tests.unit.raftlog.world import MemoryDisk, voters
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 
 
-@pytest.mark.parametrize("seed", range(400, 416))
+@pytest.mark.parametrize("seed", range(400, 408))
 def test_journals_are_lost_under_crashes_cuts_and_power_losses(seed: int) -> None:
     cluster = ForgettingCluster(seed)
     cluster.tell(cluster.story_of_losses(6))
@@ -27,7 +27,7 @@ def test_journals_are_lost_under_crashes_cuts_and_power_losses(seed: int) -> Non
     assert cluster.forgotten
 
 
-@pytest.mark.parametrize("seed", range(500, 508))
+@pytest.mark.parametrize("seed", range(500, 504))
 def test_and_while_journals_begin_later(seed: int) -> None:
     cluster = ForgettingCluster(seed, compacts=True)
     cluster.tell(cluster.story_of_losses(6))
@@ -35,7 +35,7 @@ def test_and_while_journals_begin_later(seed: int) -> None:
     assert cluster.forgotten
 
 
-@pytest.mark.parametrize("seed", range(600, 604))
+@pytest.mark.parametrize("seed", range(600, 602))
 def test_five_nodes(seed: int) -> None:
     cluster = ForgettingCluster(seed, nodes=5)
     cluster.tell(cluster.story_of_losses(5))

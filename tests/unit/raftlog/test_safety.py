@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,22 +12,24 @@ from raftlog.engine import messages
 from tests.unit.raftlog.cluster import Cluster
 
 
+@cache
+def played(seed: int, *, compacts: bool = False) -> Cluster:
+    """Four seconds, once for all who look at what came of them."""
+    cluster = Cluster(seed, compacts=compacts)
+    cluster.play(4)
+    return cluster
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_nodes_agree_and_converge(seed: int) -> None:
     """Every seed: one leader per term, one route per global index, payload behind every commit, convergence."""
-    cluster = Cluster(seed)
-    cluster.play(4)
+    cluster = played(seed)
     assert len(cluster.log) > 50, f"seed {seed} hardly did anything"
 
 
 def test_what_only_the_journal_had_synced_is_put_back_after_a_power_loss() -> None:
     """Seeds 11 and 21 lose acknowledged commands without it."""
-    put_back = 0
-    for seed in (11, 21):
-        cluster = Cluster(seed)
-        cluster.play(4)
-        put_back += cluster.put_back
-    assert put_back > 0
+    assert sum(played(seed).put_back for seed in (11, 21)) > 0
 
 
 def test_links_that_lose_payload_but_pass_raft() -> None:
@@ -45,20 +48,14 @@ def test_links_that_lose_payload_but_pass_raft() -> None:
 @pytest.mark.parametrize("seed", range(100, 116))
 def test_journals_that_begin_later_and_later(seed: int) -> None:
     """As above, while nodes compact, each when it likes; who is left behind is started from another's state."""
-    cluster = Cluster(seed, compacts=True)
-    cluster.play(4)
+    cluster = played(seed, compacts=True)
     assert len(cluster.log) > 50
     assert cluster.compactions > 3
 
 
 def test_some_are_left_behind() -> None:
     """Else the test above says less than it seems to."""
-    installs = 0
-    for seed in (100, 101, 102, 103):
-        cluster = Cluster(seed, compacts=True)
-        cluster.play(4)
-        installs += cluster.installs
-    assert installs > 0
+    assert sum(played(seed, compacts=True).installs for seed in (100, 101, 102, 103)) > 0
 
 
 def test_compaction_with_links_that_lose_payload() -> None:
