@@ -118,15 +118,18 @@ async def drive(load: Load) -> Tally:
     end = begin + load.seconds
 
     async def repeat(operation: targets.Operation) -> None:
-        now = time.perf_counter()
+        clock, note, commands, in_window = time.perf_counter, latencies.append, 0, 0
+        now = clock()
         while now < end:
             started = now
             done = await operation()
-            now = time.perf_counter()
-            tally.commands += done
+            now = clock()
+            commands += done
             if begin <= now <= end:
-                tally.in_window += done
-                latencies.append(now - started)
+                in_window += done
+                note(now - started)
+        tally.commands += commands
+        tally.in_window += in_window
 
     try:
         await asyncio.gather(*map(repeat, slots))

@@ -60,8 +60,9 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
     def record(self) -> Record:
         """As a record of a ``kv`` partition."""
+        key = self.key
         try:
-            return Record(PUT + self.value, _key(self.key))
+            return Record(PUT + self.value, key if key and type(key) is bytes else _key(key))
         except TypeError:
             raise InvalidRequest(f"a value is bytes, not {self.value!r}") from None
 

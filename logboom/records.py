@@ -64,10 +64,11 @@ class RecordBlock:
         rows = list(records)
         if len(rows) == 1:
             return cls._from_record(rows[0])
+        keys, headers = [r.key or b"" for r in rows], [r.headers for r in rows]
         block = cls.from_columns(
             payloads=[r.payload for r in rows],
-            keys=[r.key or b"" for r in rows] if any(r.key for r in rows) else None,
-            headers=[r.headers for r in rows] if any(r.headers for r in rows) else None,
+            keys=keys if any(keys) else None,
+            headers=headers if any(headers) else None,
         )
         return block.as_wide(wide=not WIDE.isdisjoint(map(type, rows)))
 

@@ -190,7 +190,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             check_partition(partition_id)
             level, deadline, patience = self._terms(wait, timeout, admission_wait)
             record, submitter = to_record(rows[0]), self._submitter
-            answer = submitter.try_single(partition_id, record, wait=level, deadline=deadline, admission_wait=patience)
+            answer = submitter.try_single(partition_id, record, level, deadline, patience)
             if answer is not None:
                 return await answer
             return await submitter.single_in_turn(

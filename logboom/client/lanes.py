@@ -350,8 +350,9 @@ def _share(singles: list[Single], whole: Receipt) -> None:
     index: Any = whole.first_index
     if results is None and not duplicate:  # what nearly all are
         for single in singles:
-            if not single.answer.done():
-                single.answer.set_result(Receipt(partition, index, index, at, 0, None, held))
+            answer = single.answer
+            if not answer.done():
+                answer.set_result(Receipt(partition, index, index, at, 0, None, held))
             index += 1
         return
     for position, single in enumerate(singles):

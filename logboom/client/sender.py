@@ -32,6 +32,7 @@ class Sender:
     ) -> None:
         self._cluster = cluster
         self._submitter = submitter
+        self._try_single = submitter.try_single
         self._waiting: set[asyncio.Task[Receipt]] = set()
         """Those for which there was no room; the loop alone would not hold them."""
         self.budget = submitter.budget
@@ -50,11 +51,8 @@ class Sender:
         then. Cancel one to give up on its command. Raises InvalidRequest and RecordTooLarge (a key) at once for what
         is no command, and InvalidRequest when the client is closed.
         """
-        record, submitter = to_record(command), self._submitter
-        deadline = self._cluster.begin() + self.timeout
-        answer = submitter.try_single(
-            self.partition_id, record, wait=self.wait, deadline=deadline, admission_wait=self.admission_wait
-        )
+        record, deadline = to_record(command), self._cluster.begin() + self.timeout
+        answer = self._try_single(self.partition_id, record, self.wait, deadline, self.admission_wait)
         return self._in_turn(record, deadline) if answer is None else answer
 
     def _in_turn(self, record: Record, deadline: float) -> asyncio.Task[Receipt]:

@@ -59,7 +59,7 @@ class Submitter:
         self.closed = False
 
     def try_single(
-        self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
+        self, partition_id: int, record: Record, wait: Level | None, deadline: float, admission_wait: float
     ) -> asyncio.Future[Receipt] | None:
         """One command for a checked partition; travels with others of the same turn.
 
