@@ -47,6 +47,9 @@ PLACE_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 64 * 1024
 EARNED: Final = 16
 """Memory for a whole frame is taken when one byte in so many has come: who only announces it gets none."""
+BEHIND_BYTES: Final = 1024
+"""So much of what follows a large frame is read along with it: behind a batch comes the message that orders it, and
+who has both at once has one group to sync, not two after each other."""
 ARRIVING_BYTES: Final = 256
 """Of a frame that has not ended, its kind and header are known if they are within so much."""
 
@@ -264,6 +267,8 @@ class FrameDecoder:
         self._again = _Again()
         self._target = 0  # whole size of the frame that is being collected, 0: not known yet
         self._place: memoryview | None = None
+        self._whole = 0
+        """Of the frame in its place, behind which there is room for ``BEHIND_BYTES`` of what follows."""
         self._filled = 0
 
     @property
@@ -285,7 +290,10 @@ class FrameDecoder:
             return None  # once it is whole it is refused
 
     def room(self) -> memoryview:
-        """Where to read the next bytes into, and no more of them than fit. Then call ``received``."""
+        """Where to read the next bytes into, and no more of them than fit. Then call ``received``.
+
+        The rest of a large frame has its place here, with a little of what follows.
+        """
         if self._place is not None:
             return self._place[self._filled :]
         if self._shared is None:
@@ -294,17 +302,25 @@ class FrameDecoder:
 
     def received(self, size: int, *, frames_max: int = 0) -> list[Frame]:
         """So many bytes were read into ``room``: as ``feed``."""
-        if self._place is not None:
+        if self._place is None:
+            shared = self.room() if self._shared is None else self._shared
+            return self.feed(shared[:size], frames_max=frames_max)
+        end, whole = self._filled + size, self._whole
+        if end <= whole:
             return self._fill(size)
-        shared = self.room() if self._shared is None else self._shared
-        return self.feed(shared[:size], frames_max=frames_max)
+        behind = self._place[whole:end]
+        frames = self._fill(whole - self._filled)
+        if len(frames) == frames_max:
+            self._buffer = bytearray(behind)
+            return frames
+        return frames + self.feed(behind, frames_max=max(0, frames_max - len(frames)))
 
     def _fill(self, size: int) -> list[Frame]:
         place, self._filled = self._place, self._filled + size
-        if place is None or self._filled < len(place):
+        if place is None or self._filled < self._whole:
             return []
         self._place, self._filled = None, 0
-        return [_parse(place, self.header_bytes_max, self._again)]
+        return [_parse(place[: self._whole], self.header_bytes_max, self._again)]
 
     def feed(self, data: Buffer, *, frames_max: int = 0) -> list[Frame]:
         """Take bytes as they come; returns the frames that are now whole, ``frames_max`` of them at most (0: all).
@@ -314,7 +330,7 @@ class FrameDecoder:
         """
         frames: list[Frame] = []
         if self._place is not None:
-            data, room = memoryview(data), self.room()
+            data, room = memoryview(data), self._place[self._filled : self._whole]
             size = min(len(room), len(data))
             room[:size] = data[:size]
             data, frames = data[size:], self._fill(size)
@@ -362,7 +378,8 @@ class FrameDecoder:
     def _make_room(self) -> None:
         size = len(self._buffer)
         if self._target >= self._place_bytes and size * EARNED >= self._target > size:
-            self._place, self._filled = np.empty(self._target, np.uint8).data, size  # not zeros first
+            self._place = np.empty(self._target + BEHIND_BYTES, np.uint8).data  # not zeros first
+            self._whole, self._filled = self._target, size
             self._place[:size] = self._buffer
             self._buffer, self._target = bytearray(), 0
 

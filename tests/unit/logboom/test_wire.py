@@ -8,9 +8,11 @@ from logboom.errors import LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.types import KIB, MIB
 from logboom.wire import (
     AGAIN_BYTES_MAX,
+    BEHIND_BYTES,
     EARNED,
     PLACE_BYTES,
     PREFIX,
+    PREFIX_BYTES,
     READ_BYTES,
     Alike,
     Frame,
@@ -48,20 +50,37 @@ def test_frames_of_all_sizes_come_out_as_they_went_in(at_a_time: int) -> None:
     assert not decoder.mid_frame
 
 
-def test_the_place_is_the_rest_of_the_frame_and_no_byte_of_the_next() -> None:
+def test_the_place_is_the_rest_of_the_frame_and_a_little_of_what_follows() -> None:
     raw = raw_of(LARGE)
     shared = memoryview(bytearray(100))
     decoder = FrameDecoder(frame_bytes_max=MIB, shared=shared)
     assert decoder.room() is shared
     assert decoder.feed(raw[:PLACE_BYTES]) == []
-    room = decoder.room()
-    assert len(room) == len(raw) - PLACE_BYTES
+    room, rest = decoder.room(), raw[PLACE_BYTES:]
+    assert len(room) == len(rest) + BEHIND_BYTES
     assert decoder.mid_frame
-    room[:] = raw[PLACE_BYTES:]
-    (frame,) = decoder.received(len(room))
+    room[: len(rest)] = rest
+    (frame,) = decoder.received(len(rest))
     assert frame.body == LARGE
     assert decoder.room() is shared
     assert not decoder.mid_frame
+
+
+@pytest.mark.parametrize("frames_max", [0, 1])
+@pytest.mark.parametrize("more", range(0, 3 * PREFIX_BYTES, 5))
+def test_what_follows_a_large_frame_is_read_along_with_it(more: int, frames_max: int) -> None:
+    behind = raw_of(b"orders", request_id=2) + raw_of(b"next", request_id=3)
+    raw = raw_of(LARGE) + behind
+    decoder = FrameDecoder(frame_bytes_max=MIB)
+    assert decoder.feed(raw[:PLACE_BYTES]) == []
+    size = len(raw) - len(behind) + more - PLACE_BYTES
+    decoder.room()[:size] = raw[PLACE_BYTES : PLACE_BYTES + size]
+    frames = decoder.received(size, frames_max=frames_max)
+    ends = [0, len(raw_of(b"orders", request_id=2)), len(behind)]
+    assert len(frames) == (frames_max or sum(end <= more for end in ends))
+    assert decoder.mid_frame == (more not in ends or len(frames) <= ends.index(more))
+    frames += decoder.feed(behind[more:])
+    assert [bytes(frame.body) for frame in frames] == [LARGE, b"orders", b"next"]
 
 
 def test_what_is_read_elsewhere_is_taken_out_before_somebody_else_reads_there() -> None:
@@ -85,7 +104,7 @@ def test_whoever_only_announces_a_large_frame_gets_no_memory_for_it() -> None:
     assert decoder.feed(begun + bytes(missing - 1)) == []
     assert len(decoder.room()) == READ_BYTES
     assert decoder.feed(b"\0") == []
-    assert len(decoder.room()) == whole - whole // EARNED
+    assert len(decoder.room()) == whole - whole // EARNED + BEHIND_BYTES
 
 
 def test_what_is_fed_while_a_frame_has_its_place_goes_there_first() -> None:
