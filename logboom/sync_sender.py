@@ -15,7 +15,7 @@ from logboom.client import Client
 from logboom.client.parts import record_bytes
 from logboom.client.sender import Sender
 from logboom.commands import Command, to_record
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.errors import InvalidRequest
 from logboom.types import Receipt, Record
 
 
@@ -80,7 +80,7 @@ class _Line:
         for record, answer, size in self._take_new():
             try:
                 sent = self._sender.send(record)
-            except LogboomError as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits is told, and those behind it have their turn
                 self._ended(size)
                 _settle(answer, error)
             else:

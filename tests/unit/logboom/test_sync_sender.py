@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from typing import Any
 
 import pytest
 
@@ -172,6 +174,25 @@ def test_what_comes_too_late_for_the_loop_is_told_so(node: FakeNode, monkeypatch
     error = answer.exception(PATIENCE_S)
     assert isinstance(error, InvalidRequest)
     assert error.outcome == "not_applied"
+
+
+def test_one_that_nobody_expected_to_fail_keeps_nobody_waiting(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SyncClient(node.address) as boom:
+        out, running = boom.sender(0), boom._running
+        assert running is not None
+        send, soon, begun = out._line._sender.send, running.soon, list[Callable[[], object]]()
+
+        def broken(record: Record) -> Any:
+            if record.payload == b"breaks":
+                raise RuntimeError("nobody expected that")
+            return send(record)
+
+        monkeypatch.setattr(out._line._sender, "send", broken)
+        monkeypatch.setattr(running, "soon", begun.append)
+        answers = [out.send(Record(payload)) for payload in (b"breaks", b"goes")]
+        soon(begun[0])  # both in one turn
+        assert isinstance(answers[0].exception(PATIENCE_S), RuntimeError)
+        assert answers[1].result(PATIENCE_S).count == 1
 
 
 def test_a_forked_child_sends_with_its_own_client(node: FakeNode) -> None:
