@@ -1,4 +1,4 @@
-"""What README.md has for a shell, typed into one, and for Python."""
+"""What README.md has for a shell, typed into one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from logboom.testing import LocalCluster
 
 pytestmark = pytest.mark.process
 
@@ -45,11 +43,3 @@ def test_the_block_for_a_shell(tmp_path: Path) -> None:
         local.terminate()
         assert local.wait(60) == 0
         local.stdout.close()
-
-
-def test_the_block_for_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"## From Python\n\n```python\n(.*?)```", README, re.DOTALL)
-    with LocalCluster(partitions=4) as cluster:
-        monkeypatch.setenv("LOGBOOM_ENDPOINTS", cluster.endpoints)
-        exec(block, {})
-    assert capsys.readouterr().out == "b'v' (1,)\n1000\n"

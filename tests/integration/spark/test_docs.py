@@ -28,7 +28,7 @@ def small(monkeypatch):
 
 def test_the_client_example(small, capsys):
     exec(EXAMPLES[0], {})
-    assert capsys.readouterr().out == "b'v' (1,)\n"
+    assert capsys.readouterr().out == "b'v' (1,)\n1000\n"
 
 
 def test_the_spark_example(spark, small, capsys):
