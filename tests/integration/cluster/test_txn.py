@@ -162,6 +162,7 @@ def test_the_shell_knows_them(cluster: LocalCluster) -> None:
     lines = "\n".join(map(json.dumps, [{"op": "add", "key": "n", "numbers": [3]}, txn, txn, txn]))
     said = json.loads(run("submit", "-p", "5", "--format", "jsonl", "-o", "json", lines=lines))
     assert said[0]["results"] == {"ok": 2, "otherwise": 2}
+    run("barrier", "-g", str(said[0]["global_index"]), "-p", "5", "--scope", "all")  # a tail ends where its node does
     shown = [json.loads(line) for line in run("tail", "-p", "5", "-o", "jsonl").splitlines()]
     assert {**txn, "compares": [txn["compares"][0], {"key": "t", "operator": "==", "value": None}]}.items() <= {
         **shown[1],
