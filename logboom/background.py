@@ -40,8 +40,7 @@ class Background:
         self._lock = threading.RLock()
         self._ending: set[asyncio.Task[None]] = set()
         self._calls: set[_Call] = set()
-        self.lines: weakref.WeakSet[Line] = weakref.WeakSet()
-        """Those who are told when the loop has ended, should they still be there."""
+        self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
         # A daemon: whoever ends without closing is not waited for.
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
@@ -88,6 +87,11 @@ class Background:
             self.loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop is closed
             raise closed_error() from None
+
+    def add(self, line: Line) -> None:
+        """It is told when the loop has ended, should it still be there."""
+        with self._lock:
+            self._lines.add(line)
 
     def check_thread(self) -> None:
         """Raises InvalidRequest where waiting would be for oneself."""
@@ -174,7 +178,9 @@ class Background:
         self.thread.join()
         for waiting in list(self._calls):  # it came too late for the loop
             waiting.fail(closed_error())
-        for line in list(self.lines):
+        with self._lock:
+            lines, self._lines = list(self._lines), weakref.WeakSet()
+        for line in lines:
             line.over()
 
 

@@ -51,7 +51,7 @@ class _Line:
         self._open_bytes = 0
         self._new: deque[tuple[Record, Future[Receipt], int]] = deque()
         self._room = threading.Condition()
-        running.lines.add(self)
+        running.add(self)
 
     def send(self, record: Record, size: int) -> Future[Receipt]:
         """Blocks while there is no room; not on the client's own thread, in a callback of an earlier future."""
