@@ -118,18 +118,18 @@ async def drive(load: Load) -> Tally:
     end = begin + load.seconds
 
     async def repeat(operation: targets.Operation) -> None:
-        clock, note, commands, in_window = time.perf_counter, latencies.append, 0, 0
+        clock, note, times, in_window = time.perf_counter, latencies.append, 0, 0
         now = clock()
         while now < end:
             started = now
-            done = await operation()
+            await operation()
             now = clock()
-            commands += done
+            times += 1
             if begin <= now <= end:
-                in_window += done
+                in_window += 1
                 note(now - started)
-        tally.commands += commands
-        tally.in_window += in_window
+        tally.commands += times * load.records
+        tally.in_window += in_window * load.records
 
     try:
         await asyncio.gather(*map(repeat, slots))

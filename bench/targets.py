@@ -17,8 +17,8 @@ PREPARED_BYTES: Final = 64 << 20
 SINGLES: Final = 4096
 """Single commands made beforehand."""
 
-Operation = Callable[[], Awaitable[int]]
-"""Does one thing, acknowledged; returns how many commands that was."""
+Operation = Callable[[], Awaitable[object]]
+"""Does one thing, acknowledged. What it gives is awaited as it comes: no coroutine of ours around a client's future."""
 
 
 @dataclass(frozen=True)

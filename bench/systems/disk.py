@@ -97,9 +97,8 @@ class Target:
     def bulk(self, slot: int, records: int) -> Operation:
         size = records * self._job.value_bytes
 
-        async def block() -> int:
+        async def block() -> None:
             await asyncio.gather(*(writer.ask(size) for writer in self._writers))
-            return records
 
         return block
 

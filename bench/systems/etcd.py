@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -140,9 +140,8 @@ class Target:
     def single(self, slot: int) -> Operation:
         call, puts, choose = self._single[slot % len(self._single)].call, self._puts, self._rng.random
 
-        async def one() -> int:
-            await call(puts[int(choose() * len(puts))])
-            return 1
+        def one() -> Awaitable[object]:
+            return call(puts[int(choose() * len(puts))])
 
         return one
 
@@ -154,11 +153,10 @@ class Target:
             self._blocks = list(map(txn, made))
         call, blocks, turn = self._bulk[slot % len(self._bulk)].call, self._blocks, slot
 
-        async def block() -> int:
+        def block() -> Awaitable[object]:
             nonlocal turn
             turn += 1
-            await call(blocks[turn % len(blocks)])
-            return records
+            return call(blocks[turn % len(blocks)])
 
         return block
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -72,9 +72,8 @@ class Target:
         send = client.sender(partition, wait=self._job.wait).send
         puts, choose = self._puts, self._rng.random
 
-        async def one() -> int:
-            await send(puts[int(choose() * len(puts))])
-            return 1
+        def one() -> Awaitable[object]:
+            return send(puts[int(choose() * len(puts))])
 
         return one
 
@@ -84,11 +83,10 @@ class Target:
         submit, partition = self._clients[slot % len(self._clients)].submit_block, self._partition(slot)
         blocks, wait, turn = self._blocks, self._job.wait, slot
 
-        async def block() -> int:
+        def block() -> Awaitable[object]:
             nonlocal turn
             turn += 1
-            await submit(partition, blocks[turn % len(blocks)], wait=wait)
-            return records
+            return submit(partition, blocks[turn % len(blocks)], wait=wait)
 
         return block
 

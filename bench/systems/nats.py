@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -251,9 +251,8 @@ class Target:
         send, values, choose = self._send(slot), self._values, self._rng.random
         before = head(self._subject(slot))
 
-        async def one() -> int:
-            await send([(before, values[int(choose() * len(values))])])
-            return 1
+        def one() -> Awaitable[object]:
+            return send([(before, values[int(choose() * len(values))])])
 
         return one
 
@@ -263,11 +262,10 @@ class Target:
         values = [tail(value) for _, value in rows(self._rng, 4 * records, self._job.value_bytes)]
         blocks = [[(before, value) for value in values[start::4]] for start in range(4)]
 
-        async def block() -> int:
+        def block() -> Awaitable[object]:
             nonlocal turn
             turn += 1
-            await send(blocks[turn % len(blocks)])
-            return records
+            return send(blocks[turn % len(blocks)])
 
         return block
 
@@ -278,7 +276,7 @@ class Target:
         for connection in self._connections:
             connection.close()
 
-    def _send(self, slot: int) -> Any:
+    def _send(self, slot: int) -> Callable[[list[tuple[bytes, bytes]]], Awaitable[bytes]]:
         return self._connections[slot % len(self._connections)].send_halves
 
     def _subject(self, slot: int) -> bytes:

@@ -202,11 +202,10 @@ class Target:
     def single(self, slot: int) -> Operation:
         line, choose = self._lines[slot % len(self._lines)], self._rng.random
 
-        async def one() -> int:
+        async def one() -> None:
             key, value = self._rows[int(choose() * len(self._rows))]
             async with line.free:
                 await line.insert.fetch(key, value)
-            return 1
 
         return one
 
@@ -220,12 +219,11 @@ class Target:
         async def source() -> AsyncIterator[bytes]:
             yield blocks[turn % len(blocks)]
 
-        async def block() -> int:
+        async def block() -> None:
             nonlocal turn
             turn += 1
             async with line.free:
                 await line.connection.copy_to_table("bulk", source=source(), format="binary")
-            return records
 
         return block
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
@@ -167,9 +168,8 @@ class Target:
     def single(self, slot: int) -> Operation:
         send, sets, choose = self._pipes[slot % len(self._pipes)].send, self._sets, self._rng.random
 
-        async def one() -> int:
-            await send(sets[int(choose() * len(sets))], 1)
-            return 1
+        def one() -> Awaitable[object]:
+            return send(sets[int(choose() * len(sets))], 1)
 
         return one
 
@@ -180,11 +180,10 @@ class Target:
             self._blocks = [b"".join(command(b"SET", *row) for row in block) for block in made]
         send, blocks, turn = self._pipes[slot % len(self._pipes)].send, self._blocks, slot
 
-        async def block() -> int:
+        def block() -> Awaitable[object]:
             nonlocal turn
             turn += 1
-            await send(blocks[turn % len(blocks)], records)
-            return records
+            return send(blocks[turn % len(blocks)], records)
 
         return block
 

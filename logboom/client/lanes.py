@@ -122,6 +122,7 @@ class Lane:
         self._sequences = carrier.sequences(partition_id)
         self._wait = wait
         self._loop = asyncio.get_running_loop()
+        self._new_answer = self._loop.create_future
         self._queue: deque[Single] = deque()
         self._queued_bytes = 0
         self._in_flight: dict[_Batch, None] = {}
@@ -131,20 +132,27 @@ class Lane:
         """The last part had one command: the next command does not wait for others of its turn."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
+        self.closed = False
+        """Nothing more may be put in: the client is closed, or has another lane for this by now."""
 
-    def put(self, single: Single) -> None:
-        """Take one more; it leaves at the end of this turn or, one at a time, at once; or when a frame is answered."""
-        self._queue.append(single)
-        self._queued_bytes += single.size
-        if single.deadline < self._alarm_at:
-            self._watch(single.deadline)
+    def put(self, record: Record, size: int, deadline: float, patience: float) -> asyncio.Future[Receipt]:
+        """Take one more; it leaves at the end of this turn or, one at a time, at once; or when a frame is answered.
+
+        ``size`` is of the budget already.
+        """
+        answer: asyncio.Future[Receipt] = self._new_answer()
+        self._queue.append(Single(record, deadline, answer, size, patience))
+        self._queued_bytes += size
+        if deadline < self._alarm_at:
+            self._watch(deadline)
         if self._scheduled or len(self._in_flight) >= IN_FLIGHT_MAX:
-            return
+            return answer
         if self._lone and not self._in_flight:
             self._flush()
         else:
             self._scheduled = True
             self._loop.call_soon(self._flush)
+        return answer
 
     @property
     def idle(self) -> bool:
@@ -153,6 +161,7 @@ class Lane:
 
     def close(self) -> None:
         """What was never sent has not happened; of what was sent nobody knows."""
+        self.closed = True
         _fail(self._queue, Unavailable("the client was closed"))
         self._queue.clear()
         self._queued_bytes = 0

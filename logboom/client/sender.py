@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from logboom.client.cluster import Cluster
+from logboom.client.known import PART_BYTES_MAX
+from logboom.client.lanes import Lane
+from logboom.client.parts import record_bytes
 from logboom.client.submits import Submitter
 from logboom.commands import Command, to_record
-from logboom.types import Level, Receipt, Record
+from logboom.types import Level, Receipt, Record, WideRecord
 
 
 class Sender:
@@ -32,7 +35,10 @@ class Sender:
     ) -> None:
         self._cluster = cluster
         self._submitter = submitter
-        self._try_single = submitter.try_single
+        self._begin = cluster.begin
+        self._try_take = submitter.budget.try_take
+        self._lane: Lane | None = None
+        """Where the last one went that was over one key: looking for it costs as much as putting one in."""
         self._waiting: set[asyncio.Task[Receipt]] = set()
         """Those for which there was no room; the loop alone would not hold them."""
         self.budget = submitter.budget
@@ -51,8 +57,20 @@ class Sender:
         then. Cancel one to give up on its command. Raises InvalidRequest and RecordTooLarge (a key) at once for what
         is no command, and InvalidRequest when the client is closed.
         """
-        record, deadline = to_record(command), self._cluster.begin() + self.timeout
-        answer = self._try_single(self.partition_id, record, self.wait, deadline, self.admission_wait)
+        record, deadline = to_record(command), self._begin() + self.timeout
+        lane = self._lane
+        if lane is None or lane.closed or type(record) is WideRecord:
+            return self._look_up(record, deadline)
+        size = record_bytes(record)
+        if size > PART_BYTES_MAX or not self._try_take(size):
+            return self._in_turn(record, deadline)
+        return lane.put(record, size, deadline, self.admission_wait)
+
+    def _look_up(self, record: Record, deadline: float) -> asyncio.Future[Receipt]:
+        submitter, partition_id, level = self._submitter, self.partition_id, self.wait
+        answer = submitter.try_single(partition_id, record, level, deadline, self.admission_wait)
+        if type(record) is not WideRecord:
+            self._lane = submitter.lane(partition_id, level)
         return self._in_turn(record, deadline) if answer is None else answer
 
     def _in_turn(self, record: Record, deadline: float) -> asyncio.Task[Receipt]:

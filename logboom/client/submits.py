@@ -17,7 +17,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.connection import Answered, NodeConnection
 from logboom.client.dense import Lines, Turn
 from logboom.client.known import PART_BYTES_MAX
-from logboom.client.lanes import Lane, Single
+from logboom.client.lanes import Lane
 from logboom.client.pacing import KEPT_MAX, PATIENCE, Pace, Room
 from logboom.client.parts import CLOSED, Budget, Part, Sequences, check_partition, receipts_of, record_bytes
 from logboom.errors import (
@@ -70,7 +70,8 @@ class Submitter:
         size = record_bytes(record)
         if size > PART_BYTES_MAX or not self.budget.try_take(size):
             return None
-        return self._put(partition_id, record, size, wait, deadline, admission_wait)
+        lane = self.lane(partition_id, wait, wide=type(record) is WideRecord)
+        return lane.put(record, size, deadline, admission_wait)
 
     async def single_in_turn(
         self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
@@ -82,18 +83,16 @@ class Submitter:
         if self.closed:
             self.budget.give(size)
             raise InvalidRequest(CLOSED)
-        return await self._put(partition_id, record, size, wait, deadline, admission_wait)
+        lane = self.lane(partition_id, wait, wide=type(record) is WideRecord)
+        return await lane.put(record, size, deadline, admission_wait)
 
-    def _put(
-        self, partition_id: int, record: Record, size: int, wait: Level | None, deadline: float, admission_wait: float
-    ) -> asyncio.Future[Receipt]:
-        kind = partition_id, wait, type(record) is WideRecord
-        lane = self._lanes.get(kind)
-        if lane is None:
-            lane = self._lanes[kind] = Lane(self, partition_id, wait)
-        answer: asyncio.Future[Receipt] = self._cluster.loop.create_future()
-        lane.put(Single(record, deadline, answer, size, admission_wait))
-        return answer
+    def lane(self, partition_id: int, wait: Level | None, *, wide: bool = False) -> Lane:
+        """For single commands like these; ``wide``: over several keys."""
+        kind = partition_id, wait, wide
+        found = self._lanes.get(kind)
+        if found is None:
+            found = self._lanes[kind] = Lane(self, partition_id, wait)
+        return found
 
     async def blocks(
         self,
@@ -317,8 +316,8 @@ class Submitter:
         """Give up on everything that is open: whoever waits gets UnknownOutcome if it was sent."""
         self.closed = True
         self.budget.close()
+        for lane in self._lanes.values():
+            lane.close()
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        for lane in self._lanes.values():
-            lane.close()

@@ -56,6 +56,22 @@ async def test_no_number_is_given_twice() -> None:
                 floors[partition] = floor
 
 
+async def test_a_sender_goes_on_after_its_partition_was_forgotten() -> None:
+    async with cluster(partitions=MANY) as [node], Client(node.address) as boom:
+        out = boom.sender(0)
+        for command in (b"a", b"b"):
+            await out.send(Put(command, b""))
+        for partition in range(1, MANY):
+            await boom.submit(partition, Put(b"k", b"v"))
+        assert not any(partition == 0 for partition, _, _ in boom._submitter._lanes)
+        await asyncio.gather(*[out.send(Put(command, b"")) for command in (b"c", b"d")])
+        *before, last = [f.header["parts"][0] for f in node.of(Kind.SUBMIT) if f.header["parts"][0][0] == 0]
+        assert [part[1:4] for part in before] == [[0, 0, 1], [1, 1, 1]]
+        first, floor, count = last[1:4]
+        assert (first, count) == (floor, 2)
+        assert first >= 2
+
+
 async def test_what_is_on_its_way_is_not_forgotten() -> None:
     async with cluster(partitions=MANY) as [node], Client(node.address) as boom:
         await boom.submit(0, Put(b"k", b"v"))
