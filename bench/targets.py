@@ -41,7 +41,8 @@ class Target(Protocol):
 
     async def open(self, connections: int) -> None: ...
 
-    def single(self, slot: int) -> Operation: ...
+    def single(self, slot: int) -> Operation:
+        """One command, over a connection and to a partition that ``slot`` says; several slots may share it."""
 
     def bulk(self, slot: int, records: int) -> Operation: ...
 
