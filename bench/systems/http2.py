@@ -59,6 +59,7 @@ class Method(asyncio.Protocol):
     """Calls of one gRPC method on one connection."""
 
     def __init__(self, path: str) -> None:
+        self._loop = asyncio.get_running_loop()
         self._block = first_headers(path.encode())
         self._transport: asyncio.WriteTransport | None = None
         self._buffer = bytearray()
@@ -81,8 +82,7 @@ class Method(asyncio.Protocol):
 
     def call(self, body: bytes) -> asyncio.Future[bytes]:
         """Send one message; the answer's message, without its prefix. Raises CallFailed."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
+        answer: asyncio.Future[bytes] = self._loop.create_future()
         if self.closed:
             answer.set_exception(CallFailed("the connection is closed"))
             return answer
@@ -118,7 +118,7 @@ class Method(asyncio.Protocol):
     def _write(self, raw: bytes) -> None:
         # One write for everything that one turn of the loop has to say.
         if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._out.append(raw)
 
     def _flush(self) -> None:

@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
     """One client with one wildcard subscription for everything it is answered."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
         self._buffer = bytearray()
         self._out: list[bytes] = []
@@ -60,7 +61,7 @@ class Connection(asyncio.Protocol):
         # Nobody else's: two that listen at one inbox would count each other's acknowledgements.
         self._inbox = b"_I." + os.urandom(8).hex().encode()
         self._number = 0
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = self._loop.create_future()
         """Done once the subscription is there."""
         self._lost = False
 
@@ -81,8 +82,7 @@ class Connection(asyncio.Protocol):
 
     def send_halves(self, halves: Sequence[tuple[bytes, bytes]]) -> asyncio.Future[bytes]:
         """The same, with everything but the reply subject prepared: pairs of ``head`` and ``tail``."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[bytes] = loop.create_future()
+        done: asyncio.Future[bytes] = self._loop.create_future()
         if self._lost:
             done.set_exception(Refused("the connection is closed"))
             return done
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         reply = b"%b.%d" % (self._inbox, self._number)
         self._calls[reply] = (len(halves), done)
         if not self._out:
-            loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._out += [part for before, after in halves for part in (before, reply, after)]
         return done
 

@@ -38,6 +38,7 @@ class Pipe(asyncio.Protocol):
     """One connection with one pipeline under way."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
         self._next: list[tuple[bytes, int, asyncio.Future[None]]] = []
         self._now: list[tuple[bytes, int, asyncio.Future[None]]] = []
@@ -52,15 +53,14 @@ class Pipe(asyncio.Protocol):
 
     def send(self, commands: bytes, count: int) -> asyncio.Future[None]:
         """So many SETs; done when a replica has them too. Raises Refused."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[None] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             done.set_exception(Refused("the connection is closed"))
             return done
         self._next.append((commands, count, done))
         if not self._now and not self._scheduled:
             self._scheduled = True
-            loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         return done
 
     def close(self) -> None:
