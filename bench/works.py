@@ -162,6 +162,19 @@ def _singles(at_once: int, goals: tuple[Goal, ...], machine: str = "kv") -> Work
     return Work(f"{c:,} at once, {machine}", shapes, goals)
 
 
+def _apart_from_each_other(clients: int) -> Work:
+    """Each with a connection of its own, and one command under way: nobody gathers what leaves at the same time."""
+    c = clients
+    shapes = {name: _shapes(name, [(c, 1, c)]) for name in ("etcd", "postgres", "redis")}
+    for name, more in (("nats", {}), ("logboom", {"machine": "log", "wait": "committed"})):
+        shapes[name] = tuple(
+            shape
+            for partitions in (1, PARTITIONS)
+            for shape in _shapes(name, [(c, 1, c)], partitions=partitions, **more)
+        )
+    return Work(f"{c} clients, log", shapes, (Goal("commands_per_s", "etcd", at_least=1, kind="stretch"),))
+
+
 def _one() -> Work:
     shapes = {name: _apart(_shapes(name, [(1, 1, 1)])) for name in ("etcd", "postgres", "redis", "nats")}
     p50 = "p50_ms"
@@ -180,7 +193,7 @@ def works() -> list[Work]:
     rate = "commands_per_s"
     many = (Goal(rate, "etcd", at_least=7), Goal(rate, "nats", at_least=1.5), _floor(rate, 1))
     few = _singles(64, (_floor(rate, 1),))
-    return [_one(), few, _singles(1000, many, "log"), _singles(1000, many), *_bulk()]
+    return [_one(), few, _apart_from_each_other(64), _singles(1000, many, "log"), _singles(1000, many), *_bulk()]
 
 
 KILLED_GOALS: Final = (

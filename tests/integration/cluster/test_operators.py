@@ -188,7 +188,8 @@ def test_a_node_that_is_left_alone_is_not_ready_and_knows_no_leader(cluster: Loc
     for node in gone:
         cluster.start_node(node)
     cluster.wait_serving()
-    assert get(cluster, alone, "/readyz") == (200, b"ready\n")
+    # That somebody leads does not say that this one has heard of it.
+    until(lambda: get(cluster, alone, "/readyz") == (200, b"ready\n"), "it hears of the leader")
 
 
 def test_a_hang_up_ends_no_node(cluster: LocalCluster) -> None:
