@@ -34,12 +34,16 @@ class _Peer(asyncio.Protocol):
 
     def __init__(self, heard: Callable[[_Peer, bytes], None]) -> None:
         self._heard = heard
+        self.gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.write = cast(asyncio.WriteTransport, transport).write
 
     def data_received(self, data: bytes) -> None:
         self._heard(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
 
 
 def _opened(path: Path) -> int:
@@ -79,12 +83,16 @@ async def _serve(made: Callable[[], asyncio.Protocol], told: Callable[[int], Non
 async def _ask(leader: int, times: int) -> list[float]:
     loop, taken = asyncio.get_running_loop(), list[float]()
     answers: asyncio.Queue[bytes] = asyncio.Queue()
-    _, client = await loop.create_connection(lambda: _Peer(lambda _, data: answers.put_nowait(data)), HOST, leader)
+    transport, client = await loop.create_connection(
+        lambda: _Peer(lambda _, data: answers.put_nowait(data)), HOST, leader
+    )
     for _ in range(times):
         began = time.perf_counter()
         client.write(bytes(COMMAND_BYTES))
         await answers.get()
         taken.append(time.perf_counter() - began)
+    transport.close()
+    await client.gone.wait()
     return taken
 
 
@@ -100,6 +108,7 @@ def measure(directory: Path, times: int) -> list[float]:
             ours, theirs = spawned.Pipe(duplex=False)
             server = spawned.Process(target=_run, args=(main, theirs.send, directory, *ports), daemon=True)
             server.start()
+            theirs.close()  # of a server that fails the end is heard, and not waited for
             servers.append(server)
             ports.append(ours.recv())
         return uvloop.run(_ask(ports[-1], WARM_UP + times))[WARM_UP:]
