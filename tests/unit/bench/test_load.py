@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bench import cpu
-from bench.load import Load, Tally, summary
+from bench.load import Load, Tally, _operations, summary
 
 
 def test_figures_are_those_of_all_processes_together():
@@ -60,3 +62,18 @@ def test_a_process_that_is_gone_used_nothing():
         server.wait()
         assert cpu.cpu_seconds([server.pid]) == 0
         cpu.place(server.pid, {0})
+
+
+class _Slots:
+    """A target whose operations are the slots that they were made for."""
+
+    single = staticmethod(lambda slot: slot)
+    bulk = staticmethod(lambda slot, records: (slot, records))
+
+
+def test_slots_share_an_operation_only_where_connection_and_partition_are_the_same():
+    target: Any = _Slots()
+    shape = Load("logboom", (), concurrency=8, connections=2, partitions=3)
+    assert _operations(target, shape) == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert _operations(target, replace(shape, concurrency=2)) == [0, 1]
+    assert _operations(target, replace(shape, concurrency=3, records=5)) == [(0, 5), (1, 5), (2, 5)]
