@@ -124,6 +124,8 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5_000, help="commands, one after the other")
     parser.add_argument("--directory", type=Path, default=ROOT / ".bench", help="on the disk to be measured")
     given = parser.parse_args()
+    if given.times < 2:
+        parser.error("--times: two commands at least, for a median")
     given.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:
         cuts = statistics.quantiles(measure(Path(directory), given.times), n=100)
