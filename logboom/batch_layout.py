@@ -14,4 +14,6 @@ DIGESTS: Final = struct.Struct("<16s16s")
 CRC: Final = struct.Struct("<I4x")
 FLAG_WIDE: Final = 2
 """Commands over several keys count in it (docs/decisions/0036-txn.md)."""
+FLAG_MIXED: Final = 4
+"""Records of several producers: see ``logboom/origins.py``."""
 HEADER_BYTES: Final = HEAD.size + DIGESTS.size + CRC.size

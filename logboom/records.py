@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import msgpack
@@ -186,6 +187,26 @@ class RecordBlock:
         if end != len(metadata):
             raise InvalidRequest(f"metadata section is {len(metadata)} bytes, its content {end}")
 
+    @classmethod
+    def join(cls, blocks: Sequence[RecordBlock]) -> RecordBlock:
+        """All records of several small blocks, in order; none of them over several keys."""
+        lengths = list[int]()
+        for block in blocks:
+            lengths += (len(block.data),) if block.count == 1 else lengths_of(block.payload_ends).tolist()
+        keys = headers = None
+        if any(block.has_keys for block in blocks):
+            keys = list(chain.from_iterable(map(cls.keys, blocks)))
+        if any(block.has_headers for block in blocks):
+            headers = list(chain.from_iterable(map(cls.raw_headers, blocks)))
+        return cls.from_arrays(
+            payload_ends=np.cumsum(lengths, dtype=np.uint32),
+            data=b"".join([block.data for block in blocks]),
+            key_ends=_ends_of(keys) if keys is not None else None,
+            key_bytes=b"".join(keys or ()),
+            header_ends=_ends_of(headers) if headers is not None else None,
+            header_bytes=b"".join(headers or ()),
+        )
+
     # -- reading
 
     @property
@@ -237,8 +258,11 @@ class RecordBlock:
 
     def headers(self) -> list[tuple[tuple[str, bytes], ...]]:
         """One per record."""
-        packed = split(*self.packed_headers()) if self.has_headers else [b""] * self.count
-        return list(map(unpack_headers, packed))
+        return list(map(unpack_headers, self.raw_headers()))
+
+    def raw_headers(self) -> list[bytes]:
+        """One per record, packed as they are."""
+        return split(*self.packed_headers()) if self.has_headers else [b""] * self.count
 
     def records(self) -> list[Record]:
         """Row form."""

@@ -39,6 +39,8 @@ CURSORS = "cursors"
 
 KV_TXN: Final = "kv_txn"
 """The feature that commands over several keys need: nodes say that they know it, and once all do the log says so."""
+MIXED: Final = "mixed"
+"""The feature of batches that several producers share: agreed on as above, as soon as it closes no way back."""
 
 KIB = 1024
 MIB = 1024 * KIB

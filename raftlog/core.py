@@ -165,6 +165,7 @@ class RaftLog:
         try:
             if self._leading_term is None:
                 self.group.kick()  # first of all: a leader waits for it
+            self._orders()
             self.turns.take()  # not before: what a sync on the loop lets go on goes on in this turn
             if self._proposals:
                 self._append_proposals()
@@ -218,6 +219,7 @@ class RaftLog:
         """Order a control entry after everything proposed before. Only a leader that ``admits``, else NotLeader."""
         if not self.admits:
             raise NotLeader("this node does not lead", leader=None)
+        self._orders()
         self._proposals.control(fields)
         self.poke()
 
@@ -232,9 +234,17 @@ class RaftLog:
         else:
             self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
 
+    def _orders(self) -> None:
+        if self._admitting and self._still_leads:
+            self.events.orders()
+
+    @property
+    def _still_leads(self) -> bool:
+        return self.engine.is_leader and self.engine.term == self._leading_term
+
     def _append_proposals(self) -> None:
         commands = self._proposals.take()
-        if not self.engine.is_leader or self.engine.term != self._leading_term:
+        if not self._still_leads:
             return  # their outcome was answered when leadership was lost
         for command in commands:
             self.engine.append(command)
@@ -363,7 +373,7 @@ class RaftLog:
 
     def _needs_no_turn(self) -> bool:
         """A round was proven, or the quorum was there before. Often it is in front of the next command."""
-        if self._leading_term is None or not self.engine.is_leader or self.engine.term != self._leading_term:
+        if self._leading_term is None or not self._still_leads:
             return False
         self.reads.finish()
         return not (self.engine.due or self.reads.under_way or self.feeds.behind or self.repair.active)

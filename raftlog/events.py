@@ -22,6 +22,10 @@ class RaftEvents(Protocol):
         """A control entry: every node, in one order with ``committed``, exactly once per process."""
         ...
 
+    def orders(self) -> None:
+        """Leader only: what is proposed now is ordered next. Nothing may be held back for later proposals."""
+        ...
+
     def leads(self, term: int) -> None:
         """This node leads and knows all that is committed: it may admit."""
         ...

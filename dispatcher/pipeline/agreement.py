@@ -28,6 +28,8 @@ class Agreement:
         self._pipeline = pipeline
         self._proposed: dict[str, int] = {}
         """In which term."""
+        self._known_since: dict[str, float] = {}
+        """All members are there, and each has said that it can."""
 
     def check(self, feature: str) -> None:
         """Leader only: it may be used. Raises IncompatibleVersion while a member does not know it, else Unavailable.
@@ -57,9 +59,30 @@ class Agreement:
                 f"`logboom members remove {away[0]}`",
                 retry_after=1.0,
             )
-        term = pipeline.raft.engine.term
+        self._propose(feature)
+        raise Unavailable(f"{feature} is being agreed on; try again", retry_after=AGAIN_S)
+
+    def consider(self, feature: str, now: float) -> None:
+        """Now and then: have it agreed on, unasked, where that closes no way back that somebody may still want.
+
+        That is where nothing was ordered yet, and where all have known it for ``raft.agree_after_s``.
+        """
+        pipeline = self._pipeline
+        if feature in pipeline.parent.agreed or not pipeline.raft.admits:
+            return
+        links = pipeline.raft.links
+        others = [seat.node for seat in pipeline.members.seats if seat.node != pipeline.node_id]
+        if not all(links.connected(node) and links.speaks(node, feature) for node in others):
+            self._known_since.pop(feature, None)
+            return
+        since = self._known_since.setdefault(feature, now)
+        if pipeline.parent.global_index == 0 or now - since >= pipeline.settings.raft.agree_after_s:
+            self._propose(feature)
+
+    def _propose(self, feature: str) -> None:
+        raft = self._pipeline.raft
+        term = raft.engine.term
         if self._proposed.get(feature) != term:  # what is lost is lost with the term
-            pipeline.raft.propose_control(agreeing([feature]))
+            raft.propose_control(agreeing([feature]))
             self._proposed[feature] = term
             log.info("agreeing", feature=feature)
-        raise Unavailable(f"{feature} is being agreed on; try again", retry_after=AGAIN_S)

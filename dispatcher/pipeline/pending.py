@@ -18,7 +18,7 @@ from dispatcher.admission.admission import Ticket
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from dispatcher.requests.retries import Ahead
 from dispatcher.requests.tracing import Trace
-from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, Outcome, UnknownOutcome
+from logboom.errors import BY_CODE, DeadlineExceeded, LogboomError, Outcome, UnknownOutcome, Voided
 from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.ordered import Ordered
@@ -85,6 +85,8 @@ class Pending:
         self._held = held
         self.ahead = Ahead()
         self._by_end: dict[tuple[PartitionId, PartitionLogIndex], Part] = {}
+        self._shares: dict[tuple[PartitionId, PartitionLogIndex], Sequence[PartitionLogIndex]] = {}
+        """Where the parts end that share a mixed batch, by where it ends."""
         self._uncommitted: dict[int, PendingRequest] = {}
         self._awaiting_durable: dict[PartitionId, deque[Part]] = {}
         self._deadlines: list[tuple[float, int, PendingRequest]] = []
@@ -154,13 +156,20 @@ class Pending:
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (request.deadline, next(self._tie), pending))
 
-    def committed(
-        self, partition_id: PartitionId, last_index: PartitionLogIndex, global_index: GlobalLogIndex
-    ) -> GlobalLogIndex | None:
+    def share(
+        self, partition_id: PartitionId, last_index: PartitionLogIndex, ends: Sequence[PartitionLogIndex]
+    ) -> None:
+        """Parts that were added and end there are in one mixed batch, which ends at ``last_index``."""
+        self._shares[partition_id, last_index] = ends
+
+    def committed(self, partition_id: PartitionId, last_index: PartitionLogIndex, global_index: GlobalLogIndex) -> None:
         """A routing entry was committed; replies to whoever waited for just that."""
-        part = self._by_end.get((partition_id, last_index))
-        if part is None:
-            return None
+        for end in self._shares.get((partition_id, last_index), (last_index,)):
+            part = self._by_end.get((partition_id, end))
+            if part is not None:
+                self._committed(part, global_index)
+
+    def _committed(self, part: Part, global_index: GlobalLogIndex) -> None:
         request = part.request
         part.global_index = global_index
         if not request.committed:
@@ -173,8 +182,7 @@ class Pending:
         if request.wait in (Level.COMMITTED, Level.ORDERED):
             self._reached(request)
         elif request.wait is Level.DURABLE:
-            self._awaiting_durable.setdefault(partition_id, deque()).append(part)
-        return global_index
+            self._awaiting_durable.setdefault(part.partition_id, deque()).append(part)
 
     def timed(self) -> Sequence[float]:
         """When those were admitted that somebody times, and that have been committed since this was asked last."""
@@ -190,8 +198,15 @@ class Pending:
             self._reached(queue.popleft().request)
 
     def applied(self, batch: AppliedBatch, partition_id: PartitionId) -> None:
-        """A batch was applied here (or refused at apply): its budget is free again."""
-        part = self._by_end.pop((partition_id, batch.last_index), None)
+        """A batch was applied here, or an origin of one (or refused at apply): its budget is free again."""
+        shares = self._shares.pop((partition_id, batch.last_index), ())
+        if batch.refused == Voided.code:  # as a whole
+            for end in shares[:-1]:
+                self._applied(batch, partition_id, end)
+        self._applied(batch, partition_id, batch.last_index)
+
+    def _applied(self, batch: AppliedBatch, partition_id: PartitionId, last_index: PartitionLogIndex) -> None:
+        part = self._by_end.pop((partition_id, last_index), None)
         if part is None:
             return
         request = part.request
@@ -223,14 +238,17 @@ class Pending:
         self, partition_id: PartitionId, last_index: PartitionLogIndex, error: Callable[[Outcome], LogboomError]
     ) -> None:
         """A batch was declared void: whoever waits for it is told; its budget is free when it is stepped over."""
-        part = self._by_end.get((partition_id, last_index))
-        if part is not None:
+        for end in self._shares.get((partition_id, last_index), (last_index,)):
+            part = self._by_end.get((partition_id, end))
+            if part is None:
+                continue
             alone = len(part.request.parts) == 1
             self._answer(part.request, error("not_applied" if alone else "unknown"))  # its other parts may have been
 
     def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
         """The partition is gone; what was ordered for it was committed before, and is applied no more."""
         self._awaiting_durable.pop(partition_id, None)
+        self._shares = {key: ends for key, ends in self._shares.items() if key[0] != partition_id}
         for part in [part for (p, _), part in self._by_end.items() if p == partition_id]:
             invariant(part.request.committed, "partition {} is gone before {} is committed", partition_id, part)
             del self._by_end[partition_id, part.last_index]
@@ -251,6 +269,7 @@ class Pending:
                 request.ticket.release(part.partition_id)
                 request.part_ended()
             self._answer(request, UnknownOutcome("leadership was lost before the request was committed; send it again"))
+        self._shares = {key: ends for key, ends in self._shares.items() if key in self._by_end}
 
     def expire(self, now: float) -> None:
         """Answer those whose deadline has passed; their budget stays taken until they are applied."""

@@ -38,7 +38,7 @@ from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import CUT, FETCHED, SERVED, Snapshots
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
-from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
+from logboom.types import MIXED, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.worker import ApplyWorker
@@ -176,6 +176,7 @@ class Pipeline(Presence):
             self.forwarding.expire(now)
             self.snapshots.taking.tick()
             self.rebuilding.tick(now, self._stuck())
+            self.agreement.consider(MIXED, now)
             self._tell_progress()  # a congested link was passed over
             self.partitioning.capacity.tell(now)
             if not self.recovery.over:
@@ -198,7 +199,7 @@ class Pipeline(Presence):
 
     def lone_submit(self) -> None:
         """All that was read has been submitted: with nothing else under way, waiting gathers nothing."""
-        if self.pending.uncommitted == 1:
+        if self.submitting.proposing.under_way == 1:
             self.raft.turn_now()
 
     def appended(self, store: PartitionLog) -> None:
@@ -276,6 +277,10 @@ class Pipeline(Presence):
             return True
         pending, callbacks = self.pending, self._commit_callbacks
         return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
+
+    def orders(self) -> None:
+        """See RaftEvents."""
+        self.submitting.proposing.flush()
 
     def leads(self, term: int) -> None:
         """See RaftEvents."""

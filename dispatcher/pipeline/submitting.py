@@ -1,4 +1,4 @@
-"""From a request to a proposal: checked, admitted (or made to wait), built into batches, appended, proposed.
+"""From a request to a proposal: checked, admitted (or made to wait), handed to ``Proposing``.
 
 ``Submitting`` is a part of ``Pipeline``, which has everything else.
 """
@@ -15,6 +15,7 @@ from dispatcher.admission.budgets import Refusal
 from dispatcher.admission.lanes import Waiting
 from dispatcher.admission.waiting import WaitingRoom
 from dispatcher.pipeline.pending import Done
+from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied
 from dispatcher.requests.retries import already_applied, making_room
@@ -27,12 +28,7 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import KV_TXN, PartitionId, Term
-from partitions.log.batch import build_batch
-from partitions.log.log import ChainBroken
-from ports.invariant import InvariantViolated, invariant
-from raftlog.entries.entry import Route
-from raftlog.entries.parent_state import EMPTY, Tail
+from logboom.types import KV_TXN, PartitionId
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
@@ -50,6 +46,7 @@ class Submitting:
         self._pipeline = pipeline
         self._admission = admission
         settings = pipeline.settings
+        self.proposing = Proposing(pipeline)
         self._proposals_max = settings.raft.proposals_max
         self.waiting = WaitingRoom(
             settings.admission,
@@ -91,6 +88,7 @@ class Submitting:
             pipeline.repeated += 1
             done(applied)
             return None
+        self.proposing.makes_way(request.producer)
         lacking = self._make_room(request, now)
         parts = _sizes(request)
         found = lacking or self._proposals() or self.waiting.held_back(parts, request.principal)
@@ -98,7 +96,7 @@ class Submitting:
             admitted = self._admission.try_admit(parts, now, request.principal)
             if isinstance(admitted, Ticket):
                 self.waiting.charge(request.principal, request.nbytes)
-                self._propose(request, admitted, done)
+                self.proposing.propose(Admitted(request, admitted, done))
                 return None
             found = admitted
         if request.admit_by <= now:
@@ -131,14 +129,14 @@ class Submitting:
         raise NotLeader(f"{leader} leads", leader=pipeline.address_of(leader))
 
     def _proposals(self) -> Refusal | None:
-        uncommitted = self._pipeline.pending.uncommitted
+        uncommitted = self.proposing.under_way
         if uncommitted < self._proposals_max:
             return None
         return Refusal("proposals", None, uncommitted, self._proposals_max)
 
     def _may_admit(self) -> bool:
         pipeline = self._pipeline
-        is_room = pipeline.pending.uncommitted < self._proposals_max
+        is_room = self.proposing.under_way < self._proposals_max
         return is_room and pipeline.raft.admits and pipeline.clock.monotonic() < self._until
 
     def _make_room(self, request: SubmitRequest, now: float) -> Refusal | None:
@@ -154,61 +152,24 @@ class Submitting:
         ticket = self._admission.try_admit(_sizes(first), now, request.principal)
         if not isinstance(ticket, Ticket):
             return ticket
-        self._propose(first, ticket, lambda _: None)
+        self.proposing.propose(Admitted(first, ticket, lambda _: None))
         return None
 
     def _propose_after_all(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         """It has waited: other things are ordered, and applied, than when it came."""
         error: LogboomError | None = None
+        self.proposing.makes_way(request.producer)
         try:
             lacking = self._make_room(request, self._pipeline.clock.monotonic())
             error = None if lacking is None else self._admission.refuse(lacking)
         except QuotaExceeded as quota:
             error = quota
         if error is None:
-            self._propose(request, ticket, done)
+            self.proposing.propose(Admitted(request, ticket, done))
             return
         for part in request.parts:
             ticket.release(part.partition_id)
         done(error)
-
-    def _propose(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
-        pipeline = self._pipeline
-        raft, tails = pipeline.raft, pipeline.tails
-        traceparent = None
-        if request.trace is not None:
-            request.trace.stage("admit")
-            traceparent = request.trace.traceparent
-        term = Term(raft.engine.term)
-        routes: list[Route] = []
-        ends = []
-        for part in request.parts:
-            tail = tails.get(part.partition_id, EMPTY)
-            batch = build_batch(
-                partition_id=part.partition_id,
-                first_index=tail.last_index + 1,
-                term=term,
-                timestamp_ms=pipeline.clock.wall_ms(),
-                producer=request.producer,
-                epoch=request.epoch,
-                sequence=part.first_sequence,
-                floor=part.floor,
-                dense=request.dense,
-                records=part.records,
-                previous_digest=tail.digest,
-            )
-            store = pipeline.logs[part.partition_id]
-            try:
-                invariant(store.append(batch), "a new batch was already in the log")
-            except ChainBroken as error:
-                raise InvariantViolated(f"I4: a leader lacks what its next batch follows: {error}") from error
-            pipeline.appended(store)
-            raft.send_payload(batch.buffers, traceparent=traceparent)
-            tails[part.partition_id] = Tail(batch.last_index, batch.digest)
-            routes.append(Route(part.partition_id, term, batch.last_index, batch.digest))
-            ends.append((part.partition_id, batch.header.first_index, batch.last_index))
-        pipeline.pending.add(request, ends=ends, ticket=ticket, done=done)
-        raft.propose(routes, payload_bytes=request.nbytes)
 
     # -- those that wait
 
@@ -216,7 +177,7 @@ class Submitting:
         """Requests are: there is room for other proposals."""
         for since in self._pipeline.pending.timed():
             self._admission.pace.committed(since, self._pipeline.clock.monotonic())
-        if self.waiting and self._pipeline.pending.uncommitted < self._proposals_max:
+        if self.waiting and self.proposing.under_way < self._proposals_max:
             self.waiting.touch(None)
 
     def _serve_soon(self) -> None:
@@ -271,6 +232,7 @@ class Submitting:
     def lost_leadership(self) -> None:
         """Nobody here admits anything; nothing of these was written."""
         self._admission.pace.forget()
+        self.proposing.fail(lambda: NotLeader("leadership was lost before the request was ordered", leader=None))
         self.waiting.leave_all(lambda: NotLeader("leadership was lost before the request was admitted", leader=None))
 
     def proposed_end(self, partition_id: PartitionId) -> None:
@@ -291,6 +253,7 @@ class Submitting:
 
     def close(self) -> None:
         """The node stops."""
+        self.proposing.fail(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
         self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
         if self._scheduled is not None:
             self._scheduled.cancel()

@@ -40,6 +40,9 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Carried by the journal until the partitions' own files are synced."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
+    agree_after_s: float = 86_400.0
+    """What batches that several producers share need of all nodes is used once all have known it for so long: until
+    then nodes can be put back to the release that they had. A cluster that has ordered nothing yet does not wait."""
 
 
 class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +54,8 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     """or at this many records."""
     batch_bytes_max: int = 4 * MIB
     """Largest batch; a request's share for one partition is one batch."""
+    mixed_bytes_max: int = 16 * KIB
+    """Requests of up to 64 records and so many bytes that come at once, of whomever, share a batch; 0: none does."""
     linger_ms: int = 20
     """Write-behind: the longest time between a write and its sync."""
     recent_bytes: int = 4 * MIB

@@ -6,16 +6,17 @@ off the loop and tells ``Cursor`` what came of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import Voided
+from logboom.origins import Origin
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position, Results, Sealed
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId
-from partitions.apply.dedupe import Decision, Dedupe
+from partitions.apply.dedupe import Decision, Dedupe, Numbered
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
 from ports.invariant import invariant
@@ -34,7 +35,7 @@ class WorkerState(StrEnum):
 
 
 class AppliedBatch(NamedTuple):
-    """What became of one batch. ``refused``: an error code; then it had no effect."""
+    """What became of one batch, or of one origin's records in a mixed one. ``refused``: an error code: no effect."""
 
     first_index: PartitionLogIndex
     last_index: PartitionLogIndex
@@ -134,9 +135,9 @@ class ApplyGroup:
         def seal(results: Results) -> Sealed:
             _check_results(results, applied)
             by_batch = iter(results)
-            for batch, decision in zip(batches, decisions, strict=True):
-                fresh = next(by_batch) if decision.refused is None else None
-                outcomes.append(self._outcome(batch, decision, fresh))
+            for batch, decided in zip(batches, decisions, strict=True):
+                fresh = next(by_batch) if any(decision.refused is None for decision in decided) else None
+                outcomes.extend(self._outcomes(batch, decided, fresh))
             last = batches[-1]
             return Position(last.last_index, last.global_index), self.dedupe.changes()
 
@@ -169,15 +170,20 @@ class ApplyGroup:
         self._apply([], lambda _: (position, self.dedupe.changes()))
         return AppliedBatch(first, last, position.applied_global_index, NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
 
-    def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[Decision], list[ApplyBatch]]:
-        # Decisions depend on the batches before them in the same group: stage each at once.
+    def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[list[Decision]], list[ApplyBatch]]:
+        """Of each batch, for each of its origins: one that is not mixed is its own."""
+        # Decisions depend on what comes before in the same group: stage each at once.
+        dedupe = self.dedupe
         decisions, applied = [], []
         for batch in batches:
-            header = batch.header
-            decision = self.dedupe.decide(header)
-            decisions.append(decision)
-            if decision.refused is None:
-                self.dedupe.record(header, decision, batch.global_index)
+            header, origins = batch.header, batch.origins
+            decided = []
+            for part in origins or (header,):
+                decision = dedupe.decide(part)
+                dedupe.record(part, decision, batch.global_index, mixed=bool(origins))
+                decided.append(decision)
+            decisions.append(decided)
+            if any(decision.refused is None for decision in decided):
                 applied.append(
                     ApplyBatch(
                         header.first_index,
@@ -187,31 +193,63 @@ class ApplyGroup:
                         header.nbytes,
                         header.digest,
                         batch.records,
-                        decision.skip,
+                        _skipped(header.first_index, origins, decided) if origins else decided[0].skip,
                     )
                 )
         return decisions, applied
 
-    def _outcome(self, batch: CommittedBatch, decision: Decision, fresh: bytes | None) -> AppliedBatch:
-        header, duplicate = batch.header, decision.duplicate
+    def _outcomes(
+        self, batch: CommittedBatch, decided: Sequence[Decision], fresh: bytes | None
+    ) -> Iterator[AppliedBatch]:
+        """``fresh``: a status for each record, or one for all; None: nothing of it was applied."""
+        header = batch.header
+        if not batch.origins:
+            yield self._outcome(header, batch.global_index, header.nbytes, decided[0], fresh)
+            return
+        for origin, decision in zip(batch.origins, decided, strict=True):
+            own = None
+            if decision.refused is None and fresh is not None:
+                at = origin.first_index - header.first_index
+                own = fresh if len(fresh) == 1 else fresh[at : at + origin.record_count]
+            nbytes = header.nbytes if origin.last_index == header.last_index else 0
+            yield self._outcome(origin, batch.global_index, nbytes, decision, own)
+
+    def _outcome(
+        self, part: Numbered, global_index: GlobalLogIndex, nbytes: int, decision: Decision, fresh: bytes | None
+    ) -> AppliedBatch:
+        duplicate = decision.duplicate
         results = None
         if fresh is not None:
-            results = self.dedupe.results(header, decision, batch.global_index, fresh)
-            if duplicate < header.record_count:
-                self.dedupe.remember(header, batch.global_index, results)
+            results = self.dedupe.results(part, decision, fresh)
+            if duplicate < part.record_count:
+                self.dedupe.remember(part, global_index, results)
         return AppliedBatch(
-            header.first_index,
-            header.last_index,
-            batch.global_index,
-            header.producer,
-            header.epoch,
-            header.sequence,
-            header.record_count,
-            header.nbytes,
+            part.first_index,
+            part.last_index,
+            global_index,
+            part.producer,
+            part.epoch,
+            part.sequence,
+            part.record_count,
+            nbytes,
             duplicate,
             results,
             decision.refused,
         )
+
+
+def _skipped(first_index: int, origins: Sequence[Origin], decided: Sequence[Decision]) -> tuple[tuple[int, int], ...]:
+    """Positions in a mixed batch that have no effect: what was applied before, and what is refused."""
+    found = list[tuple[int, int]]()
+    for origin, decision in zip(origins, decided, strict=True):
+        at = origin.first_index - first_index
+        spans = decision.skip if decision.refused is None else ((0, origin.record_count),)
+        for start, stop in spans:
+            if found and found[-1][1] == at + start:
+                found[-1] = (found[-1][0], at + stop)
+            else:
+                found.append((at + start, at + stop))
+    return tuple(found)
 
 
 def _bounded(batches: Sequence[CommittedBatch]) -> Sequence[CommittedBatch]:

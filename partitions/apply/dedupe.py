@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgpack
 import msgspec
@@ -22,7 +22,6 @@ from logboom.errors import CorruptData, QuotaExceeded
 from logboom.settings import ApplySettings
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, ProducerId, Status
 from partitions.apply.ordered import OrderedParts
-from partitions.log.batch import BatchHeader
 from ports.invariant import invariant
 
 RESULTS_BYTES_MAX = 1024
@@ -53,6 +52,27 @@ class Decision(NamedTuple):
         return sum(stop - start for start, stop in self.skip) if self.skip else 0
 
 
+class Numbered(Protocol):
+    """Consecutive records of one producer: a batch, or one origin of a mixed batch."""
+
+    @property
+    def producer(self) -> ProducerId: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def floor(self) -> int: ...
+    @property
+    def dense(self) -> bool: ...
+    @property
+    def first_index(self) -> PartitionLogIndex: ...
+    @property
+    def last_index(self) -> PartitionLogIndex: ...
+    @property
+    def record_count(self) -> int: ...
+
+
 @dataclass(slots=True)
 class Producer:
     """One producer's past."""
@@ -63,6 +83,9 @@ class Producer:
     """Applied sequences at or above the floor: disjoint, ascending, half-open."""
     receipts: list[AppliedReceipt] = field(default_factory=list)
     last_global: int = 0
+    """Of the batch that it wrote last."""
+    last_in_mixed: int = 0
+    """Where in that batch, by index, if others wrote in it, too; else 0."""
 
     @property
     def expected(self) -> int:
@@ -96,21 +119,37 @@ class Producer:
 
     def copy(self) -> Producer:
         """To change without touching the original."""
-        return Producer(self.epoch, self.floor, list(self.ranges), list(self.receipts), self.last_global)
+        return Producer(
+            self.epoch, self.floor, list(self.ranges), list(self.receipts), self.last_global, self.last_in_mixed
+        )
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Ascending in the order of the log."""
+        return self.last_global, self.last_in_mixed
 
     def encode(self) -> bytes:
         """For the state machine's transaction."""
         # With every group: a fifth of the time that msgpack takes for the same bytes.
-        return msgspec.msgpack.encode((self.epoch, self.floor, self.ranges, self.receipts, self.last_global))
+        row: tuple[Any, ...] = (self.epoch, self.floor, self.ranges, self.receipts, self.last_global)
+        return msgspec.msgpack.encode((*row, self.last_in_mixed) if self.last_in_mixed else row)
 
     @classmethod
     def decode(cls, raw: bytes) -> Producer:
         """Inverse of ``encode``. Raises CorruptData."""
         try:
             row: Any = msgpack.unpackb(raw)
-            epoch, floor, ranges, receipts, last_global = row
-            found = cls(epoch, floor, [(a, b) for a, b in ranges], [AppliedReceipt(*r) for r in receipts], last_global)
-            sound = _is_sound(found)
+            epoch, floor, ranges, receipts, last_global, *mixed = row
+            (last_in_mixed,) = mixed or (0,)
+            found = cls(
+                epoch,
+                floor,
+                [(a, b) for a, b in ranges],
+                [AppliedReceipt(*r) for r in receipts],
+                last_global,
+                last_in_mixed,
+            )
+            sound = _is_sound(found) and (not mixed or last_in_mixed > 0)
         except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise CorruptData(f"a producer's entry cannot be read: {error}") from error
         if not sound:
@@ -121,14 +160,14 @@ class Producer:
 class Dedupe:
     """All producers of one partition.
 
-    Per batch, in log order: ``decide``, then ``record``. Per transaction: ``changes`` gives what to
-    write, then ``commit`` makes it so in memory, or ``rollback`` forgets it.
+    Per batch, or origin of a mixed one, in log order: ``decide``, then ``record``. Per transaction: ``changes`` gives
+    what to write, then ``commit`` makes it so in memory, or ``rollback`` forgets it.
     """
 
     def __init__(self, settings: ApplySettings, entries: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._settings = settings
         loaded = [(ProducerId(key), Producer.decode(raw)) for key, raw in entries]
-        loaded.sort(key=lambda item: item[1].last_global)
+        loaded.sort(key=lambda item: item[1].age)
         self._producers: OrderedDict[ProducerId, Producer] = OrderedDict(loaded)
         self._count = len(loaded)
         """Producers known after what is staged."""
@@ -138,7 +177,7 @@ class Dedupe:
         self._evicted: dict[ProducerId, None] = {}
         """Forgotten in the transaction under way; who writes again after that begins anew."""
         self._recorded: dict[int, Producer] = {}
-        """By global index: the producer as that batch of the transaction left it, whatever has become of it since."""
+        """By first index: the producer as that part of the transaction left it, whatever has become of it since."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -148,7 +187,7 @@ class Dedupe:
         for each in (self._producers, self._staged, self._evicted, self._recorded):
             each.clear()
 
-    def decide(self, header: BatchHeader) -> Decision:
+    def decide(self, header: Numbered) -> Decision:
         """Reads only."""
         if header.producer == NO_PRODUCER:
             return Decision(None, ())
@@ -164,19 +203,21 @@ class Dedupe:
             return Decision("quota_exceeded", ())
         return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
 
-    def results(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex, fresh: bytes) -> bytes:
+    def results(self, header: Numbered, decision: Decision, fresh: bytes) -> bytes:
         """Status per record: what was remembered for skipped ones, ``fresh`` for the others."""
         if not decision.skip:
             return fresh
-        known = self._recorded.get(global_index)
+        known = self._recorded.get(header.first_index)
         full = bytearray(fresh * header.record_count if len(fresh) == 1 else fresh)
         for start, stop in decision.skip:
             for position in range(start, stop):
                 full[position] = _remembered(known, header.sequence + position)
         return bytes(full[:1]) if len(set(full)) == 1 else bytes(full)
 
-    def record(self, header: BatchHeader, decision: Decision, global_index: GlobalLogIndex) -> None:
-        """The batch will be applied as decided: what follows it in the log is judged with that in mind."""
+    def record(
+        self, header: Numbered, decision: Decision, global_index: GlobalLogIndex, *, mixed: bool = False
+    ) -> None:
+        """It will be applied as decided, and what follows it is judged with that in mind. ``mixed``: an origin."""
         if header.producer == NO_PRODUCER or decision.refused is not None:
             return
         known = self._staged.pop(header.producer, None)
@@ -184,12 +225,13 @@ class Dedupe:
             before = self._known(header.producer)
             known = before.copy() if before is not None else Producer(epoch=header.epoch)
             self._count += before is None
+        age = known.age
         if header.epoch > known.epoch:
-            known = Producer(epoch=header.epoch, last_global=known.last_global)
-        invariant(global_index > known.last_global, "I5: a producer's batches recorded out of order")
+            known = Producer(epoch=header.epoch)
         known.settle(header.sequence, header.sequence + header.record_count, header.floor)
-        known.last_global = global_index
-        self._staged[header.producer] = self._recorded[global_index] = known
+        known.last_global, known.last_in_mixed = global_index, header.first_index if mixed else 0
+        invariant(known.age > age, "I5: a producer's batches recorded out of order")
+        self._staged[header.producer] = self._recorded[header.first_index] = known
         if self._count > self._settings.producers_max:
             self._evict()
 
@@ -208,9 +250,9 @@ class Dedupe:
                 self._evicted[oldest] = None
         self._count -= 1
 
-    def remember(self, header: BatchHeader, global_index: GlobalLogIndex, results: bytes) -> None:
+    def remember(self, header: Numbered, global_index: GlobalLogIndex, results: bytes) -> None:
         """Keep the receipt of a batch that had any effect, for retries."""
-        known = self._recorded.get(global_index)
+        known = self._recorded.get(header.first_index)
         if known is None:
             return
         kept = results if len(results) <= RESULTS_BYTES_MAX else None
@@ -318,7 +360,7 @@ class Dedupe:
 
 def _is_sound(known: Producer) -> bool:
     edges = [known.floor, *(edge for bounds in known.ranges for edge in bounds)]
-    numbers = [known.epoch, known.last_global, *edges, *(n for receipt in known.receipts for n in receipt[:5])]
+    numbers = [known.epoch, *known.age, *edges, *(n for receipt in known.receipts for n in receipt[:5])]
     if any(type(n) is not int or n < 0 for n in numbers) or any(a >= b for a, b in pairwise(edges)):
         return False
     kept: list[tuple[Any, int]] = [(receipt.results, receipt.record_count) for receipt in known.receipts]

@@ -2,13 +2,15 @@
 
 128-byte header (little-endian, field by field as in ``HEAD``), metadata section, data section::
 
-    magic "LBB1", version u16 (1), flags u16 (bit 0: dense, 1: wide), partition id u32, record count u32,
-    first index u64, term u64, timestamp ms u64, producer id 16, epoch u32, codec u32 (0: none),
+    magic "LBB1", version u16 (1), flags u16 (bit 0: dense, 1: wide, 2: mixed), partition id u32,
+    record count u32, first index u64, term u64, timestamp ms u64, producer id 16, epoch u32, codec u32 (0: none),
     first sequence u64, floor u64, metadata length u32, data length u32,
     previous digest 16, digest 16, crc32c of all before it u32, 4 zero bytes
 
 ``digest`` = first 16 bytes of BLAKE3 over previous digest ‖ content fields of the header ‖
 metadata ‖ data: a commitment to the whole prefix of the partition's log.
+
+A *mixed* batch has records of several producers: ``logboom/origins.py`` says where it names them.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from blake3 import blake3
 from logboom import batch_layout
 from logboom.batch_layout import CRC, DIGESTS, HEAD, VERSION
 from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
+from logboom.origins import ORIGIN, ORIGINS_MAX, Origin, origins_in, pack_origins
 from logboom.records import RECORDS_MAX, RecordBlock
-from logboom.types import DIGEST_BYTES, PartitionId, PartitionLogIndex, ProducerId, Term
+from logboom.types import DIGEST_BYTES, NO_PRODUCER, PartitionId, PartitionLogIndex, ProducerId, Term
 from logboom.wire import Buffer
 
 MAGIC: Final = batch_layout.MAGIC
@@ -30,6 +33,7 @@ HEADER_BYTES: Final = batch_layout.HEADER_BYTES
 CRC_AT: Final = HEADER_BYTES - CRC.size
 FLAG_DENSE: Final = 1
 FLAG_WIDE: Final = batch_layout.FLAG_WIDE
+FLAG_MIXED: Final = batch_layout.FLAG_MIXED
 SECTION_BYTES_MAX: Final = 1 << 30
 INDEX_MAX: Final = 1 << 62
 
@@ -52,6 +56,8 @@ class BatchHeader(NamedTuple):
     previous_digest: bytes
     digest: bytes
     wide: bool = False
+    mixed: int = 0
+    """How many origins its metadata section begins with; 0: it has one producer, the header's."""
 
     @property
     def last_index(self) -> PartitionLogIndex:
@@ -67,11 +73,13 @@ class BatchHeader(NamedTuple):
 class Batch:
     """A header and the three buffers that follow each other on disk and on the wire."""
 
-    __slots__ = ("buffers", "digest", "header", "last_index", "nbytes")
+    __slots__ = ("buffers", "digest", "header", "last_index", "nbytes", "origins")
 
-    def __init__(self, header: BatchHeader, buffers: list[Buffer]) -> None:
+    def __init__(self, header: BatchHeader, buffers: list[Buffer], origins: tuple[Origin, ...] = ()) -> None:
+        """``origins``: of a mixed batch."""
         self.header = header
         self.buffers = buffers
+        self.origins = origins
         # Of the header, worked out once: whoever handles a batch, and they are many, asks for these.
         self.digest = header.digest
         self.last_index = header.last_index
@@ -79,8 +87,11 @@ class Batch:
 
     def records(self) -> RecordBlock:
         """The records, not copied. Raises CorruptData if the sections are not a block."""
+        metadata = self.buffers[1]
+        if self.header.mixed:
+            metadata = memoryview(metadata)[self.header.mixed * ORIGIN.size :]
         try:
-            found = RecordBlock.parse(self.header.record_count, self.buffers[1], self.buffers[2])
+            found = RecordBlock.parse(self.header.record_count, metadata, self.buffers[2])
         except InvalidRequest as error:
             raise CorruptData(f"batch at {self.header.first_index}: {error}") from error
         return found.as_wide(wide=self.header.wide)
@@ -92,27 +103,30 @@ def build_batch(
     first_index: int,
     term: Term,
     timestamp_ms: int,
-    producer: ProducerId,
-    epoch: int,
-    sequence: int,
-    floor: int,
-    dense: bool,
     records: RecordBlock,
     previous_digest: bytes,
+    producer: ProducerId = NO_PRODUCER,
+    epoch: int = 0,
+    sequence: int = 0,
+    floor: int = 0,
+    dense: bool = False,
+    origins: tuple[Origin, ...] = (),
 ) -> Batch:
-    """A new batch of ``records``; sections are referenced, not copied."""
+    """A new batch of ``records``; sections are referenced, not copied. One with ``origins`` is mixed: no producer."""
     metadata, data = records.metadata, records.data
+    if origins:
+        metadata = pack_origins(origins) + bytes(metadata)
     head = HEAD.pack(
         MAGIC,
         VERSION,
-        (FLAG_DENSE if dense else 0) | (FLAG_WIDE if records.wide else 0),
+        (FLAG_DENSE if dense else 0) | (FLAG_WIDE if records.wide else 0) | (FLAG_MIXED if origins else 0),
         partition_id,
         records.count,
         first_index,
         term,
         timestamp_ms,
         producer,
-        epoch,
+        len(origins) or epoch,
         0,
         sequence,
         floor,
@@ -138,8 +152,9 @@ def build_batch(
         previous_digest,
         digest,
         records.wide,
+        len(origins),
     )
-    return Batch(header, [raw, metadata, data])
+    return Batch(header, [raw, metadata, data], origins)
 
 
 def parse_header(raw: Buffer) -> BatchHeader:
@@ -154,7 +169,7 @@ def parse_header(raw: Buffer) -> BatchHeader:
     if google_crc32c.value(checked) != crc:
         raise CorruptData("batch header does not match its checksum")
     _, version, flags, partition, count, first, term, stamp, producer, epoch, codec, seq, floor, meta, data = fields
-    if version != VERSION or codec != 0 or flags & ~(FLAG_DENSE | FLAG_WIDE):
+    if version != VERSION or codec != 0 or flags & ~(FLAG_DENSE | FLAG_WIDE | FLAG_MIXED):
         raise IncompatibleVersion(
             f"batch of format {version}, codec {codec}, flags {flags}; this release reads format {VERSION}",
             found=version,
@@ -164,6 +179,13 @@ def parse_header(raw: Buffer) -> BatchHeader:
         raise CorruptData(f"batch header with {count} records in {meta} + {data} bytes")
     if not first or max(first, seq, floor) > INDEX_MAX:
         raise CorruptData(f"batch header with index {first}, sequence {seq}, floor {floor}")
+    mixed = 0
+    if flags & FLAG_MIXED:
+        mixed, epoch = epoch, 0
+        if flags != FLAG_MIXED or producer != NO_PRODUCER or seq or floor:
+            raise CorruptData(f"mixed batch at {first} with flags {flags} and a producer of its own")
+        if not 1 <= mixed <= min(count, ORIGINS_MAX) or mixed * ORIGIN.size > meta:
+            raise CorruptData(f"mixed batch at {first} with {mixed} origins, {count} records, {meta} bytes of metadata")
     previous, digest = DIGESTS.unpack_from(raw, HEAD.size)
     return BatchHeader(
         PartitionId(partition),
@@ -181,6 +203,7 @@ def parse_header(raw: Buffer) -> BatchHeader:
         previous,
         digest,
         bool(flags & FLAG_WIDE),
+        mixed,
     )
 
 
@@ -194,7 +217,16 @@ def parse_batch(raw: Buffer) -> Batch:
     metadata, data = view[HEADER_BYTES:middle], view[middle:]
     if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:
         raise CorruptData(f"batch at {header.first_index} does not match its digest")
-    return Batch(header, [view[:HEADER_BYTES], metadata, data])
+    origins = origins_of(header, metadata) if header.mixed else ()
+    return Batch(header, [view[:HEADER_BYTES], metadata, data], origins)
+
+
+def origins_of(header: BatchHeader, metadata: memoryview) -> tuple[Origin, ...]:
+    """Of a mixed batch; none of any other. Raises CorruptData."""
+    try:
+        return origins_in(metadata[: header.mixed * ORIGIN.size], header.first_index, header.record_count)
+    except InvalidRequest as error:
+        raise CorruptData(f"batch at {header.first_index}: {error}") from error
 
 
 def is_batch(raw: memoryview, digest: bytes) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData
-from partitions.log.batch import HEADER_BYTES, Batch, is_batch, parse_batch, parse_header
+from partitions.log.batch import HEADER_BYTES, Batch, is_batch, origins_of, parse_batch, parse_header
 from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
 from partitions.log.files import OpenFiles
 from partitions.log.reading import DamagedBatch, SegmentRemoved
@@ -46,7 +46,9 @@ class Chunk(NamedTuple):
             end, head = at + length, at + HEADER_BYTES
             header = parse_header(self.raw[at:head])
             middle = head + header.metadata_length
-            yield Batch(header, [self.raw[at:head], self.raw[head:middle], self.raw[middle:end]])
+            metadata = self.raw[head:middle]
+            origins = origins_of(header, metadata) if header.mixed else ()
+            yield Batch(header, [self.raw[at:head], metadata, self.raw[middle:end]], origins)
             at = end
 
 

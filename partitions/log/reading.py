@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData, IndexCompacted
+from logboom.origins import Origin
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
@@ -50,6 +51,8 @@ class CommittedBatch(NamedTuple):
     header: BatchHeader
     global_index: GlobalLogIndex
     records: RecordBlock | None
+    origins: tuple[Origin, ...] = ()
+    """Of a mixed batch."""
 
     @property
     def last_index(self) -> PartitionLogIndex:
@@ -164,7 +167,7 @@ class LogReader:
             records = None if headers_only else batch.records()
         except CorruptData:
             return None  # the file knows where it lies
-        return CommittedBatch(batch.header, self._committed.global_index(position), records)
+        return CommittedBatch(batch.header, self._committed.global_index(position), records, batch.origins)
 
     def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
         refs = [self._committed.ref(p) for p in range(position, position + count)]
@@ -174,11 +177,16 @@ class LogReader:
                 batch = None if headers_only else parse_batch(view)
                 header = parse_header(view) if batch is None else batch.header
                 records = None if batch is None else batch.records()
+                origins = () if batch is None else batch.origins
+                if batch is None and header.mixed:  # no checksum of the header's covers its origins
+                    origins = parse_batch(self.read(ref)).origins
+            except DamagedBatch:
+                raise
             except CorruptData as error:
                 raise self._damaged(ref, str(error)) from error
             if header.digest != ref.digest:
                 raise self._damaged(ref, "is not the batch that the parent log committed")
-            batches.append(CommittedBatch(header, self._committed.global_index(position + number), records))
+            batches.append(CommittedBatch(header, self._committed.global_index(position + number), records, origins))
         return batches
 
     def _views(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:

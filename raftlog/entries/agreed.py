@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import KV_TXN
+from logboom.types import KV_TXN, MIXED
 
 AGREE: Final = "agree"
 """What the control entry does."""
-KNOWN: Final = frozenset((KV_TXN,))
+KNOWN: Final = frozenset((KV_TXN, MIXED))
 NAME_BYTES_MAX: Final = 64
 
 Agreed = frozenset[str]

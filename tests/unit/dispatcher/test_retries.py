@@ -41,5 +41,5 @@ def test_it_is_answered_as_the_same_batch_would_be_through_the_log(count: int) -
     assert reply is not None
     again = dedupe.decide(header)
     dedupe.record(header, again, GlobalLogIndex(2))
-    assert reply.parts[0][5] == dedupe.results(header, again, GlobalLogIndex(2), b"\0")
+    assert reply.parts[0][5] == dedupe.results(header, again, b"\0")
     assert reply.parts[0][5] == (results if count <= RESULTS_BYTES_MAX else bytes((Status.UNKNOWN_RESULT,)))

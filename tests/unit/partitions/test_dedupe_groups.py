@@ -30,7 +30,7 @@ def play(headers: list[BatchHeader], ends: set[int]) -> tuple[list[object], list
         for one, decided, global_index in group:
             if decided.refused is None:
                 fresh = bytes([global_index % 5]) * one.record_count
-                results.append(dedupe.results(one, decided, global_index, fresh))
+                results.append(dedupe.results(one, decided, fresh))
                 if decided.duplicate < one.record_count:
                     dedupe.remember(one, global_index, results[-1])
         for key, value in dedupe.changes().items():

@@ -21,7 +21,7 @@ def applied(dedupe: Dedupe, number: int, sequence: int, count: int, fresh: bytes
     one, global_index = header(number, 65, sequence, count, 0), GlobalLogIndex(number)
     decision = dedupe.decide(one)
     dedupe.record(one, decision, global_index)
-    results = dedupe.results(one, decision, global_index, fresh)
+    results = dedupe.results(one, decision, fresh)
     if decision.duplicate < count:
         dedupe.remember(one, global_index, results)
     return results
