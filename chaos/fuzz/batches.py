@@ -16,7 +16,7 @@ import google_crc32c
 from blake3 import blake3
 
 from chaos.fuzz.frames import check_block
-from chaos.fuzz.samples import batch, commands, raw, records
+from chaos.fuzz.samples import batch, commands, mixed_batch, raw, records
 from chaos.fuzz.target import Cursor, Target, holds
 from dispatcher.reading.reads import encode_value
 from logboom.batch_layout import CRC, HEAD, HEADER_BYTES, MAGIC, VERSION
@@ -105,13 +105,17 @@ def check_batch(found: Batch, given: bytes) -> None:
         dense=header.dense,
         records=records_of,
         previous_digest=header.previous_digest,
+        origins=found.origins,
     )
+    holds(len(found.origins) == header.mixed, "a batch with other origins than its header says")
+    ends = [origin.last_index for origin in found.origins]
+    holds(not ends or (ends == sorted(ends) and ends[-1] == header.last_index), f"origins that end at {ends}")
     holds(again.header == header, "a batch does not come back")
 
 
 def _batch_seeds() -> list[bytes]:
     one = batch()
-    each = [one, batch(previous=one), batch(RecordBlock.from_records(records(3, headers=True)))]
+    each = [one, batch(previous=one), batch(RecordBlock.from_records(records(3, headers=True))), mixed_batch()]
     return [flag + raw(b) for flag in (b"\0", b"\1") for b in each]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from logboom.commands import Add, Cas, Delete, Put, SimpleCommand
+from logboom.origins import Origin
 from logboom.records import RecordBlock
-from logboom.types import PartitionId, ProducerId, Record, Term
+from logboom.types import NO_PRODUCER, PartitionId, PartitionLogIndex, ProducerId, Record, Term
 from partitions.log.batch import Batch, build_batch
 
 PRODUCER = ProducerId(bytes(range(16)))
@@ -49,6 +50,25 @@ def batch(records_of: RecordBlock | None = None, *, previous: Batch | None = Non
         dense=previous is not None,
         records=records_of or block(),
         previous_digest=previous.digest if previous is not None else bytes(16),
+    )
+
+
+def mixed_batch(partition: int = 1) -> Batch:
+    """The first batch of a partition, of three producers, one of them nobody."""
+    rows = records(5)
+    shares = [(PRODUCER, 1, 2, 7, 3), (NO_PRODUCER, 0, 1, 0, 0), (ProducerId(bytes(range(1, 17))), 0, 2, 0, 0)]
+    origins, index = [], 1
+    for producer, epoch, count, sequence, floor in shares:
+        origins.append(Origin(producer, epoch, PartitionLogIndex(index), count, sequence, floor))
+        index += count
+    return build_batch(
+        partition_id=PartitionId(partition),
+        first_index=1,
+        term=Term(2),
+        timestamp_ms=1_700_000_000_000,
+        records=RecordBlock.from_records(rows),
+        previous_digest=bytes(16),
+        origins=tuple(origins),
     )
 
 

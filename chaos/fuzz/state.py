@@ -196,7 +196,7 @@ def dedupe(data: bytes) -> None:
         _judged(decision, asked.record_count)
         receipt = known.lookup(PRODUCER, asked.epoch, sequence, asked.record_count)
         holds(receipt is None or receipt.record_count == asked.record_count, "another receipt")
-        results = known.results(asked, decision, GlobalLogIndex(1), b"\0")
+        results = known.results(asked, decision, b"\0")
         holds(len(results) in (1, asked.record_count), "a status per record, or one for all")
     newest = max((each.last_global for each in known._producers.values()), default=0)  # noqa: SLF001
     decision = known.decide(header)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TextIO
 
-from chaos.sim.parameters import draw
+from chaos.sim.drawing import draw
 from chaos.sim.runner import Summary, minimise, replay_line, run, run_many, say
 from chaos.sim.timeline import Timeline
 

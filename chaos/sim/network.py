@@ -9,6 +9,7 @@ power says nothing, and the other end finds out when it asks.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Iterable
@@ -40,6 +41,8 @@ class NetworkProfile:
     bytes_per_s: float = 200e6
     window_bytes: int = WINDOW_BYTES
     """In flight or unread per direction; more waits at the sender."""
+    crowd_s: float = 0.0
+    """What clients send comes to nodes at multiples of this, so that several meet in one turn; 0: whenever it comes."""
 
 
 class _Way:
@@ -230,6 +233,8 @@ class SimNetwork:
         self._unaccepted: dict[_Way, Process | None] = {}
         """Ways back from a listener's process that does not know of them yet."""
         self.bytes = 0
+        self.nodes: frozenset[str] = frozenset()
+        """Hosts to which clients come in crowds."""
         loop.network = self
 
     # -- connections
@@ -312,6 +317,9 @@ class SimNetwork:
             way.arrives = max(self.loop.now + (delay + size / self.profile.bytes_per_s), way.arrives + 1e-7)
         else:
             way.arrives = max(self.loop.now + delay, way.arrives + 1e-7) + size / rate
+        crowd_s = self.profile.crowd_s
+        if crowd_s and way.dst in self.nodes and way.src not in self.nodes:
+            way.arrives = math.ceil(way.arrives / crowd_s) * crowd_s
         way.flying.append(data)
         self.loop.run_as(None, self._arrive, way, delay=way.arrives - self.loop.now)
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import Fault
 from chaos.sim.leftovers import leftovers_unseen
-from chaos.sim.parameters import Parameters, draw
+from chaos.sim.parameters import Parameters
 from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.timeline import Timeline
 from logboom.errors import Unavailable

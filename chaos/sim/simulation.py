@@ -93,6 +93,7 @@ class Simulation(SecondHistory):
         self._rng = random.Random(parameters.seed ^ 0x5EED)
         self.loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
         self.network = SimNetwork(self.loop, self._fork(), parameters.network)
+        self.network.nodes = frozenset(member.id for member in parameters.settings.cluster.members)
         self.hosts = [self._host(parameters.of_node(k)) for k in range(parameters.nodes)]
         members = parameters.settings.cluster.members
         addresses = {member.client_address: member.id for member in members}

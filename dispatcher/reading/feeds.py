@@ -90,7 +90,9 @@ class FeedRequest:
     records_max: int = RECORDS_MAX
     """Of one frame; a batch is not cut for that."""
     whole: bool = False
-    """Whole batches as they are on the disk are understood."""
+    """Whole batches as they are on the disk are understood,"""
+    mixed: bool = False
+    """also those of several producers."""
     metadata_only: bool = False
     cold: bool = False
     filter: Filter | None = None
@@ -115,6 +117,7 @@ class FeedRequest:
             bytes_max=min(field_of(header, "bytes_max", int, 0) or READ_BYTES, READ_BYTES),
             records_max=field_of(header, "records_max", int, 0) or RECORDS_MAX,
             whole=bool(header.get("whole", False)),
+            mixed=bool(header.get("mixed", False)),
             metadata_only=bool(header.get("metadata_only", False)),
             cold=bool(header.get("cold", False)),
             filter=Filter.parse(header),

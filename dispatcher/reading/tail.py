@@ -16,6 +16,7 @@ from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IndexCompacted, LogboomError
+from logboom.origins import pack_origins
 from logboom.types import Level, PartitionId
 from logboom.wire import FLAG_MORE, Kind
 from partitions.log.batch import Batch
@@ -260,7 +261,7 @@ class Piece(NamedTuple):
 def pack(chunk: Chunk, first_index: int, wanted: FeedRequest, partition_id: PartitionId) -> Piece:
     """As frames, from ``first_index`` on; off the loop."""
     frames, next_index = list[Ready](), chunk.last_index + 1
-    if wanted.whole and wanted.filter is None and not wanted.metadata_only:
+    if wanted.whole and wanted.filter is None and not wanted.metadata_only and (wanted.mixed or not chunk.has_mixed):
         header = {
             "partition": partition_id,
             "first_index": first_index,
@@ -292,6 +293,10 @@ def _frame(batch: Batch, global_index: int, first: int, wanted: FeedRequest) -> 
         "sequence": header.sequence + first - header.first_index,
         "next_index": batch.last_index + 1,
     }
+    if header.mixed:
+        reply["sequence"] = 0
+        reply["origins"] = pack_origins(batch.origins)
+        reply["origins_index"] = header.first_index
     if wanted.filter is not None:
         found = wanted.filter.wanted(records)
         if not found.any():

@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logboom.batch_layout import CRC, FLAG_WIDE, HEAD, HEADER_BYTES, MAGIC, VERSION
+from logboom.batch_layout import CRC, FLAG_MIXED, FLAG_WIDE, HEAD, HEADER_BYTES, MAGIC, VERSION
 from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge, Voided
+from logboom.origins import ORIGIN, Origin, origins_in
 from logboom.records import RecordBlock, lengths_of
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
@@ -39,6 +40,9 @@ class LogBatch:
     """What a filter left: each record's distance from ``first_index``. None: they follow each other."""
     next_index: PartitionLogIndex = PartitionLogIndex(0)
     """Where to go on: behind the batch, whatever was filtered out of it; 0: behind the last record."""
+    origins: tuple[Origin, ...] = ()
+    """Of a batch that several producers share: whose its records are, with those that are not here. It has no
+    ``producer_id`` of its own then, no epoch and no sequence."""
 
     @property
     def last_index(self) -> PartitionLogIndex:
@@ -86,6 +90,7 @@ class LogBatch:
             self.records.take(start, stop),
             None if self.offsets is None else self.offsets[start:stop] - np.uint32(first),
             self.position if last else PartitionLogIndex(self.first_index + end),
+            self.origins,
         )
 
 
@@ -115,6 +120,8 @@ class LogMetadata:
     """With all of the metadata and none of the data. ``wide``: commands over several keys count in there."""
     offsets: Offsets | None = field(default=None, compare=False)
     next_index: PartitionLogIndex = PartitionLogIndex(0)
+    origins: tuple[Origin, ...] = ()
+    """See LogBatch."""
 
     @property
     def count(self) -> int:
@@ -185,8 +192,12 @@ def _of_raw(raw: memoryview, global_index: int, first: int) -> tuple[LogBatch, i
     if version != VERSION or codec:
         raise ProtocolError(f"BATCHES: a batch of format {version}, codec {codec}; this client knows {VERSION}")
     middle = HEADER_BYTES + meta
+    begin, origins = HEADER_BYTES, tuple[Origin, ...]()
     try:
-        records = RecordBlock.parse(count, raw[HEADER_BYTES:middle], raw[middle : middle + data]).as_wide(
+        if flags & FLAG_MIXED:
+            begin += epoch * ORIGIN.size
+            origins, epoch = origins_in(raw[HEADER_BYTES:begin], index, count), 0
+        records = RecordBlock.parse(count, raw[begin:middle], raw[middle : middle + data]).as_wide(
             wide=bool(flags & FLAG_WIDE)
         )
         skip = max(0, first - index)
@@ -202,8 +213,9 @@ def _of_raw(raw: memoryview, global_index: int, first: int) -> tuple[LogBatch, i
         stamp,
         producer,
         epoch,
-        sequence + skip,
+        0 if origins else sequence + skip,
         records,
+        origins=origins,
     )
     return batch, middle + data
 
@@ -242,11 +254,19 @@ def _common(frame: Frame) -> dict[str, Any]:
     next_index: Any = frame.header.get("next_index") or 0
     if type(next_index) is not int:
         raise ProtocolError(f"{frame.kind.name}: bad field next_index")
+    origins: tuple[Origin, ...] = ()
+    if "origins" in frame.header:
+        first = _field(frame, "origins_index", int)
+        try:
+            origins = origins_in(_field(frame, "origins", bytes), first, next_index - first)
+        except InvalidRequest as error:
+            raise ProtocolError(f"{frame.kind.name}: {error}") from error
     return {
         "partition_id": PartitionId(_field(frame, "partition", int)),
         "producer_id": _field(frame, "producer", bytes),
         "offsets": offsets,
         "next_index": PartitionLogIndex(next_index),
+        "origins": origins,
     } | {name: _field(frame, name, int) for name in numbers}
 
 

@@ -195,7 +195,7 @@ class LogStreams:
         Also behind what was declared void: ``on_void`` is told of it.
         """
         records_max, bytes_max = fields.get("records_max", 0), fields.get("bytes_max", 0)
-        fields = {"whole": True, **fields}
+        fields = {"whole": True, "mixed": True, **fields}
         feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, credit, batches_of)
         try:
             async for batch in feed:

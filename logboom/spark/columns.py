@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +87,7 @@ def _column(name: str, batches: Sequence[LogBatch], counts: npt.NDArray[np.int64
         return _joined([b.records.payload_ends for b in batches], [b.records.data for b in batches])
     if name == "headers":
         return _headers(batches)
-    return _numbered(name, batches, counts)
+    return _numbered(name, batches)
 
 
 def _rising(firsts: Sequence[int], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -113,17 +114,41 @@ def _headers(batches: Sequence[LogBatch]) -> Any:
     return headers_of.unpacked(_joined([ends for _, ends in packed], [raw for raw, _ in packed]))
 
 
-def _numbered(name: str, batches: Sequence[LogBatch], counts: npt.NDArray[np.int64]) -> Any:
-    """Of records that nobody numbered: null, null and the offset, so that the three with the partition are unique."""
-    nobody = np.asarray([b.producer_id == NO_PRODUCER for b in batches])
+class _Run(NamedTuple):
+    """Consecutive records of one producer."""
+
+    producer: bytes
+    epoch: int
+    sequence: int
+    records: int
+
+
+def _runs(batch: LogBatch) -> Iterator[_Run]:
+    """Of records that nobody numbered the sequence is the offset: so the three with the partition are unique."""
+    if not batch.origins:
+        nobody = batch.producer_id == NO_PRODUCER
+        first = batch.first_index if nobody else batch.sequence
+        yield _Run(batch.producer_id, batch.epoch, first, batch.records.count)
+        return
+    for origin in batch.origins:  # of records in front of this piece of a batch, too, and behind it
+        first, last = max(origin.first_index, batch.first_index), min(origin.last_index, batch.last_index)
+        if first <= last:
+            sequence = first if origin.producer == NO_PRODUCER else origin.sequence + first - origin.first_index
+            yield _Run(origin.producer, origin.epoch, sequence, last - first + 1)
+
+
+def _numbered(name: str, batches: Sequence[LogBatch]) -> Any:
+    """Null, null and the offset where nobody numbered them."""
+    rows = list(chain.from_iterable(map(_runs, batches)))
+    counts = np.asarray([row.records for row in rows], np.int64)
     if name == "sequence":
-        firsts = [b.first_index if n else b.sequence for b, n in zip(batches, nobody, strict=True)]
-        return pa.array(_rising(firsts, counts))
-    none = np.repeat(nobody, counts)
+        return pa.array(_rising([row.sequence for row in rows], counts))
+    nobody = np.asarray([row.producer == NO_PRODUCER for row in rows])
     if name == "epoch":
-        return pa.array(np.repeat(np.asarray([b.epoch for b in batches], np.int64), counts), mask=none)
-    ids = pa.array([None if n else bytes(b.producer_id) for b, n in zip(batches, nobody, strict=True)], pa.binary())
-    return ids.take(pa.array(np.repeat(np.arange(len(batches)), counts)))
+        none = np.repeat(nobody, counts)
+        return pa.array(np.repeat(np.asarray([row.epoch for row in rows], np.int64), counts), mask=none)
+    ids = pa.array([None if row.producer == NO_PRODUCER else bytes(row.producer) for row in rows], pa.binary())
+    return ids.take(pa.array(np.repeat(np.arange(len(rows)), counts)))
 
 
 def state_batch(partition_id: int, global_index: int, block: RecordBlock) -> pa.RecordBatch:

@@ -31,6 +31,7 @@ from logboom.wire import Buffer
 MAGIC: Final = batch_layout.MAGIC
 HEADER_BYTES: Final = batch_layout.HEADER_BYTES
 CRC_AT: Final = HEADER_BYTES - CRC.size
+FLAGS_AT: Final = 6
 FLAG_DENSE: Final = 1
 FLAG_WIDE: Final = batch_layout.FLAG_WIDE
 FLAG_MIXED: Final = batch_layout.FLAG_MIXED
@@ -219,6 +220,11 @@ def parse_batch(raw: Buffer) -> Batch:
         raise CorruptData(f"batch at {header.first_index} does not match its digest")
     origins = origins_of(header, metadata) if header.mixed else ()
     return Batch(header, [view[:HEADER_BYTES], metadata, data], origins)
+
+
+def is_mixed(raw: memoryview) -> bool:
+    """Of a checked batch: it has several producers."""
+    return bool(raw[FLAGS_AT] & FLAG_MIXED)
 
 
 def origins_of(header: BatchHeader, metadata: memoryview) -> tuple[Origin, ...]:

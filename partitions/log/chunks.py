@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData
-from partitions.log.batch import HEADER_BYTES, Batch, is_batch, origins_of, parse_batch, parse_header
+from partitions.log.batch import HEADER_BYTES, Batch, is_batch, is_mixed, origins_of, parse_batch, parse_header
 from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
 from partitions.log.files import OpenFiles
 from partitions.log.reading import DamagedBatch, SegmentRemoved
@@ -38,6 +38,16 @@ class Chunk(NamedTuple):
     """Of the last record."""
     global_indexes: array[int]
     raw: memoryview
+
+    @property
+    def has_mixed(self) -> bool:
+        """One of them has several producers."""
+        at = 0
+        for length in self.lengths:
+            if is_mixed(self.raw[at:]):
+                return True
+            at += length
+        return False
 
     def batches(self) -> Iterator[Batch]:
         """Each of them, as a view."""

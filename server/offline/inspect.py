@@ -83,6 +83,7 @@ def batch_row(raw: bytes) -> Row:
         "epoch": header.epoch,
         "sequence": header.sequence,
         "dense": header.dense,
+        "origins": header.mixed,
         "digest": header.digest.hex(),
     }
 

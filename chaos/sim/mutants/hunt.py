@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Final, NamedTuple
 
+from chaos.sim.drawing import draw
 from chaos.sim.mutants.table import MUTANTS
-from chaos.sim.parameters import draw
 from chaos.sim.runner import run, say
 from chaos.sim.simulation import Failure
 

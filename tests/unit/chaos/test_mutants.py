@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from chaos.sim import mutants
+from chaos.sim.drawing import draw
 from chaos.sim.mutants import hunt as hunting
 from chaos.sim.mutants.edit import Edit, Mutant, Stale
 from chaos.sim.mutants.hunt import Hunt, hunt, hunt_all
 from chaos.sim.mutants.table import MUTANTS
-from chaos.sim.parameters import draw
 from chaos.sim.simulation import Failure
 from raftlog.journal.outbox import GroupSync
 

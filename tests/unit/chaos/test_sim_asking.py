@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.sim.drawing import draw
 from chaos.sim.nemesis import Nemesis
-from chaos.sim.parameters import draw
 from chaos.sim.runner import run
 from chaos.sim.stories import Stories
 

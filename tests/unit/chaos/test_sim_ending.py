@@ -9,8 +9,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from chaos.sim.drawing import draw
 from chaos.sim.leftovers import leftovers_unseen
-from chaos.sim.parameters import Parameters, draw
+from chaos.sim.parameters import Parameters
 from chaos.sim.simulation import Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline

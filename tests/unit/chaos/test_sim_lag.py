@@ -7,10 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import LAG_KINDS, LEADER, Fault
 from chaos.sim.mutants.edit import Mutant
 from chaos.sim.mutants.lag import MUTANTS
-from chaos.sim.parameters import Parameters, draw
+from chaos.sim.parameters import Parameters
 from chaos.sim.runner import run
 from chaos.sim.simulation import Outcome
 from chaos.sim.stories import Stories

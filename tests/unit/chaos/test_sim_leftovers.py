@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import structlog
 
+from chaos.sim.drawing import draw
 from chaos.sim.host import SimOffload
 from chaos.sim.leftovers import leftovers_unseen, throw_away
 from chaos.sim.loop import SimLoop
-from chaos.sim.parameters import draw
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import DAMAGE
 from chaos.sim.electorate import Electorate
-from chaos.sim.parameters import draw
 from chaos.sim.runner import run
 from chaos.sim.simulation import Outcome
 from logboom import config

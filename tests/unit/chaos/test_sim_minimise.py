@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from chaos.sim import main as sim_main
 from chaos.sim import runner
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import Fault
-from chaos.sim.parameters import Parameters, draw
+from chaos.sim.parameters import Parameters
 from chaos.sim.runner import Ran, Summary, minimise, replay_line
 from chaos.sim.simulation import Failure, Outcome
 from tests.unit.chaos.sim_world import chaos_sim

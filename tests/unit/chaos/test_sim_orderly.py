@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.sim.parameters import Parameters, draw
+from chaos.sim.drawing import draw
+from chaos.sim.parameters import Parameters
 from chaos.sim.simulation import Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from chaos.sim.drawing import draw
 from chaos.sim.leftovers import leftovers_unseen
-from chaos.sim.parameters import draw
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
 

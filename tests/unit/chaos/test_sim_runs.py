@@ -24,8 +24,8 @@ import structlog
 
 from chaos.sim import main as sim_main
 from chaos.sim import runner
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import FOLLOWER, KINDS, LAG_KINDS, LEADER, Fault
-from chaos.sim.parameters import draw
 from chaos.sim.runner import SEEDS_AHEAD, Ran, replay_line, run, run_many
 from chaos.sim.simulation import Outcome
 from chaos.sim.timeline import Timeline
@@ -40,7 +40,7 @@ SEEDS: Final = (2, 3, 17)
 
 PRINT_OUTCOMES: Final = """
 import sys
-from chaos.sim.parameters import draw
+from chaos.sim.drawing import draw
 from chaos.sim.runner import run
 for seed in sys.argv[2:]:
     print(run(draw(int(seed), seconds=float(sys.argv[1]))).outcome)

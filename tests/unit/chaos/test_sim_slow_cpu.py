@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import Fault
 from chaos.sim.loop import EPOCH_S, Process, SimLoop
-from chaos.sim.parameters import draw
 from chaos.sim.runner import run
 from tests.unit.chaos.sim_world import CALM, World
 

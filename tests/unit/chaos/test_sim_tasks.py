@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.parameters import draw
+from chaos.sim.drawing import draw
 from chaos.sim.simulation import Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.tasks import FENCED, GAP, Task, Tasks

@@ -12,9 +12,10 @@ import pytest
 
 from chaos.sim import nemesis
 from chaos.sim.clients import SimClient
+from chaos.sim.drawing import draw
 from chaos.sim.drawn_faults import LEADER, Fault
 from chaos.sim.network import PIECE_BYTES, NetworkProfile
-from chaos.sim.parameters import Parameters, draw
+from chaos.sim.parameters import Parameters
 from chaos.sim.runner import run
 from chaos.sim.stories import Stories
 from logboom import Put

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from chaos.sim.drawing import draw
 from chaos.sim.mutants.table import MUTANTS
-from chaos.sim.parameters import draw
 from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline

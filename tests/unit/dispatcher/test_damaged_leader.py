@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from chaos.sim.drawing import draw
 from chaos.sim.leftovers import leftovers_unseen
-from chaos.sim.parameters import draw
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
 from dispatcher.requests.requests import SubmitPart, SubmitRequest
