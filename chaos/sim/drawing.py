@@ -277,7 +277,7 @@ def _crowded(drawn: Parameters, rng: random.Random) -> Parameters:
     drawn = replace(drawn, settings=drawn_settings.sharing(rng, drawn.settings))
     if rng.random() >= CROWDS:
         return drawn
-    return replace(drawn, network=replace(drawn.network, crowd_s=rng.choice([0.02, 0.1])))
+    return replace(drawn, network=replace(drawn.network, crowd_s=rng.choice([0.1, 0.5])))
 
 
 def _admitting(drawn: Parameters, admission: AdmissionSettings) -> Parameters:

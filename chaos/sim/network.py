@@ -235,6 +235,8 @@ class SimNetwork:
         self.bytes = 0
         self.nodes: frozenset[str] = frozenset()
         """Hosts to which clients come in crowds."""
+        self._crowds: dict[float, list[_Way]] = {}
+        """What arrives then."""
         loop.network = self
 
     # -- connections
@@ -317,11 +319,23 @@ class SimNetwork:
             way.arrives = max(self.loop.now + (delay + size / self.profile.bytes_per_s), way.arrives + 1e-7)
         else:
             way.arrives = max(self.loop.now + delay, way.arrives + 1e-7) + size / rate
+        way.flying.append(data)
         crowd_s = self.profile.crowd_s
         if crowd_s and way.dst in self.nodes and way.src not in self.nodes:
-            way.arrives = math.ceil(way.arrives / crowd_s) * crowd_s
-        way.flying.append(data)
-        self.loop.run_as(None, self._arrive, way, delay=way.arrives - self.loop.now)
+            self._join_crowd(way, math.ceil(way.arrives / crowd_s) * crowd_s)
+        else:
+            self.loop.run_as(None, self._arrive, way, delay=way.arrives - self.loop.now)
+
+    def _join_crowd(self, way: _Way, when: float) -> None:
+        way.arrives = when
+        crowd = self._crowds.setdefault(when, [])
+        if not crowd:
+            self.loop.run_as(None, self._crowd_arrives, when, delay=when - self.loop.now)
+        crowd.append(way)
+
+    def _crowd_arrives(self, when: float) -> None:
+        for way in self._crowds.pop(when):
+            self.loop.run_as(None, self._arrive, way)  # all of them before anything that comes of the first
 
     def _delay(self, src: str, dst: str) -> float:
         profile, rng = self.profile, self.rng

@@ -80,7 +80,7 @@ class Oracle:
         self.electorate = Electorate(begins, self._granted, fail)
         self.witness = Witness(hosts, self.electorate, fail)
         self.lag = LagWatch(fail)
-        self._receipts = ReceiptWatch(self._batches, fail)
+        self._receipts = ReceiptWatch(self._ends, fail)
         self.retention = RetentionWatch(self.ends, self._batches, fail)
         self.elections = 0
         self.checks = 0
@@ -268,6 +268,11 @@ class Oracle:
         return self._ends.get(partition, ())
 
     @property
+    def shared(self) -> int:
+        """Receipts for a part of a batch that several producers share, with more of it that others wrote."""
+        return self._receipts.shared
+
+    @property
     def snapshots(self) -> int:
         """Sets that were seen."""
         return len(self._sets)
@@ -309,7 +314,8 @@ class Oracle:
         limits = backend.settings.admission
         if not 0 <= operations <= limits.node_ops or not 0 <= size <= limits.node_bytes:
             self._fail("I10", f"{host.name}: {operations} operations and {size} bytes admitted")
-        if operations and not len(backend.pending):
+        gathered = backend.submitting.proposing.holding()
+        if operations and not len(backend.pending) and not gathered:
             self._fail("I10", f"{host.name}: {operations} operations admitted with nothing under way")
         self._check_ledger(host, backend)
         check_held(host, backend, self._fail)
@@ -345,7 +351,7 @@ class Oracle:
         """Every budget is what tickets hold; whoever waits for admission is counted, in time, and at a leader."""
         waiting = backend.submitting.waiting
         self._receipts.check_forwarding(host, backend)
-        holding = backend.pending.holding()
+        holding = backend.pending.holding() + backend.submitting.proposing.holding()
         for partition in backend.partition_ids():
             batches = backend.admission.gate(partition).batches
             if batches != holding[partition]:

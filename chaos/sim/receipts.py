@@ -5,7 +5,8 @@ Clients cannot see that: what is committed is durable, and applied, a moment lat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from chaos.sim.host import Host
@@ -21,10 +22,12 @@ Fail = Callable[[str, str], None]
 class ReceiptWatch:
     """``fail(invariant, story)`` ends the run."""
 
-    def __init__(self, batches: Mapping[tuple[int, int], tuple[int, bytes]], fail: Fail) -> None:
-        """``batches``: what was committed anywhere: by partition and last index, the global index (and digest)."""
-        self._batches = batches
+    def __init__(self, ends: Mapping[int, Sequence[tuple[int, int]]], fail: Fail) -> None:
+        """``ends``: of what was committed anywhere: by partition, global and last index of each batch, ascending."""
+        self._ends = ends
         self._fail = fail
+        self.shared = 0
+        """Receipts for a part of a batch that others share."""
         self._said: set[tuple[int, int, Level]] = set()
         """Partition, last index and level of what those who lead have answered."""
 
@@ -80,11 +83,11 @@ class ReceiptWatch:
             self._fail("I10", f"{host.name}: {story}, {counted} counted")
 
     def _check(self, host: Host, backend: Backend, wait: Level, reply: SubmitReply) -> None:
-        for partition, _, last, global_index, *_ in reply.parts:
+        for partition, first, last, global_index, *_ in reply.parts:
             story = f"{host.name} answers that {partition}/{last} is {wait} at {global_index}"
             self._said.add((partition, last, wait))
-            known = self._batches.get((partition, last))
-            if known is None or known[0] != global_index or backend.parent.global_index < global_index:
+            known = self._global_of(partition, first, last)
+            if known != global_index or backend.parent.global_index < global_index:
                 self._fail("ReceiptTrue", f"{story}; it is {known}, and {backend.parent.global_index} committed here")
             worker, log = backend.workers.get(partition), backend.logs.get(partition)
             if worker is None or log is None:
@@ -94,3 +97,12 @@ class ReceiptWatch:
             applied = wait is Level.APPLIED or backend.cluster.partition(partition).linearizable
             if applied and worker.applied_index < last:
                 self._fail("ReceiptTrue", f"{story}; applied is {worker.applied_index}")
+
+    def _global_of(self, partition: int, first: int, last: int) -> int | None:
+        """Of the batch that holds all of these."""
+        ends = self._ends.get(partition, ())
+        row = bisect_left(ends, last, key=lambda end: end[1])
+        if row == len(ends) or first <= (ends[row - 1][1] if row else 0):
+            return None
+        self.shared += (first, last) != ((ends[row - 1][1] if row else 0) + 1, ends[row][1])
+        return ends[row][0]

@@ -159,6 +159,7 @@ class Summary:
     """Simulated seconds per second, and whose."""
     elections: int = 0
     commits: int = 0
+    shared: int = 0
     snapshots: int = 0
     installs: int = 0
     changes: Counter[str] = field(default_factory=Counter)
@@ -176,6 +177,7 @@ class Summary:
         self.faults += outcome.faults
         self.elections += outcome.elections
         self.commits += outcome.commits
+        self.shared += outcome.shared
         self.snapshots += outcome.snapshots
         self.installs += outcome.installs
         self.changes += outcome.changes
@@ -193,14 +195,14 @@ class Summary:
         rate = self.simulated_s / max(self.cpu_s, 1e-9)
         speed = f"{rate:.1f} per second and core (slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})"
         outcomes = f"{operations['ok']:,} ok, {operations['fail']:,} refused, {operations['info']:,} unknown"
-        taken = f"{self.snapshots:,} snapshots, {self.installs:,} installs"
+        taken = f"{self.elections:,} elections, {self.snapshots:,} snapshots, {self.installs:,} installs"
         lag = ", ".join(f"{step} {count}" for step, count in self.lag.most_common()) or "none"
         members = ", ".join(f"{change} {count}" for change, count in self.changes.most_common()) or "none"
         return [
             f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: {speed}",
             f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
             f"{sum(operations.values()):,} operations: {outcomes}",
-            f"{self.commits:,} commits, {self.elections:,} elections, {taken}",
+            f"{self.commits:,} commits ({self.shared:,} requests shared batches), {taken}",
             f"changes of members: {members}; partitions: {self.created:,} created, {self.destroyed:,} destroyed",
             f"lag: {lag}",
             *[replay_line(outcome, seconds=self.seconds) for outcome in self.failures],

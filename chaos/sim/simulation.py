@@ -14,6 +14,7 @@ from chaos.history import History, Operation, of_kind
 from chaos.sim.asking import Asking
 from chaos.sim.blackout import Blackout
 from chaos.sim.clients import Seen, SimClient
+from chaos.sim.drawn_settings import member_of
 from chaos.sim.ending import Ending, Stops
 from chaos.sim.followers import Followers
 from chaos.sim.forbidden import Forbidden, real_world_forbidden
@@ -39,6 +40,8 @@ from ports.invariant import InvariantViolated
 from raftlog.entries.configuration import Configuration
 from server.directory.rejoin import RejoinDue
 
+NODES: Final = frozenset(member_of(number).id for number in range(1, 100))
+"""Those that the cluster begins with, and all that may come."""
 CHECKPOINT_S: Final = 5.0
 RESTART_S: Final = 0.3
 FOLLOWERS: Final = 0xF0110
@@ -68,6 +71,8 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     commits: int = 0
+    shared: int = 0
+    """Requests that shared a batch with others."""
     snapshots: int = 0
     """Sets, each counted once, on however many nodes it was taken."""
     installs: int = 0
@@ -93,7 +98,7 @@ class Simulation(SecondHistory):
         self._rng = random.Random(parameters.seed ^ 0x5EED)
         self.loop = SimLoop()  # type: ignore[abstract]  # of asyncio's loop, only what exists here
         self.network = SimNetwork(self.loop, self._fork(), parameters.network)
-        self.network.nodes = frozenset(member.id for member in parameters.settings.cluster.members)
+        self.network.nodes = NODES
         self.hosts = [self._host(parameters.of_node(k)) for k in range(parameters.nodes)]
         members = parameters.settings.cluster.members
         addresses = {member.client_address: member.id for member in members}
@@ -288,6 +293,7 @@ class Simulation(SecondHistory):
         outcome.faults = self.nemesis.injected
         outcome.elections = self.oracle.elections
         outcome.commits = len(self.oracle.committed)
+        outcome.shared = self.oracle.shared
         outcome.snapshots = self.oracle.snapshots
         outcome.created, outcome.destroyed = len(self.seen.created), len(self.seen.gone)
         outcome.lag = self.oracle.lag.steps

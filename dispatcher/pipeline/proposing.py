@@ -6,6 +6,7 @@ Small requests of many producers that come within one turn of the loop share a b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypedDict, Unpack
 
@@ -64,6 +65,10 @@ class Proposing:
     def under_way(self) -> int:
         """Requests that are not committed."""
         return self._pipeline.pending.uncommitted + len(self._gathered)
+
+    def holding(self) -> Counter[PartitionId]:
+        """Parts that were gathered, by partition: each has a ticket. Looks at each."""
+        return Counter(part.partition_id for each in self._gathered for part in each.request.parts)
 
     def propose(self, admitted: Admitted) -> None:
         """Now, or before the turn of the loop is over."""

@@ -17,7 +17,15 @@ from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import touches
-from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, LogboomError, Unavailable, Voided
+from logboom.errors import (
+    CorruptData,
+    IncompatibleVersion,
+    IndexCompacted,
+    InvalidRequest,
+    LogboomError,
+    Unavailable,
+    Voided,
+)
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import MIB, Level, PartitionId
 from logboom.wire import Kind, shown
@@ -207,7 +215,7 @@ class Feed(ABC):
         self._ended(error)
 
     def _failed(self, error: BaseException | None) -> None:
-        known = error if isinstance(error, (CorruptData, IndexCompacted, Voided)) else None
+        known = error if isinstance(error, (CorruptData, IncompatibleVersion, IndexCompacted, Voided)) else None
         self._end(known or Unavailable(f"the log could not be read: {error}"))
 
     # -- memory

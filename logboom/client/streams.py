@@ -290,7 +290,7 @@ class LogStreams:
         Goes on at another node when one is lost, to the same horizon. Raises CorruptData when other batches arrive
         than are announced. ``on_void`` is told of what was declared void, in its place; what it raises ends the scan.
         """
-        header = {"partitions": list(partitions), "credit": credit, **fields}
+        header = {"partitions": list(partitions), "credit": credit, "mixed": True, **fields}
         through, failures, gaps = 0, _Failures(self._cluster, patience), _Gaps(on_void)
         nodes = _Nodes(self._cluster, self.at(node), named=node is not None)
         while True:
