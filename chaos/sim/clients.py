@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from chaos.checkers.watermarks import Sample, monotonic
 from chaos.history import History, Operation
+from chaos.sim.crowd import Crowd
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import LogReaders, Places
 from chaos.sim.tokens import Handing
@@ -126,7 +127,14 @@ class SimClient:
         if self._parameters.transfers:
             transfers = self._transfers()
             stories.append(self._repeat(transfers.step, transfers.rng))
+        crowd = None
+        if self._parameters.stories.crowds:
+            tools: Any = {"invoke": self._invoke, "call": self._call, "name": self._name}
+            crowd = Crowd(self._parameters, self._seen, self.number, timeout=TIMEOUT_S, **tools)
+            stories.append(self._repeat(crowd.step, crowd.rng))
         await asyncio.gather(*[self._repeat(each, self._rng) for each in loops], *stories)
+        if crowd is not None:
+            await crowd.close()
         await self.client.close()
         if self._late is not None:
             await self._late.close()

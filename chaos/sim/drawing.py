@@ -57,8 +57,6 @@ THIN: Final = 0.2
 """Share of the seeds in which lines between nodes carry little, and of the faults there that are that."""
 SCARCE: Final = 0.2
 """Share of the seeds in which code takes time, as processors are scarce, and of the faults there that are that."""
-CROWDS: Final = 0.5
-"""Share of the seeds in which what clients send arrives together."""
 LAGS: Final = 0.35
 """Share of the seeds with a ladder of lag that has short rungs,"""
 LAG_SHARE: Final = 0.25
@@ -141,7 +139,8 @@ def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:
 
 def _forgetting(drawn: Parameters, rng: random.Random) -> Parameters:
     """In some, hardly anything is remembered of producers; of those that are tasks all is. Drawn last."""
-    apply = drawn_settings.forgetful(rng, drawn.settings.apply, keeps=drawn.writes_tasks)
+    few = drawn_settings.FEW_OF_CROWDS if drawn.stories.crowds else drawn_settings.FEW_PRODUCERS
+    apply = drawn_settings.forgetful(rng, drawn.settings.apply, keeps=drawn.writes_tasks, few=few)
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, apply=apply))
 
 
@@ -273,11 +272,10 @@ def _light(drawn: Parameters, rng: random.Random) -> Parameters:
 
 
 def _crowded(drawn: Parameters, rng: random.Random) -> Parameters:
-    """In some, clients come in crowds, and share batches; drawn last."""
-    drawn = replace(drawn, settings=drawn_settings.sharing(rng, drawn.settings))
-    if rng.random() >= CROWDS:
-        return drawn
-    return replace(drawn, network=replace(drawn.network, crowd_s=rng.choice([0.1, 0.5])))
+    """In some, clients come in crowds, and share batches. Drawn last."""
+    crowd_s = rng.choice([0.02, 0.1]) if drawn.stories.crowds else 0.0
+    settings = drawn_settings.sharing(rng, drawn.settings)
+    return replace(drawn, settings=settings, network=replace(drawn.network, crowd_s=crowd_s))
 
 
 def _admitting(drawn: Parameters, admission: AdmissionSettings) -> Parameters:

@@ -25,6 +25,8 @@ from logboom.settings import (
 from logboom.types import KIB, Ack, DurabilityMode
 
 FEW_PRODUCERS: Final = 32
+FEW_OF_CROWDS: Final = 80
+"""The same where crowds write, each with half a dozen."""
 FEW_RANGES: Final = 8
 SMALL_BUDGET: Final = 24
 """Of operations, on a node."""
@@ -199,9 +201,9 @@ def lag(rng: random.Random) -> LagSettings:
     )
 
 
-def forgetful(rng: random.Random, apply: ApplySettings, *, keeps: bool) -> ApplySettings:
+def forgetful(rng: random.Random, apply: ApplySettings, *, keeps: bool, few: int) -> ApplySettings:
     """Few ranges of each producer, and few producers: not so few that who is sent again is forgotten meanwhile."""
-    ranges, producers = rng.choice([2, FEW_RANGES, 1_024]), rng.choice([FEW_PRODUCERS, 65_536])
+    ranges, producers = rng.choice([2, FEW_RANGES, 1_024]), rng.choice([few, 65_536])
     return msgspec.structs.replace(
         apply, producer_ranges_max=ranges, producers_max=apply.producers_max if keeps else producers
     )

@@ -158,7 +158,7 @@ class Parameters:
     @property
     def forgets_producers(self) -> bool:
         """Only few are remembered."""
-        return self.settings.apply.producers_max <= drawn_settings.FEW_PRODUCERS
+        return self.settings.apply.producers_max <= drawn_settings.FEW_OF_CROWDS
 
     @property
     def kv_partitions(self) -> list[int]:

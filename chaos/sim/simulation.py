@@ -343,6 +343,7 @@ class Simulation(SecondHistory):
             self.orderly.leave()
         self.asking.leave()
         self.timeline.note("healing a quorum")
+        self.network.profile = replace(self.network.profile, crowd_s=0.0)
         self.nemesis.heal()
         if dark is not None:
             for host in self.hosts:

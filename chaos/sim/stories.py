@@ -23,6 +23,8 @@ ASKS: Final = 0.4
 """Share of the seeds in which somebody asks for all that operators ask for."""
 MOVES: Final = 0.4
 """Share of those in which members change, in which they also move to other addresses."""
+CROWDS: Final = 0.5
+"""Share of the seeds in which crowds of clients write at once, and what clients send arrives together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Stories:
     asks: bool = False
     moves: bool = False
     transfers: bool = False
+    crowds: bool = False
 
 
 def told(seed: int) -> Stories:
@@ -51,4 +54,5 @@ def told(seed: int) -> Stories:
         asks=rng.random() < ASKS,
         moves=rng.random() < MOVES,
         transfers=rng.random() < TRANSFERS,
+        crowds=rng.random() < CROWDS,
     )
