@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chaos.sim.clients import Seen
 
 MOST: Final = 6
+REST_S: Final = 0.5
 COMMANDS_MAX: Final = 3
 WAITS: Final = ("committed", "durable", "applied")
 
@@ -45,6 +46,7 @@ class Crowd:
             partition = self.rng.choice(partitions)
             write = self._append if partition in self._logs else self._add
             await asyncio.gather(*[write(client, partition) for client in self._clients])
+        await asyncio.sleep(REST_S)
 
     async def _add(self, client: Client, partition: int) -> None:
         names = [f"crowd-{self._name()}" for _ in range(self.rng.randint(1, COMMANDS_MAX))]

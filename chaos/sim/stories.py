@@ -23,7 +23,7 @@ ASKS: Final = 0.4
 """Share of the seeds in which somebody asks for all that operators ask for."""
 MOVES: Final = 0.4
 """Share of those in which members change, in which they also move to other addresses."""
-CROWDS: Final = 0.5
+CROWDS: Final = 0.4
 """Share of the seeds in which crowds of clients write at once, and what clients send arrives together."""
 
 

@@ -95,6 +95,10 @@ class SimNode:
         self.raft.propose(routes, payload_bytes=64 * len(routes))
 
     # RaftEvents
+
+    def orders(self) -> None:
+        pass
+
     def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
         first = self.parent.apply(raft_index, routes)
         for offset, route in enumerate(routes):
