@@ -23,7 +23,10 @@ PRODUCER = ProducerId(b"m" * 16)
 
 
 def header(sequence: int, floor: int = 0) -> Any:
-    return SimpleNamespace(producer=PRODUCER, epoch=0, sequence=sequence, record_count=1, floor=floor, dense=False)
+    first = sequence + 1
+    return SimpleNamespace(
+        producer=PRODUCER, epoch=0, sequence=sequence, record_count=1, floor=floor, dense=False, first_index=first
+    )
 
 
 @pytest.mark.parametrize("floor", [0, 1, 3, 4, 5, 6, 7, 8, 99])

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.admission.admission import Admission, Ticket
+from dispatcher.admission.admission import Admission
 from dispatcher.admission.budgets import Verdict
 from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.pipeline.submitting import ALARM_S_MAX, ALARM_S_MIN, TURN_S, Submitting
 from dispatcher.requests.requests import SubmitPart, SubmitRequest
 from logboom.errors import Overloaded, QuotaExceeded
@@ -25,18 +26,21 @@ EACH_S = 0.001
 """What admitting one costs."""
 
 
-class Counting(Submitting):
+class Counting(Proposing):
     """What is admitted is written down, and takes its time."""
 
-    admitted: list[tuple[float, str]]
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__(pipeline)
+        self.admitted: list[tuple[float, str]] = []
 
-    def _propose(self, request: SubmitRequest, ticket: Ticket, done: Any) -> None:
+    def propose(self, admitted: Admitted) -> None:
+        request, ticket, done = admitted
         loop = self._pipeline.clock.loop  # type: ignore[attr-defined]
         self.admitted.append((loop.now, request.principal))
         loop.now += EACH_S
         for part in request.parts:
             ticket.release(part.partition_id)
-        done("admitted")
+        done("admitted")  # type: ignore[arg-type]
 
 
 class Node:
@@ -55,8 +59,8 @@ class Node:
             parent=SimpleNamespace(global_index=0),
             check_writable=lambda _: None,
         )
-        self.submitting = Counting(pipeline, self.admission)
-        self.submitting.admitted = []
+        self.submitting = Submitting(pipeline, self.admission)
+        self.submitting.proposing = self.proposing = Counting(pipeline)
         self.answers: list[Any] = []
 
     def ask(
@@ -86,7 +90,7 @@ class Node:
 
     def at(self) -> list[float]:
         """When each was, since the beginning."""
-        return [at - self.began for at, _ in self.submitting.admitted]
+        return [at - self.began for at, _ in self.proposing.admitted]
 
 
 @pytest.fixture
@@ -119,8 +123,8 @@ def test_one_that_opens_sooner_is_not_kept_waiting_for_the_first(node: Node) -> 
         lambda: node.ask(1, "fast"),
     )  # fmt: skip
     assert len(node.at()) == 4
-    begun = {who: at - node.began for at, who in reversed(node.submitting.admitted)}
-    ended = {who: at - node.began for at, who in node.submitting.admitted}
+    begun = {who: at - node.began for at, who in reversed(node.proposing.admitted)}
+    ended = {who: at - node.began for at, who in node.proposing.admitted}
     assert ended["fast"] - begun["fast"] <= 0.006 + 3 * ALARM_S_MIN
     assert ended["slow"] - begun["slow"] <= 0.041 + 3 * ALARM_S_MIN
     assert ALARM_S_MAX > 0.041  # else it were a tick that opened it
@@ -200,7 +204,7 @@ def test_what_would_be_refused_when_it_is_applied_is_not_ordered(waits: bool) ->
         with pytest.raises(QuotaExceeded):
             node.ask(1, "late", producer=ProducerId(b"p" * 16))
     node.play(*([lambda: taken.release(A)] if waits else []))
-    assert node.submitting.admitted == []
+    assert node.proposing.admitted == []
     assert [type(answer) for answer in node.answers] == [QuotaExceeded] * waits
     assert node.admission.used() == (0, 0)
     node.submitting.close()
@@ -217,11 +221,11 @@ def test_nor_is_what_lacks_room_for_what_has_to_be_ordered_in_front_of_it() -> N
     node.ask(1, "late", producer=ProducerId(b"p" * 16))
     assert node.answers == []
     node.play(lambda: taken.release(A))
-    assert node.submitting.admitted == []
+    assert node.proposing.admitted == []
     (answer,) = node.answers
     assert (type(answer), answer.limit, answer.outcome) == (Overloaded, "partition_ops", "not_applied")
     assert node.admission.used() == (0, 0)
     node.ask(1, "again", producer=ProducerId(b"p" * 16))
-    assert len(node.submitting.admitted) == 2  # what has to be in front, and it
+    assert len(node.proposing.admitted) == 2  # what has to be in front, and it
     node.submitting.close()
     node.loop.close()
