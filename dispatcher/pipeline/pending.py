@@ -162,12 +162,17 @@ class Pending:
         """Parts that were added and end there are in one mixed batch, which ends at ``last_index``."""
         self._shares[partition_id, last_index] = ends
 
-    def committed(self, partition_id: PartitionId, last_index: PartitionLogIndex, global_index: GlobalLogIndex) -> None:
-        """A routing entry was committed; replies to whoever waited for just that."""
+    def committed(
+        self, partition_id: PartitionId, last_index: PartitionLogIndex, global_index: GlobalLogIndex
+    ) -> GlobalLogIndex | None:
+        """A routing entry was committed; replies to whoever waited for just that. None: it was somebody else's."""
+        known = None
         for end in self._shares.get((partition_id, last_index), (last_index,)):
             part = self._by_end.get((partition_id, end))
             if part is not None:
                 self._committed(part, global_index)
+                known = global_index
+        return known
 
     def _committed(self, part: Part, global_index: GlobalLogIndex) -> None:
         request = part.request
