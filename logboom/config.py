@@ -84,6 +84,8 @@ MAY_BE_ZERO: Final = frozenset(
         "chronic_ms",
         "inline_sync_bytes_max",
         "redo_bytes_max",
+        "mixed_bytes_max",
+        "agree_after_s",
         "commit_linger_ms",
         "spare_linger_ms",
         "recent_bytes",

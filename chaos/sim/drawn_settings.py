@@ -244,5 +244,5 @@ def narrow(rng: random.Random, settings: Settings) -> Settings:
 def sharing(rng: random.Random, settings: Settings) -> Settings:
     """Batches that several producers share: from the first moment, or later; of little; or none."""
     log = msgspec.structs.replace(settings.log, mixed_bytes_max=rng.choice([0, 200, 16 * KIB, 16 * KIB]))
-    raft = msgspec.structs.replace(settings.raft, agree_after_s=rng.choice([0.0, 5.0, 86_400.0]))
+    raft = msgspec.structs.replace(settings.raft, agree_after_s=rng.choice([0, 5, 86_400]))
     return msgspec.structs.replace(settings, log=log, raft=raft)

@@ -115,6 +115,11 @@ class Parameters:
         return self.stories.asks and not self.restores
 
     @property
+    def crowds(self) -> bool:
+        """Clients write at once, and may share batches."""
+        return self.stories.crowds and self.settings.log.mixed_bytes_max > 0
+
+    @property
     def moves(self) -> bool:
         """Members change, and some move to other addresses."""
         return self.stories.moves and self.members_change

@@ -26,6 +26,7 @@ from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, InvalidRequest, LogboomError, Voided
 from logboom.types import Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
+from partitions.log.batch import is_mixed
 from partitions.log.compaction import Taken
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch, SegmentRemoved
@@ -282,16 +283,17 @@ class LogScan(Feed):
         while done < len(run.slots):
             # Raises DamagedBatch where the one before ended early.
             chunk = chunks.at(run.position + done, len(run.slots) - done, cold=self._wanted.cold)
-            if not self._wanted.mixed and chunk.has_mixed:
-                raise IncompatibleVersion(
-                    f"partition {run.partition_id} has batches that several producers share: this client cannot read "
-                    "them; upgrade it, or tail the partition",
-                    found="mixed",
-                    supported=None,
-                )
             at = 0
             for length, slot in zip(chunk.lengths, run.slots[done:], strict=False):
-                views[slot] = chunk.raw[at : at + length]
+                view = chunk.raw[at : at + length]
+                if not self._wanted.mixed and is_mixed(view):
+                    raise IncompatibleVersion(
+                        f"partition {run.partition_id} has batches that several producers share: this client cannot "
+                        "read them; upgrade it, or tail the partition",
+                        found="mixed",
+                        supported=None,
+                    )
+                views[slot] = view
                 at += length
             done += len(chunk.lengths)
         return done

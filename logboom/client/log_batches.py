@@ -86,7 +86,7 @@ class LogBatch:
             self.timestamp_ms,
             self.producer_id,
             self.epoch,
-            self.sequence + first,
+            0 if self.origins else self.sequence + first,
             self.records.take(start, stop),
             None if self.offsets is None else self.offsets[start:stop] - np.uint32(first),
             self.position if last else PartitionLogIndex(self.first_index + end),

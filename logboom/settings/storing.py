@@ -40,9 +40,9 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Carried by the journal until the partitions' own files are synced."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
-    agree_after_s: float = 86_400.0
-    """What batches that several producers share need of all nodes is used once all have known it for so long: until
-    then nodes can be put back to the release that they had. A cluster that has ordered nothing yet does not wait."""
+    agree_after_s: int = 86_400
+    """What batches that several producers share need of all nodes is used once all have known it for so long, 0: at
+    once. Until then nodes can be put back to the release that they had. Where nothing was ordered yet nobody waits."""
 
 
 class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

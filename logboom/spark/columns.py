@@ -58,7 +58,7 @@ def cut(batch: LogBatch, first: int, last: int) -> LogBatch | None:
     return replace(
         batch,
         first_index=PartitionLogIndex(low),
-        sequence=batch.sequence + skipped,
+        sequence=0 if batch.origins else batch.sequence + skipped,
         records=batch.records.take(skipped, high - batch.first_index + 1),
         next_index=PartitionLogIndex(0),
     )

@@ -86,7 +86,7 @@ MUTANTS: Final = (
         ("ReceiptTrue",),
         (
             Edit(
-                "dispatcher.pipeline.pending:Pending.committed",
+                "dispatcher.pipeline.pending:Pending._committed",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED):",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.DURABLE):",
             ),
@@ -99,11 +99,11 @@ MUTANTS: Final = (
         ("ReceiptTrue",),
         (
             Edit(
-                "dispatcher.pipeline.pending:Pending.committed",
+                "dispatcher.pipeline.pending:Pending._committed",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED):",
                 "if request.wait in (Level.COMMITTED, Level.ORDERED, Level.APPLIED):",
             ),
-            Edit("dispatcher.pipeline.pending:Pending.applied", "if request.wait is Level.APPLIED:", "if False:"),
+            Edit("dispatcher.pipeline.pending:Pending._applied", "if request.wait is Level.APPLIED:", "if False:"),
         ),
     ),
     Mutant(

@@ -135,9 +135,10 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"{total('operations', kind):,} {word}" in operations
     elections = sum(outcome.elections for outcome in outcomes)
     snapshots, installs = (sum(getattr(outcome, of) for outcome in outcomes) for of in ("snapshots", "installs"))
+    shared = sum(outcome.shared for outcome in outcomes)
     assert commits == (
-        f"{sum(outcome.commits for outcome in outcomes):,} commits, {elections} elections, "
-        f"{snapshots} snapshots, {installs} installs"
+        f"{sum(outcome.commits for outcome in outcomes):,} commits ({shared:,} requests shared batches), "
+        f"{elections} elections, {snapshots} snapshots, {installs} installs"
     )
     assert moved == "changes of members: none; partitions: 0 created, 0 destroyed"
     failed = [replay_line(outcomes[seed], seconds=60.0) for seed in (4, 11)]

@@ -18,6 +18,7 @@ def told(
     wait: Level,
     *,
     answer: Any = None,
+    first: int = 0,
     last: int = 3,
     global_index: int = 7,
     admits: bool = True,
@@ -25,7 +26,7 @@ def told(
 ) -> list[str]:
     """What is found wrong with the answer of a node that has committed 3 records, written 2 and applied 1."""
     found, heard = list[str](), list[Any]()
-    reply = answer or SubmitReply(parts=((0, 1, last, global_index, 0, None),), commit_index=global_index)
+    reply = answer or SubmitReply(parts=((0, first or last, last, global_index, 0, None),), commit_index=global_index)
     backend: Any = SimpleNamespace(
         raft=SimpleNamespace(admits=admits),
         parent=SimpleNamespace(global_index=7),
@@ -35,7 +36,7 @@ def told(
         submitting=SimpleNamespace(submit=lambda request, done, owner: done(reply)),
         forwarding=SimpleNamespace(forward=lambda leader, request, done: True),
     )
-    watch = ReceiptWatch({(0, 3): (7, b""), (0, 2): (6, b""), (0, 1): (5, b"")}, lambda _, story: found.append(story))
+    watch = ReceiptWatch({0: [(5, 1), (6, 2), (7, 3)]}, lambda _, story: found.append(story))
     watch.started(SimpleNamespace(name="n1"), backend)  # type: ignore[arg-type]
     backend.submitting.submit(SimpleNamespace(wait=wait), heard.append, None)
     assert heard == [reply]
@@ -57,6 +58,7 @@ def test_what_is_true() -> None:
         ({"wait": Level.COMMITTED, "linearizable": True}, "applied is 1"),
         ({"wait": Level.COMMITTED, "global_index": 6}, "it is"),
         ({"wait": Level.COMMITTED, "last": 4}, "it is None"),
+        ({"wait": Level.COMMITTED, "first": 2}, "it is None"),  # not of one batch
     ],
 )
 def test_what_is_not(how: dict[str, Any], why: str) -> None:

@@ -13,7 +13,8 @@ from dispatcher.requests.requests import SubmitPart, SubmitRequest, encode_submi
 from logboom.commands import DeletePrefix, Put
 from logboom.errors import IncompatibleVersion, InvalidRequest, NotLeader, Unavailable
 from logboom.records import RecordBlock
-from logboom.types import KV_TXN, Level, NodeId, PartitionId, ProducerId
+from logboom.settings import RaftSettings
+from logboom.types import KV_TXN, MIXED, GlobalLogIndex, Level, NodeId, PartitionId, ProducerId
 from logboom.wire import Frame, Kind
 from raftlog.entries.agreed import agreeing
 from raftlog.entries.parent_state import ParentState
@@ -35,10 +36,11 @@ class Leader:
         self.members = SimpleNamespace(seats=[SimpleNamespace(node=node) for node in ("n1", *OTHERS)])
         links = SimpleNamespace(
             connected=lambda node: node in self.there,
-            speaks=lambda node, feature: feature == KV_TXN and node in self.there and node in self.know,
+            speaks=lambda node, feature: feature in (KV_TXN, MIXED) and node in self.there and node in self.know,
             knew=lambda node, feature: feature == KV_TXN and node in self.knew,
         )
-        self.raft = SimpleNamespace(links=links, engine=self, propose_control=self.proposed.append)
+        self.raft = SimpleNamespace(links=links, engine=self, propose_control=self.proposed.append, admits=True)
+        self.settings = SimpleNamespace(raft=RaftSettings(agree_after_s=100))
         self.agreement = Agreement(self)  # type: ignore[arg-type]
 
     def check(self) -> None:
@@ -58,6 +60,48 @@ def test_it_is_agreed_on_when_somebody_asks_and_all_know_it() -> None:
     assert leader.proposed == [agreeing([KV_TXN])]  # once
     leader.hand_up()
     leader.check()
+
+
+class TestUnasked:
+    """What nobody asks for."""
+
+    def test_a_cluster_that_has_ordered_nothing_has_no_way_back(self) -> None:
+        leader = Leader()
+        leader.agreement.consider(MIXED, 0.0)
+        leader.agreement.consider(MIXED, 0.1)
+        assert leader.proposed == [agreeing([MIXED])]  # once
+        leader.hand_up()
+        leader.term = 9
+        leader.agreement.consider(MIXED, 0.2)
+        assert leader.proposed == [agreeing([MIXED])]
+
+    @pytest.mark.parametrize("lacking", [{"there": ("n3",)}, {"know": ("n2",)}])
+    def test_not_while_somebody_is_away_or_does_not_know_it(self, lacking: dict[str, Any]) -> None:
+        leader = Leader(**lacking)
+        leader.agreement.consider(MIXED, 0.0)
+        leader.agreement.consider(MIXED, 1_000.0)
+        assert leader.proposed == []
+
+    def test_a_cluster_that_was_upgraded_has_time_to_go_back(self) -> None:
+        """Counted from when all were there, and knew it: anew when somebody was put back, or away."""
+        leader = Leader()
+        leader.parent.global_index = GlobalLogIndex(7)
+        for now in (0.0, 50.0, 99.0):
+            leader.agreement.consider(MIXED, now)
+        leader.there = ("n2",)
+        leader.agreement.consider(MIXED, 99.5)
+        leader.there = OTHERS
+        for now in (99.9, 100.0, 199.0):
+            leader.agreement.consider(MIXED, now)
+        assert leader.proposed == []
+        leader.agreement.consider(MIXED, 199.9)
+        assert leader.proposed == [agreeing([MIXED])]
+
+    def test_only_who_leads_has_it_agreed_on(self) -> None:
+        leader = Leader()
+        leader.raft.admits = False
+        leader.agreement.consider(MIXED, 0.0)
+        assert leader.proposed == []
 
 
 def test_what_was_lost_with_a_term_is_proposed_again() -> None:
