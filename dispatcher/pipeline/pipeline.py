@@ -176,7 +176,8 @@ class Pipeline(Presence):
             self.forwarding.expire(now)
             self.snapshots.taking.tick()
             self.rebuilding.tick(now, self._stuck())
-            self.agreement.consider(MIXED, now)
+            if self.settings.log.mixed_bytes_max:
+                self.agreement.consider(MIXED, now)
             self._tell_progress()  # a congested link was passed over
             self.partitioning.capacity.tell(now)
             if not self.recovery.over:

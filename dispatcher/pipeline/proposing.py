@@ -73,6 +73,7 @@ class Proposing:
     def propose(self, admitted: Admitted) -> None:
         """Now, or before the turn of the loop is over."""
         if self._may_share(admitted.request):
+            self.makes_way(admitted.request.producer)  # a producer is in a batch once
             self._gathered.append(admitted)
             self._producers.add(admitted.request.producer)
             self._pipeline.raft.poke()

@@ -60,7 +60,7 @@ async def test_transfers_add_up_on_every_node_over_a_leader_that_dies() -> None:
 
 
 async def test_what_was_agreed_on_stays_so_over_restarts_and_snapshots_and_all_have_to_say_that_they_can() -> None:
-    with LocalCluster(partitions=1, settings={"snapshot.retain_bytes": 0}) as own:
+    with LocalCluster(partitions=1, settings={"snapshot.retain_bytes": 0, "log.mixed_bytes_max": 0}) as own:
         async with Client(own.endpoints) as boom:
             await boom.submit(0, Add(b"a", 10))
             leader, *followers = own.nodes

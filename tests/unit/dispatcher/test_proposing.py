@@ -163,6 +163,16 @@ def test_what_a_producer_has_ordered_is_known_before_it_is_judged_again() -> Non
     assert leader.names() == [[b"p", b"q"]]
 
 
+def test_a_producer_is_in_a_batch_once() -> None:
+    leader = Leader()
+    for sequence in (0, 1):
+        leader.ask(f"p{sequence}", P, sequence=sequence)
+        leader.ask(f"q{sequence}", Q, sequence=sequence)
+        leader.ask("nobody", NO_PRODUCER)
+    leader.proposing.flush()
+    assert leader.names() == [[b"p0", b"q0", b"nobody"], [b"p1", b"q1", b"nobody"]]
+
+
 @pytest.mark.parametrize(("count", "size", "most"), [(2 * MIXED_ORIGINS_MAX, 10, MIXED_ORIGINS_MAX), (40, 16_000, 16)])
 def test_a_batch_has_a_bound(count: int, size: int, most: int) -> None:
     leader = Leader()
