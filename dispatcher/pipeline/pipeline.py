@@ -200,7 +200,7 @@ class Pipeline(Presence):
 
     def lone_submit(self) -> None:
         """All that was read has been submitted: with nothing else under way, waiting gathers nothing."""
-        if self.submitting.proposing.under_way == 1:
+        if self.submitting.proposing.is_lone:
             self.raft.turn_now()
 
     def appended(self, store: PartitionLog) -> None:

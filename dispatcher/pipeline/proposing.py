@@ -29,6 +29,8 @@ RECORDS_MAX: Final = 64
 MIXED_BYTES_MAX: Final = 256 * KIB
 MIXED_ORIGINS_MAX: Final = 1024
 """Of a batch that several share."""
+LATELY: Final = 8
+"""So many proposals after some have met, others may: nobody is taken for the only one."""
 
 
 class Admitted(NamedTuple):
@@ -60,11 +62,18 @@ class Proposing:
         """In the order in which they were admitted, in this turn of the loop; proposed before anything else is."""
         self._producers: set[ProducerId] = set()
         """Theirs."""
+        self._met = 0
+        """More than 0: some have, lately."""
 
     @property
     def under_way(self) -> int:
         """Requests that are not committed."""
         return self._pipeline.pending.uncommitted + len(self._gathered)
+
+    @property
+    def is_lone(self) -> bool:
+        """One request is under way, and others are not to be expected: it need not wait for the end of the turn."""
+        return not self._met and self.under_way == 1
 
     def holding(self) -> Counter[PartitionId]:
         """Parts that were gathered, by partition: each has a ticket. Looks at each."""
@@ -102,6 +111,7 @@ class Proposing:
             return
         self._gathered = []
         self._producers.clear()
+        self._met = LATELY if len(gathered) > 1 else max(self._met - 1, 0)
         if len(gathered) == 1:
             self._alone(gathered[0])
             return

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.admission.admission import Admission
 from dispatcher.pipeline.pending import Pending
-from dispatcher.pipeline.proposing import MIXED_BYTES_MAX, MIXED_ORIGINS_MAX, Admitted, Proposing
+from dispatcher.pipeline.proposing import LATELY, MIXED_BYTES_MAX, MIXED_ORIGINS_MAX, Admitted, Proposing
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from logboom.errors import LogboomError, NotLeader
 from logboom.records import RecordBlock
@@ -161,6 +161,25 @@ def test_what_a_producer_has_ordered_is_known_before_it_is_judged_again() -> Non
     leader.proposing.makes_way(P)
     assert leader.pending.ahead.of(A, P).runs == 1
     assert leader.names() == [[b"p", b"q"]]
+
+
+def test_who_comes_first_after_a_crowd_is_not_taken_for_the_only_one() -> None:
+    """It would have a batch and a sync to itself, which those that follow at once wait for."""
+    leader = Leader()
+    leader.ask("p", P)
+    assert leader.proposing.is_lone
+    leader.ask("q", Q)
+    assert not leader.proposing.is_lone
+    leader.proposing.flush()
+    index, lone = 2, list[bool]()
+    leader.pending.committed(A, PartitionLogIndex(index), GlobalLogIndex(1))
+    for _ in range(LATELY + 2):
+        leader.ask("p", P)
+        lone.append(leader.proposing.is_lone)
+        leader.proposing.flush()
+        index += 1
+        leader.pending.committed(A, PartitionLogIndex(index), GlobalLogIndex(index))
+    assert lone == [False] * LATELY + [True] * 2
 
 
 def test_a_producer_is_in_a_batch_once() -> None:
