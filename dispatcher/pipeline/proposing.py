@@ -15,7 +15,7 @@ from dispatcher.pipeline.pending import Done
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest
 from logboom.errors import LogboomError
-from logboom.origins import Origin
+from logboom.origins import ORIGIN, Origin
 from logboom.records import RecordBlock
 from logboom.types import KIB, MIXED, NO_PRODUCER, PartitionId, PartitionLogIndex, ProducerId, Term
 from partitions.log.batch import Batch, build_batch
@@ -29,6 +29,8 @@ RECORDS_MAX: Final = 64
 MIXED_BYTES_MAX: Final = 256 * KIB
 MIXED_ORIGINS_MAX: Final = 1024
 """Of a batch that several share."""
+WIDENED: Final = 8
+"""Bytes that a record without key and headers takes more beside such with."""
 LATELY: Final = 8
 """So many proposals after some have met, others may: nobody is taken for the only one."""
 
@@ -57,7 +59,9 @@ class Proposing:
 
     def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline
-        self._share_bytes = pipeline.settings.log.mixed_bytes_max
+        settings = pipeline.settings.log
+        self._share_bytes = settings.mixed_bytes_max
+        self._batch_bytes = min(MIXED_BYTES_MAX, settings.batch_bytes_max)
         self._gathered: list[Admitted] = []
         """In the order in which they were admitted, in this turn of the loop; proposed before anything else is."""
         self._producers: set[ProducerId] = set()
@@ -119,7 +123,7 @@ class Proposing:
         for each in gathered:
             shares.setdefault(each.request.parts[0].partition_id, []).append(each)
         for partition_id, all_of_it in shares.items():
-            for rows in _batches(all_of_it):
+            for rows in _batches(all_of_it, self._batch_bytes):
                 if len(rows) == 1:
                     self._alone(rows[0])
                 else:
@@ -212,12 +216,13 @@ class Proposing:
             done(error())
 
 
-def _batches(rows: Sequence[Admitted]) -> Iterator[Sequence[Admitted]]:
+def _batches(rows: Sequence[Admitted], bytes_max: int) -> Iterator[Sequence[Admitted]]:
     """Those that go into one batch, in order; nearly always all."""
-    start = nbytes = 0
+    start = size = 0
     for at, (request, _, _) in enumerate(rows):
-        nbytes += request.nbytes
-        if at > start and (nbytes > MIXED_BYTES_MAX or at - start >= MIXED_ORIGINS_MAX):
+        own = request.nbytes + ORIGIN.size + WIDENED * request.parts[0].records.count
+        size += own
+        if at > start and (size > bytes_max or at - start >= MIXED_ORIGINS_MAX):
             yield rows[start:at]
-            start, nbytes = at, request.nbytes
+            start, size = at, own
     yield rows[start:]

@@ -17,7 +17,7 @@ from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings, LogSettings
 from logboom.types import MIXED, NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
 from partitions.apply.apply_core import AppliedBatch
-from partitions.log.batch import Batch, parse_batch
+from partitions.log.batch import HEADER_BYTES, Batch, parse_batch
 
 A, B = PARTITIONS = PartitionId(0), PartitionId(1)
 P, Q, R = (ProducerId(bytes([number]) * 16) for number in (1, 2, 3))
@@ -26,7 +26,7 @@ P, Q, R = (ProducerId(bytes([number]) * 16) for number in (1, 2, 3))
 class Leader:
     """What it appends, sends and orders."""
 
-    def __init__(self, *, agreed: bool = True, share_bytes: int = 16_384) -> None:
+    def __init__(self, *, agreed: bool = True, share_bytes: int = 16_384, batch_bytes: int = 4_194_304) -> None:
         self.batches: list[Batch] = []
         self.ordered: list[list[tuple[int, int]]] = []
         """By proposal: partition and last index of each entry."""
@@ -36,7 +36,7 @@ class Leader:
         self.answers: dict[str, Any] = {}
         store = SimpleNamespace(append=lambda batch: self.batches.append(batch) or True)
         pipeline: Any = SimpleNamespace(
-            settings=SimpleNamespace(log=LogSettings(mixed_bytes_max=share_bytes)),
+            settings=SimpleNamespace(log=LogSettings(mixed_bytes_max=share_bytes, batch_bytes_max=batch_bytes)),
             parent=SimpleNamespace(agreed=frozenset((MIXED,)) if agreed else frozenset()),
             raft=SimpleNamespace(
                 poke=self._poke,
@@ -66,9 +66,11 @@ class Leader:
         count: int = 1,
         size: int = 10,
         wait: Level = Level.COMMITTED,
+        keyed: bool = False,
         **how: Any,
     ) -> None:
-        records = RecordBlock.from_columns(payloads=[name.encode().ljust(size)] * count)
+        keys = [b"key"] * count if keyed else None
+        records = RecordBlock.from_columns(payloads=[name.encode().ljust(size)] * count, keys=keys)
         parts = tuple(SubmitPart(p, sequence, 0, records) for p in partitions or (A,))
         request = SubmitRequest(producer, 0, False, wait, 10.0, parts, records.nbytes * len(parts), **how)
         ticket = self.admission.admit([(part.partition_id, count, records.nbytes) for part in parts], 0.0)
@@ -192,15 +194,20 @@ def test_a_producer_is_in_a_batch_once() -> None:
     assert leader.names() == [[b"p0", b"q0", b"nobody"], [b"p1", b"q1", b"nobody"]]
 
 
-@pytest.mark.parametrize(("count", "size", "most"), [(2 * MIXED_ORIGINS_MAX, 10, MIXED_ORIGINS_MAX), (40, 16_000, 16)])
-def test_a_batch_has_a_bound(count: int, size: int, most: int) -> None:
-    leader = Leader()
+@pytest.mark.parametrize(
+    ("count", "size", "batch_bytes"),
+    [(2 * MIXED_ORIGINS_MAX, 10, 4_194_304), (40, 16_000, 4_194_304), (40, 500, 8_192)],
+)
+def test_a_batch_has_a_bound(count: int, size: int, batch_bytes: int) -> None:
+    """Also that of the settings, with all that is added to what was sent."""
+    leader = Leader(batch_bytes=batch_bytes)
     for number in range(count):
-        leader.ask(str(number), NO_PRODUCER, size=size)
+        leader.ask(str(number), NO_PRODUCER, size=size, keyed=number % 2 == 0)
     leader.proposing.flush()
     assert list(chain.from_iterable(leader.names())) == [b"%d" % number for number in range(count)]
-    assert max(len(names) for names in leader.names()) == most
-    assert all(batch.nbytes <= MIXED_BYTES_MAX + 50 * most for batch in leader.batches)
+    assert 1 < len(leader.batches) < count / 8
+    assert max(len(batch.origins) for batch in leader.batches) <= MIXED_ORIGINS_MAX
+    assert all(batch.nbytes <= min(MIXED_BYTES_MAX, batch_bytes) + HEADER_BYTES for batch in leader.batches)
 
 
 def test_each_is_told_its_own() -> None:
