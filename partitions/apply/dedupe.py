@@ -73,6 +73,10 @@ class Numbered(Protocol):
     def record_count(self) -> int: ...
 
 
+ALL_OF_IT: Final = Decision(None, ())
+TOO_MUCH: Final = Decision("quota_exceeded", ())
+
+
 @dataclass(slots=True)
 class Producer:
     """One producer's past."""
@@ -190,7 +194,7 @@ class Dedupe:
     def decide(self, header: Numbered) -> Decision:
         """Reads only."""
         if header.producer == NO_PRODUCER:
-            return Decision(None, ())
+            return ALL_OF_IT
         known = self._known(header.producer)
         if known is None or header.epoch > known.epoch:
             known = Producer(epoch=header.epoch)
@@ -199,8 +203,9 @@ class Dedupe:
         if header.dense and header.sequence > max(known.expected, header.floor):
             return Decision("out_of_sequence", ())
         covered = known.covered(header.sequence, header.sequence + header.record_count, header.floor)
-        if not covered and self._is_too_much(known, (header.sequence, header.sequence + header.record_count)):
-            return Decision("quota_exceeded", ())
+        if not covered:  # nearly always
+            much = self._is_too_much(known, (header.sequence, header.sequence + header.record_count))
+            return TOO_MUCH if much else ALL_OF_IT
         return Decision(None, tuple((a - header.sequence, b - header.sequence) for a, b in covered))
 
     def results(self, header: Numbered, decision: Decision, fresh: bytes) -> bytes:
@@ -225,12 +230,13 @@ class Dedupe:
             before = self._known(header.producer)
             known = before.copy() if before is not None else Producer(epoch=header.epoch)
             self._count += before is None
-        age = known.age
+        place = header.first_index if mixed else 0
+        later = global_index > known.last_global or (global_index, place) > known.age
+        invariant(later, "I5: a producer's batches recorded out of order")
         if header.epoch > known.epoch:
             known = Producer(epoch=header.epoch)
         known.settle(header.sequence, header.sequence + header.record_count, header.floor)
-        known.last_global, known.last_in_mixed = global_index, header.first_index if mixed else 0
-        invariant(known.age > age, "I5: a producer's batches recorded out of order")
+        known.last_global, known.last_in_mixed = global_index, place
         self._staged[header.producer] = self._recorded[header.first_index] = known
         if self._count > self._settings.producers_max:
             self._evict()
