@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from logboom.client.sender import Sender
     from logboom.commands import Add, Cas, Compare, Delete, DeletePrefix, DeleteRange, Put, Txn
     from logboom.errors import LogboomError
+    from logboom.origins import Origin
     from logboom.records import RecordBlock
     from logboom.sync_client import SyncClient
     from logboom.sync_sender import SyncSender
@@ -40,6 +41,7 @@ __all__ = [
     "LogBatch",
     "LogMetadata",
     "LogboomError",
+    "Origin",
     "Put",
     "Receipt",
     "Receipts",
@@ -69,6 +71,7 @@ _HOMES = {
     "LogBatch": "logboom.client.log_batches",
     "LogMetadata": "logboom.client.log_batches",
     "LogboomError": "logboom.errors",
+    "Origin": "logboom.origins",
     "Put": "logboom.commands",
     "Receipt": "logboom.types",
     "Receipts": "logboom.types",
