@@ -14,8 +14,8 @@ from logboom import errors
 
 PUBLIC = {
     "Add", "BarrierProgress", "BarrierResult", "Cas", "Client", "Compare", "Delete", "DeletePrefix", "DeleteRange",
-    "Descriptor", "LogBatch", "LogMetadata", "LogboomError", "Origin", "Put", "Receipt", "Receipts", "Record", "RecordBlock",
-    "Sender", "Status", "SyncClient", "SyncSender", "Token", "Txn", "Watermark", "WatermarkUpdate",
+    "Descriptor", "LogBatch", "LogMetadata", "LogboomError", "Origin", "Put", "Receipt", "Receipts", "Record",
+    "RecordBlock", "Sender", "Status", "SyncClient", "SyncSender", "Token", "Txn", "Watermark", "WatermarkUpdate",
 }  # fmt: skip
 
 
