@@ -184,3 +184,61 @@ def test_every_node_is_handed_control_entries_once_and_in_order_with_routes() ->
         said for number in range(5) for said in (1 + number % 2, {"number": number})
     ]
     assert len(log) == 10
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_what_is_held_back_for_later_is_proposed_before_a_turn_and_before_a_control_entry(control: bool) -> None:
+    """Else the end of a partition would be ordered in front of what had been admitted to it."""
+    cluster = Cluster(3)
+    order: list[str] = []
+
+    async def story() -> None:
+        for each in cluster.ids:
+            await cluster.start(each)
+        while (leader := cluster.leader()) is None or not leader.raft.admits:
+            await cluster.sleep(0.1)
+        held = [1]
+
+        def orders() -> None:
+            if held:
+                leader.submit(held.pop())
+
+        def committed(raft_index: int, term: int, routes: Any) -> None:
+            order.append("held back")
+            once_committed(raft_index, term, routes)
+
+        def handed_up(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
+            order.append("control")
+            once_handed_up(raft_index, term, fields)
+
+        once_committed, once_handed_up = leader.committed, leader.control
+        leader.orders, leader.committed, leader.control = orders, committed, handed_up  # type: ignore[method-assign]
+        if control:
+            leader.raft.propose_control({"do": "something"})
+        else:
+            leader.raft.poke()
+        await cluster.sleep(1.0)
+
+    cluster.tell(story())
+    assert order == ["held back", *(["control"] if control else [])]
+
+
+def test_who_has_heard_of_a_newer_term_proposes_nothing_that_was_held_back() -> None:
+    """It would be built in a term that somebody else leads."""
+    cluster = Cluster(3)
+    asked: list[bool] = []
+
+    async def story() -> None:
+        for each in cluster.ids:
+            await cluster.start(each)
+        while (leader := cluster.leader()) is None or not leader.raft.admits:
+            await cluster.sleep(0.1)
+        leader.orders = lambda: asked.append(True)  # type: ignore[method-assign]
+        leader.raft._orders()
+        assert asked == [True]
+        leader.raft._leading_term = leader.raft.engine.term - 1
+        leader.raft._orders()
+        leader.raft._leading_term = leader.raft.engine.term
+
+    cluster.tell(story())
+    assert asked == [True]
