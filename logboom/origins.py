@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from logboom.errors import InvalidRequest
-from logboom.types import PartitionLogIndex, ProducerId
+from logboom.types import NUMBER_MAX, PartitionLogIndex, ProducerId
 
 ORIGIN: Final = struct.Struct("<16sIIQQ")
 ORIGINS_MAX: Final = 4096
 """In one batch."""
-NUMBER_MAX: Final = 1 << 62
 
 
 class Origin(NamedTuple):

@@ -42,6 +42,9 @@ KV_TXN: Final = "kv_txn"
 MIXED: Final = "mixed"
 """The feature of batches that several producers share: agreed on as above, as soon as it closes no way back."""
 
+NUMBER_MAX: Final = 1 << 62
+"""No index, sequence or term is above that, on the wire or on a disk."""
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB

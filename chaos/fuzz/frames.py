@@ -22,6 +22,7 @@ from logboom.errors import (
     from_wire,
 )
 from logboom.records import RecordBlock
+from logboom.types import NUMBER_MAX
 from logboom.wire import PREFIX, Frame, FrameDecoder, Kind, encode
 from raftlog.engine import messages
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
@@ -272,7 +273,7 @@ def raft_message(data: bytes) -> None:
 
 def _in_range(value: object, wanted: type) -> None:
     holds(type(value) is wanted, f"{value!r} is not {wanted.__name__}")
-    holds(not isinstance(value, int) or 0 <= value < messages.INDEX_MAX, f"{value!r} is out of range")
+    holds(not isinstance(value, int) or 0 <= value < NUMBER_MAX, f"{value!r} is out of range")
 
 
 def _message_seeds() -> list[bytes]:

@@ -13,13 +13,12 @@ import google_crc32c
 from chaos.fuzz.files import CLUSTER
 from chaos.fuzz.target import Target, holds
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import KV_TXN, PartitionId, PartitionLogIndex, Term
+from logboom.types import KV_TXN, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.agreed import agreeing
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import BEFORE_LIFECYCLES, ParentState
 from raftlog.journal import journal_base, journal_newest
 from raftlog.journal.journal_base import BEGINNING, CRC, Base, BaseRecord, HardState
-from raftlog.journal.journal_codec import SEQUENCE_MAX
 
 PATH: Final = "/data/base"
 T = TypeVar("T")
@@ -40,7 +39,7 @@ def newest(data: bytes) -> None:
     if sequence is not None:
         again = journal_newest.encode(sequence, cluster=CLUSTER)
         holds(again == raw, "what names the newest file does not come back")
-        holds(1 <= sequence <= SEQUENCE_MAX, "a file that cannot be")
+        holds(1 <= sequence <= NUMBER_MAX, "a file that cannot be")
 
 
 def _decoded(data: bytes, decode: Callable[..., T]) -> tuple[bytes, T | None]:

@@ -19,12 +19,12 @@ from logboom import access
 from logboom.config import check_node, load, to_toml
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, WrongNode
 from logboom.settings import ApplySettings
-from logboom.types import DurabilityMode, GlobalLogIndex, NodeId
+from logboom.types import NUMBER_MAX, DurabilityMode, GlobalLogIndex, NodeId
 from partitions.apply.dedupe import AppliedReceipt, Decision, Dedupe, Producer
 from partitions.machines.log import LogMachine
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
 from raftlog.links.directories import DIRECTORY_BYTES
-from raftlog.links.marks import LIFE_BYTES, SEQUENCE_MAX, Mark
+from raftlog.links.marks import LIFE_BYTES, Mark
 from server.directory.data_dir import MANIFEST, DataDir
 from server.directory.directories import decode as decode_directories
 from server.directory.directories import decode_heard, encode_heard
@@ -97,7 +97,7 @@ def heard(data: bytes) -> None:
         found = decode_heard(raw, path="heard.json")
     except CorruptData:
         return
-    holds(all(0 <= mark.sequence < SEQUENCE_MAX for mark in found.values()), "a number that is none")
+    holds(all(0 <= mark.sequence < NUMBER_MAX for mark in found.values()), "a number that is none")
     holds(encode_heard(found) == raw, "what was read is not what is there")
 
 

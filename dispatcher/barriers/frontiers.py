@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from dispatcher.barriers.goals import RETRY_AFTER_S, Want
 from logboom.errors import InvalidRequest, ProtocolError, QuotaExceeded
-from logboom.types import Level, NodeId, PartitionId, Scope
+from logboom.types import NUMBER_MAX, Level, NodeId, PartitionId, Scope
 from logboom.wire import shown
 
 ROWS_MAX: Final = 16_384
 """Partitions and levels, together, that are asked for at a time."""
 FRAME_ROWS: Final = 2_048
-INDEX_MAX: Final = 1 << 62
 BLOCKED_STATES: Final = frozenset(("paused", "damaged", "lost"))
 STATES: Final = BLOCKED_STATES | {"running", "retrying", "frozen", "withdrawn"}
 LEVELS: Final = (Level.ORDERED, Level.DURABLE, Level.APPLIED, Level.SNAPSHOTTED)
@@ -192,7 +191,7 @@ def parse_wanted(header: Mapping[str, Any]) -> list[tuple[PartitionId, Level, in
     found = []
     for row in _rows(header, 5):
         *numbers, now = row
-        if any(type(v) is not int or not 0 <= v < INDEX_MAX for v in numbers) or type(now) is not bool:
+        if any(type(v) is not int or not 0 <= v < NUMBER_MAX for v in numbers) or type(now) is not bool:
             raise ProtocolError(f"FRONTIERS_WANTED with {shown(row)}")
         partition_id, level, first, last = numbers
         if level >= len(LEVELS):
@@ -207,7 +206,7 @@ def parse_told(header: Mapping[str, Any]) -> list[tuple[PartitionId, Level, int,
     for row in _rows(header, 4):
         partition_id, level, frontier, state = row
         numbers = (partition_id, level, frontier)
-        if any(type(v) is not int or not 0 <= v < INDEX_MAX for v in numbers) or level >= len(LEVELS):
+        if any(type(v) is not int or not 0 <= v < NUMBER_MAX for v in numbers) or level >= len(LEVELS):
             raise ProtocolError(f"FRONTIERS with {shown(row)}")
         if not isinstance(state, str) or state not in STATES:
             raise ProtocolError(f"FRONTIERS with {shown(row)}")

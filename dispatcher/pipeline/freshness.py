@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.barriers.exchange import FEATURE
 from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable, from_wire
-from logboom.types import GlobalLogIndex, NodeId
+from logboom.types import NUMBER_MAX, GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
 from ports.timers import wait
@@ -23,7 +23,6 @@ ROUND_S: Final = 0.5
 ASKED_MAX: Final = 64
 """Rounds whose answers may still come, behind what else is on a slow line."""
 AGAIN_S: Final = 0.01
-INDEX_MAX: Final = 1 << 62
 INDICES: Final = frozenset((Kind.INDEX_ASK, Kind.INDEX_TOLD))
 
 
@@ -129,7 +128,7 @@ class Freshness:
         if isinstance(error, dict):
             del self._open[frame.request_id]
             _fail(answer, from_wire(error))
-        elif type(index) is int and 0 <= index < INDEX_MAX:
+        elif type(index) is int and 0 <= index < NUMBER_MAX:
             del self._open[frame.request_id]
             if not answer.done():
                 answer.set_result(GlobalLogIndex(index))

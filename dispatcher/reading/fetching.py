@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from dispatcher.reading.read_budget import Grant
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, InvalidRequest, Unavailable, Voided
-from logboom.types import MIB, PartitionId
+from logboom.types import MIB, NUMBER_MAX, PartitionId
 from logboom.wire import shown
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -24,7 +24,6 @@ from partitions.log.reading import DamagedBatch
 ROWS_MAX: Final = 4096
 RANGES_MAX: Final = 64
 ANSWER_BYTES: Final = 1 * MIB
-INDEX_MAX: Final = 1 << 62
 
 
 class Wanted(NamedTuple):
@@ -55,7 +54,7 @@ def parse(backend: Surroundings, header: Mapping[str, Any]) -> list[Wanted]:
         if not isinstance(row, list) or len(row) != 3:
             raise InvalidRequest(f"row {number} must be a partition, an index and ranges or nil, not {shown(row)}")
         partition, index, ranges = row
-        if type(partition) is not int or type(index) is not int or not 1 <= index <= INDEX_MAX:
+        if type(partition) is not int or type(index) is not int or not 1 <= index <= NUMBER_MAX:
             raise InvalidRequest(f"row {number}: no record has partition {shown(partition)}, index {shown(index)}")
         if partition not in known:
             raise backend.missing(partition)

@@ -11,6 +11,7 @@ from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.settings import ClusterSettings
 from logboom.types import (
+    NUMBER_MAX,
     PRODUCER_ID_BYTES,
     GlobalLogIndex,
     Level,
@@ -21,7 +22,6 @@ from logboom.types import (
 from logboom.wire import Buffer, Frame, shown
 
 PARTS_MAX: Final = 4096
-SEQUENCE_MAX: Final = 1 << 62
 REQUEST_MS_MAX: Final = 600_000
 STRENGTH: Final = (Level.COMMITTED, Level.DURABLE, Level.APPLIED)
 WAITS: Final = {level.value: level for level in STRENGTH}
@@ -104,7 +104,7 @@ def field_of(header: Mapping[str, Any], name: str, kind: type, default: Any = No
         raise InvalidRequest(f"field {name} is missing")
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise InvalidRequest(f"field {name} must be {kind.__name__}, not {type(value).__name__}")
-    if isinstance(value, int) and not 0 <= value <= SEQUENCE_MAX:
+    if isinstance(value, int) and not 0 <= value <= NUMBER_MAX:
         raise InvalidRequest(f"field {name} is out of range: {value}")
     return value
 
@@ -180,7 +180,7 @@ def _partition(given: Any) -> int:
 
 
 def _part(row: Any, body: memoryview, offset: int, wide: Collection[int]) -> tuple[SubmitPart, int]:
-    if not isinstance(row, list) or [*map(type, row)] != PART or min(row) < 0 or max(row) > SEQUENCE_MAX:
+    if not isinstance(row, list) or [*map(type, row)] != PART or min(row) < 0 or max(row) > NUMBER_MAX:
         raise InvalidRequest("a part is six numbers: partition, first sequence, floor, count and two section lengths")
     partition, first, floor, count, metadata_length, data_length = row
     middle = offset + metadata_length

@@ -8,11 +8,10 @@ import structlog
 
 from dispatcher.upkeep.sources import number
 from logboom.errors import CorruptData, ProtocolError
-from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import DIGEST_BYTES, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
 from logboom.wire import Frame
 from partitions.log.batch import parse_header
 from partitions.log.log import PartitionLog
-from raftlog.engine.messages import INDEX_MAX
 from raftlog.entries.parent_state import Tail
 from raftlog.entries.voids import Void
 
@@ -109,7 +108,7 @@ def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
     if said is None:
         return None
     kinds = [type(value) for value in said] if isinstance(said, list) else []
-    if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= INDEX_MAX:
+    if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= NUMBER_MAX:
         raise ProtocolError("LOG_CHUNK: bad void")
     first, last, digest, global_index = said
     void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))

@@ -9,10 +9,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from logboom.errors import IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
-from logboom.types import GlobalLogIndex, NodeId
+from logboom.types import NUMBER_MAX, GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
 from ports.timers import wait
-from raftlog.engine.messages import INDEX_MAX
 from raftlog.links.links import Links
 
 ANSWER_S: Final = 2.0
@@ -135,7 +134,7 @@ def batches_in(frame: Frame) -> list[tuple[memoryview, int]]:
         raise ProtocolError("LOG_CHUNK without rows")
     found, at = [], 0
     for row in rows:
-        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and 0 <= v < INDEX_MAX for v in row)):
+        if not (isinstance(row, list) and len(row) == 2 and all(type(v) is int and 0 <= v < NUMBER_MAX for v in row)):
             raise ProtocolError("LOG_CHUNK: bad row")
         global_index, length = row
         if at + length > len(frame.body):
@@ -148,6 +147,6 @@ def batches_in(frame: Frame) -> list[tuple[memoryview, int]]:
 def number(header: Mapping[str, Any], name: str) -> int:
     """A field of a frame between nodes. Raises ProtocolError."""
     value = header.get(name)
-    if type(value) is not int or not 0 <= value < INDEX_MAX:
+    if type(value) is not int or not 0 <= value < NUMBER_MAX:
         raise ProtocolError(f"bad field {name}")
     return value

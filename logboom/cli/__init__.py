@@ -129,6 +129,9 @@ def _extra_with(package: str) -> str | None:
 
 def main(args: list[str] | None = None) -> Any:
     """Entry point: typed errors become one line on stderr and an exit status."""
+    # Of numpy, which nobody needs for matrices here: else it begins a thread for each CPU, and each looks for work for
+    # a tenth of a second. A state machine that wants them says so in the environment.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if os.getpid() == 1:  # alone in a container: the kernel keeps from it what it has no handler for
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     if isinstance(sys.stdout, io.TextIOWrapper):

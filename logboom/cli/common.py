@@ -23,14 +23,13 @@ from logboom.commands import Value
 from logboom.config import PARTITIONS_MAX
 from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient
-from logboom.types import Watermark
+from logboom.types import NUMBER_MAX, Watermark
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
-INDEX_MAX: Final = 1 << 62
-"""What nodes take; so for ids of partitions."""
 PARTITION_MAX: Final = (1 << 32) - 1
+"""What nodes take of ids."""
 DURATION_S_MAX: Final = 366 * 86_400.0
 ALONE_S: Final = 3.0
 """Without an answer: then it is said that there is none."""
@@ -70,7 +69,7 @@ class Duration(click.ParamType[float]):
 class Whole(click.IntRange):
     """A whole number, from ``low`` to as far as nodes take it."""
 
-    def __init__(self, low: int = 0, most: int = INDEX_MAX) -> None:
+    def __init__(self, low: int = 0, most: int = NUMBER_MAX) -> None:
         super().__init__(low)
         self._most = most
 

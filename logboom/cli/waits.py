@@ -13,7 +13,6 @@ import click
 
 from logboom.cli.common import (
     INDEX,
-    INDEX_MAX,
     PARTITION_MAX,
     Duration,
     PartitionIds,
@@ -28,7 +27,7 @@ from logboom.cli.common import (
     watermark_row,
 )
 from logboom.cli.ends import while_read
-from logboom.types import BarrierProgress, BarrierResult, WatermarkUpdate
+from logboom.types import NUMBER_MAX, BarrierProgress, BarrierResult, WatermarkUpdate
 
 _RECEIPT: Final = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
 _COUNT: Final = re.compile(r"0*[1-9][0-9]{0,9}")
@@ -43,7 +42,7 @@ class Receipt(click.ParamType[tuple[int, int]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """See the class."""
         found = _RECEIPT.fullmatch(str(value))
-        if found is None or int(found[1]) > PARTITION_MAX or int(found[2]) > INDEX_MAX:
+        if found is None or int(found[1]) > PARTITION_MAX or int(found[2]) > NUMBER_MAX:
             self.fail(f"{value!r} is not partition:global_index such as 3:1200", param, ctx)
         return int(found[1]), int(found[2])
 

@@ -19,10 +19,9 @@ from logboom.client.reads import Reader
 from logboom.client.submits import Submitter
 from logboom.commands import Cas, Command, Delete, Put, Value
 from logboom.errors import CorruptData, InvalidRequest, NoSuchPartition
-from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, Receipt, Status, Watermark
+from logboom.types import CURSORS, CURSORS_TOKEN, NUMBER_MAX, GlobalLogIndex, Level, Receipt, Status, Watermark
 
 NAME_BYTES_MAX: Final = 255
-POSITION_MAX: Final = 1 << 62
 POSITION: Final = struct.Struct("<Q")
 
 
@@ -61,7 +60,7 @@ class Cursor:
 
         It never goes back, whoever else commits, unless ``force``.
         """
-        if type(position) is not int or not 1 <= position <= POSITION_MAX:
+        if type(position) is not int or not 1 <= position <= NUMBER_MAX:
             raise InvalidRequest(f"a position is an index from 1 on, not {position!r}")
         deadline = self._store.deadline(timeout)
         if force:

@@ -14,6 +14,7 @@ from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Recor
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import (
     NO_PRODUCER,
+    NUMBER_MAX,
     PRODUCER_ID_BYTES,
     GlobalLogIndex,
     PartitionId,
@@ -26,7 +27,6 @@ from logboom.types import (
 CLOSED: Final = "this client is closed"
 RECORD_OVERHEAD: Final = 16
 PARTITION_ID_MAX: Final = (1 << 32) - 1
-SEQUENCE_MAX: Final = 1 << 62
 
 
 class Sequences:
@@ -160,7 +160,7 @@ def checked_producer(given: Any) -> bytes:
 
 def check_sequence(given: Any) -> None:
     """Raises InvalidRequest for what is no number of a record."""
-    if type(given) is not int or not 0 <= given <= SEQUENCE_MAX:
+    if type(given) is not int or not 0 <= given <= NUMBER_MAX:
         raise InvalidRequest(f"a sequence is an int from 0 on, the number of the first command, not {given!r}")
 
 

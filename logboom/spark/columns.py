@@ -143,7 +143,7 @@ def _numbered(name: str, batches: Sequence[LogBatch]) -> Any:
     counts = np.asarray([row.records for row in rows], np.int64)
     if name == "sequence":
         return pa.array(_rising([row.sequence for row in rows], counts))
-    nobody = np.asarray([row.producer == NO_PRODUCER for row in rows])
+    nobody = np.asarray([row.producer == NO_PRODUCER for row in rows], np.bool_)
     if name == "epoch":
         none = np.repeat(nobody, counts)
         return pa.array(np.repeat(np.asarray([row.epoch for row in rows], np.int64), counts), mask=none)

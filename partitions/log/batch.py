@@ -25,7 +25,7 @@ from logboom.batch_layout import CRC, DIGESTS, HEAD, VERSION
 from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
 from logboom.origins import ORIGIN, ORIGINS_MAX, Origin, origins_in, pack_origins
 from logboom.records import RECORDS_MAX, RecordBlock
-from logboom.types import DIGEST_BYTES, NO_PRODUCER, PartitionId, PartitionLogIndex, ProducerId, Term
+from logboom.types import DIGEST_BYTES, NO_PRODUCER, NUMBER_MAX, PartitionId, PartitionLogIndex, ProducerId, Term
 from logboom.wire import Buffer
 
 MAGIC: Final = batch_layout.MAGIC
@@ -36,7 +36,6 @@ FLAG_DENSE: Final = 1
 FLAG_WIDE: Final = batch_layout.FLAG_WIDE
 FLAG_MIXED: Final = batch_layout.FLAG_MIXED
 SECTION_BYTES_MAX: Final = 1 << 30
-INDEX_MAX: Final = 1 << 62
 
 
 class BatchHeader(NamedTuple):
@@ -178,7 +177,7 @@ def parse_header(raw: Buffer) -> BatchHeader:
         )
     if not 1 <= count <= RECORDS_MAX or max(meta, data) > SECTION_BYTES_MAX:
         raise CorruptData(f"batch header with {count} records in {meta} + {data} bytes")
-    if not first or max(first, seq, floor) > INDEX_MAX:
+    if not first or max(first, seq, floor) > NUMBER_MAX:
         raise CorruptData(f"batch header with index {first}, sequence {seq}, floor {floor}")
     mixed = 0
     if flags & FLAG_MIXED:

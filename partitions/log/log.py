@@ -16,8 +16,8 @@ from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
-from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.log.batch import INDEX_MAX, Batch
+from logboom.types import NO_DIGEST, NUMBER_MAX, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from partitions.log.batch import Batch
 from partitions.log.compaction import Lease, Leases, Taken, removal
 from partitions.log.holes import hole_ref
 from partitions.log.log_holes import LogHoles
@@ -396,7 +396,7 @@ class PartitionLog(LogHoles):
         self,
         rows: Sequence[tuple[int, int, bytes]],
         *,
-        through_index: int = INDEX_MAX,
+        through_index: int = NUMBER_MAX,
         voids: Collection[tuple[int, bytes]] = (),
     ) -> Callable[[], None]:
         """``save_places`` of what is committed up to an index, and of ``rows`` (last index, global index, digest).
@@ -413,7 +413,7 @@ class PartitionLog(LogHoles):
             voids=voids,
         )
         path = self._directory / PLACES
-        return saving(self._disk, path, self.partition_id, columns, INDEX_MAX, settle=self.open_segment.settle)
+        return saving(self._disk, path, self.partition_id, columns, NUMBER_MAX, settle=self.open_segment.settle)
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""

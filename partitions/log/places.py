@@ -18,8 +18,8 @@ from typing import Final
 from blake3 import blake3
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import DIGEST_BYTES, NO_DIGEST, PartitionId, PartitionLogIndex, Term
-from partitions.log.batch import HEADER_BYTES, INDEX_MAX
+from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
+from partitions.log.batch import HEADER_BYTES
 from partitions.log.committed import NOWHERE_SEGMENT, Columns
 from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
 from ports.disk import Disk
@@ -136,7 +136,7 @@ def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Colum
         _little(column, own=True)
         at += nbytes
     columns.digests += view[at:]
-    if max(start, before_index) > INDEX_MAX or not _is_sound(columns, voids=version == VERSION):
+    if max(start, before_index) > NUMBER_MAX or not _is_sound(columns, voids=version == VERSION):
         raise _corrupt(path, "its columns do not fit each other")
     if gap:
         columns.before_global = columns.global_index[0] - gap if columns.last and columns.before_index else 0
@@ -174,14 +174,14 @@ def _is_sound(columns: Columns, *, voids: bool) -> bool:
         placed = columns
     return (
         columns.before_index < columns.last[0]
-        and columns.last[-1] <= INDEX_MAX
+        and columns.last[-1] <= NUMBER_MAX
         and columns.global_index[0] > 0
-        and columns.global_index[-1] <= INDEX_MAX
+        and columns.global_index[-1] <= NUMBER_MAX
         and _ascends(columns.last)
         and _ascends(columns.global_index)
         and min(placed.segment, default=1) > 0
         and min(placed.offset, default=SEGMENT_HEADER_BYTES) >= SEGMENT_HEADER_BYTES
-        and max(placed.offset, default=0) <= INDEX_MAX
+        and max(placed.offset, default=0) <= NUMBER_MAX
         and min(placed.length, default=HEADER_BYTES) >= HEADER_BYTES
     )
 

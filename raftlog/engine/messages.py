@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final, Literal, TypedDict, cast
 import msgspec
 
 from logboom.errors import ProtocolError
+from logboom.types import NUMBER_MAX
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES
 
 Message = dict[str, Any]
 
-INDEX_MAX: Final = 1 << 62
-Index = Annotated[int, msgspec.Meta(ge=0, lt=INDEX_MAX)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=NUMBER_MAX)]
 """An index, a term, a round or a sequence."""
 Token = Annotated[bytes, msgspec.Meta(min_length=REJOIN_TOKEN_BYTES, max_length=REJOIN_TOKEN_BYTES)]
 """Of a node that has forgotten what it promised."""
@@ -81,7 +81,7 @@ def encode(message: Message) -> bytes:
 def index_in(header: Mapping[str, Any], name: str) -> int:
     """A frame's own index or term. Raises ProtocolError."""
     value = header.get(name)
-    if type(value) is not int or not 0 <= value < INDEX_MAX:
+    if type(value) is not int or not 0 <= value < NUMBER_MAX:
         raise ProtocolError(f"bad field {name}")
     return value
 

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import NO_DIGEST, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
 from raftlog.entries.agreed import AGREE, Agreed, agreed_in, decode_agreed, encode_agreed
 from raftlog.entries.configuration import MEMBERS, Configuration
@@ -34,7 +34,6 @@ BEFORE_AGREED: Final = 3
 BEFORE_VOIDS: Final = 2
 BEFORE_LIFECYCLES: Final = 1
 HEADER: Final = struct.Struct("<BQQI")
-INDEX_MAX: Final = 1 << 62
 ROW: Final = struct.Struct("<IQ16sQ")
 MEMBERS_AT: Final = struct.Struct("<QQ")
 
@@ -148,11 +147,11 @@ class ParentState:
         state = cls(GlobalLogIndex(global_index), raft_index)
         last = -1
         for partition, index, digest, assigned in ROW.iter_unpack(memoryview(raw)[HEADER.size : end]):
-            if partition <= last or not 0 < index < INDEX_MAX or not 0 < assigned <= global_index:
+            if partition <= last or not 0 < index < NUMBER_MAX or not 0 < assigned <= global_index:
                 raise CorruptData(f"a parent state in which partition {partition}, after {last}, ends at {index}")
             state.tails[partition] = Tail(index, digest, GlobalLogIndex(assigned))
             last = partition
-        if not (0 < raft_index < INDEX_MAX and count <= global_index < INDEX_MAX):
+        if not (0 < raft_index < NUMBER_MAX and count <= global_index < NUMBER_MAX):
             raise CorruptData(f"a parent state of {count} partitions at {global_index}, Raft {raft_index}")
         if raw[0] != BEFORE_LIFECYCLES:
             state.lifecycle, size = Lifecycle.decode(bytes(raw[end:]))
@@ -185,6 +184,6 @@ def _members(raw: bytes, raft_index: int) -> Configuration:
     if fields is None:
         raise CorruptData(f"a parent state with {len(raw)} bytes too many")
     term, index = MEMBERS_AT.unpack_from(raw)
-    if not 1 < index <= raft_index or term >= INDEX_MAX:
+    if not 1 < index <= raft_index or term >= NUMBER_MAX:
         raise CorruptData(f"a parent state at Raft {raft_index} with members of {index}")
     return Configuration.parse(fields, term=term, index=index)

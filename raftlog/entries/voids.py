@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData
-from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import DIGEST_BYTES, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
 from raftlog.entries.entry import unpack_control
 
 VOID: Final = "void"
@@ -24,7 +24,6 @@ VOID: Final = "void"
 KEPT_MAX: Final = 1024
 HEAD: Final = struct.Struct("<QI")
 ROW: Final = struct.Struct("<IQQ16sQQB")
-NUMBER_MAX: Final = 1 << 62
 
 
 class Void(NamedTuple):

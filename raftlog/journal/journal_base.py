@@ -19,15 +19,15 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import NUMBER_MAX
 from ports.invariant import invariant
-from raftlog.journal.journal_codec import SEQUENCE_MAX, AnotherClusters
+from raftlog.journal.journal_codec import AnotherClusters
 
 VERSION: Final = 1
 MAGIC: Final = b"LBBASE"
 HEADER: Final = struct.Struct("<6sH12sQQQQQHI")
 CRC: Final = struct.Struct("<I")
 STATE_BYTES_MAX: Final = 1 << 30
-NUMBER_MAX: Final = 1 << 62
 
 
 class Base(NamedTuple):
@@ -92,7 +92,7 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> BaseRecord:
     end = HEADER.size + vote_bytes
     sized = len(raw) == end + state_bytes + CRC.size and state_bytes <= STATE_BYTES_MAX
     in_range = max(term, hard_term, floor) < NUMBER_MAX and 1 <= index < NUMBER_MAX and floor >= 1
-    if not sized or not in_range or not 1 <= first <= SEQUENCE_MAX:
+    if not sized or not in_range or not 1 <= first <= NUMBER_MAX:
         raise CorruptData(f"{path}: nonsense: index {index}, term {term}, first record {first}", path=path, offset=0)
     try:
         vote = raw[HEADER.size : end].decode() or None

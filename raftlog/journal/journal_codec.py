@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.types import NUMBER_MAX
 
 VERSION: Final = 2
 SEGMENT_MAGIC: Final = b"LBJRNL"
@@ -78,7 +79,6 @@ BODY_BYTES_MIN: Final = {
     Kind.STRIPPED: INDEX.size,
 }
 ONLY_A_NUMBER: Final = frozenset((Kind.TRUNCATE, Kind.SETTLED, Kind.STRIPPED))
-SEQUENCE_MAX: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _check_body(record: JournalRecord) -> None:
     name = f"journal record {record.sequence}"
     if size < least or (size > least and record.kind in ONLY_A_NUMBER):
         raise CorruptData(f"{name}: {record.kind.name} of {size} bytes", offset=record.start)
-    if not record.sequence < record.next_sequence <= SEQUENCE_MAX:
+    if not record.sequence < record.next_sequence <= NUMBER_MAX:
         raise CorruptData(f"{name} is followed by {record.next_sequence}", offset=record.start)
 
 

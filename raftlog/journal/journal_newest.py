@@ -17,7 +17,8 @@ from typing import Final
 import google_crc32c
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from raftlog.journal.journal_codec import SEQUENCE_MAX, AnotherClusters
+from logboom.types import NUMBER_MAX
+from raftlog.journal.journal_codec import AnotherClusters
 
 VERSION: Final = 1
 MAGIC: Final = b"LBNEWE"
@@ -54,4 +55,4 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> int:
 
 
 def _is_sequence(number: int) -> bool:
-    return 1 <= number <= SEQUENCE_MAX
+    return 1 <= number <= NUMBER_MAX

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import ProtocolError
-from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import NUMBER_MAX, NodeId, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route
 
 LACKS_MAX: Final = 16
@@ -100,7 +100,7 @@ def pack(lacking: Sequence[tuple[Route, Lack]], *, term: int = 0, asked: int = 0
 def number(header: Mapping[str, Any], name: str) -> int:
     """An optional number of a FETCH or FETCHED. Raises ProtocolError."""
     value = header.get(name, 0)
-    if type(value) is not int or not 0 <= value < 1 << 62:
+    if type(value) is not int or not 0 <= value < NUMBER_MAX:
         raise ProtocolError(f"FETCH or FETCHED: bad field {name}")
     return value
 

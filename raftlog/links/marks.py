@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import ProtocolError
-from logboom.types import NodeId
+from logboom.types import NUMBER_MAX, NodeId
 
 LIFE_BYTES: Final = 16
-SEQUENCE_MAX: Final = 1 << 62
 KEEP_BEATS: Final = 5
 """What was heard goes to the disk once in so many beats of the links, one each second."""
 
@@ -119,7 +118,7 @@ class Marks:
 
 
 def _is_sequence(said: Any) -> bool:
-    return type(said) is int and 0 <= said < SEQUENCE_MAX
+    return type(said) is int and 0 <= said < NUMBER_MAX
 
 
 def _said(header: Mapping[str, Any]) -> tuple[bytes, int, int] | None:

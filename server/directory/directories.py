@@ -15,13 +15,13 @@ from typing import Final
 import structlog
 
 from logboom.errors import CorruptData, Unavailable
-from logboom.types import NodeId
+from logboom.types import NUMBER_MAX, NodeId
 from ports.disk import Disk
 from ports.offload import Offload
 from ports.rng import Rng
 from raftlog.journal.membership import Membership
 from raftlog.links.directories import DIRECTORY_BYTES, Directories, Met, counts
-from raftlog.links.marks import LIFE_BYTES, SEQUENCE_MAX, Heard, Mark, Marks, Own
+from raftlog.links.marks import LIFE_BYTES, Heard, Mark, Marks, Own
 from server.directory.manifest import sealed, unsealed, unsealed_id
 from server.directory.rejoin import RejoinDue
 
@@ -144,7 +144,7 @@ def decode_heard(raw: bytes, *, path: str) -> Heard:
 
 
 def _mark(row: object, path: str) -> Mark:
-    if not isinstance(row, list) or len(row) != 3 or type(row[2]) is not int or not 0 <= row[2] < SEQUENCE_MAX:
+    if not isinstance(row, list) or len(row) != 3 or type(row[2]) is not int or not 0 <= row[2] < NUMBER_MAX:
         raise CorruptData(f"{path} does not say how far a journal was", path=path)
     directory, life, _ = row
     return Mark(unsealed_id(directory, DIRECTORY_BYTES, path=path), unsealed_id(life, LIFE_BYTES, path=path), row[2])

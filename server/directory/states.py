@@ -17,8 +17,7 @@ import structlog
 from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
-from logboom.types import PartitionId
-from partitions.log.batch import INDEX_MAX
+from logboom.types import NUMBER_MAX, PartitionId
 from partitions.log.log import PartitionLog
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
@@ -198,7 +197,7 @@ class States:
         """Sets that its log goes on from, the newest first."""
         for meta in [first] if first is not None else reversed(self._sets.sets()):
             section = find_section(meta, partition_id)
-            if section is not None and needed <= section.applied_index <= (INDEX_MAX if most is None else most):
+            if section is not None and needed <= section.applied_index <= (NUMBER_MAX if most is None else most):
                 yield meta
 
     def _set_aside(self, partition_id: PartitionId) -> None:

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from blake3 import blake3
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.log.batch import INDEX_MAX, Batch, parse_batch
+from logboom.types import DIGEST_BYTES, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.log.batch import Batch, parse_batch
 from ports.invariant import invariant
 
 MAGIC: Final = b"LBBTCH"
@@ -119,7 +119,7 @@ def decode(raw: bytes, *, path: Path) -> BatchFile:
         header = batch.header
         if (header.partition_id, header.first_index, header.previous_digest) != (span.partition_id, after + 1, digest):
             raise _corrupt(path, f"the batch at {header.first_index} does not follow {after}", offset=at)
-        if not newest < global_index <= INDEX_MAX:
+        if not newest < global_index <= NUMBER_MAX:
             raise _corrupt(path, f"the batch at {header.first_index} at global index {global_index}", offset=at)
         batches.append((GlobalLogIndex(global_index), batch))
         at, after, digest, newest = at + length, header.last_index, header.digest, global_index

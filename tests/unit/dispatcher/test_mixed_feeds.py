@@ -14,9 +14,9 @@ from dispatcher.reading.tail import Piece, Tail, pack
 from logboom.batch_layout import CRC, HEAD, HEADER_BYTES
 from logboom.client.log_batches import LogBatch, LogMetadata, batches_of, metadata_of
 from logboom.errors import IncompatibleVersion, ProtocolError
-from logboom.origins import NUMBER_MAX, Origin, pack_origins
+from logboom.origins import Origin, pack_origins
 from logboom.records import RecordBlock
-from logboom.types import NO_PRODUCER, PartitionId, PartitionLogIndex, ProducerId, Record, Term
+from logboom.types import NO_PRODUCER, NUMBER_MAX, PartitionId, PartitionLogIndex, ProducerId, Record, Term
 from logboom.wire import Frame, Kind
 from partitions.log.batch import CRC_AT, Batch, build_batch
 from partitions.log.chunks import Chunk

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logboom.errors import InvalidRequest
-from logboom.origins import NUMBER_MAX, ORIGIN, Origin, origins_in, pack_origins
+from logboom.origins import ORIGIN, Origin, origins_in, pack_origins
 from logboom.records import RecordBlock
-from logboom.types import NO_PRODUCER, PartitionLogIndex, ProducerId, Record
+from logboom.types import NO_PRODUCER, NUMBER_MAX, PartitionLogIndex, ProducerId, Record
 
 Share = tuple[bytes, int, int, int, int]
 """As a row has it: producer, epoch, records, first sequence, floor."""

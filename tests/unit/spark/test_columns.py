@@ -114,6 +114,12 @@ def test_a_batch_is_cut_to_offsets_with_its_numbers(first, last):
     assert rows["sequence"] == [60 + k for k in wanted]
 
 
+def test_no_batches_are_no_rows():
+    made = log_columns([], log_schema(producer=True, headers=True))
+    assert made.num_rows == 0
+    assert made.schema == log_schema(producer=True, headers=True)
+
+
 def test_large_batches_are_handed_on_in_pieces():
     block = RecordBlock.from_columns(keys=None, payloads=[b"x" * 1000] * 5000)
     batch = log_columns([LogBatch(5, 1, 9, 2, 1_000, b"p" * 16, 0, 0, block)], LOG)
