@@ -133,6 +133,6 @@ class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     waiters_reserved: int = 1_024
     """Of them, kept for reads and other nodes that wait."""
     wait_ms_max: int = 600_000
-    """Longest wait; a barrier with a longer timeout is refused."""
+    """Longest wait; a barrier whose timeout, cut to `net.request_ms_max`, is longer is refused."""
     ahead_max: int = 1_000_000
     """A target further than this above the commit index is refused."""
