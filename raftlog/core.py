@@ -235,7 +235,8 @@ class RaftLog:
             self.feeds.broadcast(self.engine.term, buffers, traceparent=traceparent)
 
     def _orders(self) -> None:
-        if self._admitting and self._still_leads:
+        # Not while a batch is damaged that the next one would follow: until it is back, or others lead.
+        if self._admitting and self._still_leads and self.engine.may_lead:
             self.events.orders()
 
     @property

@@ -79,6 +79,10 @@ class Agreement:
         if pipeline.parent.global_index == 0 or now - since >= pipeline.settings.raft.agree_after_s:
             self._propose(feature)
 
+    def lost_leadership(self) -> None:
+        """Whoever is put back while others lead is not seen from here."""
+        self._known_since.clear()
+
     def _propose(self, feature: str) -> None:
         raft = self._pipeline.raft
         term = raft.engine.term

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dispatcher.requests.requests import (
+    LONGEST_MS,
     SubmitReply,
     SubmitRequest,
     encode_reply,
@@ -47,11 +48,14 @@ class _Answer(NamedTuple):
 class Forwarding:
     """Both sides. Bounded by ``bytes_max`` of requests under way."""
 
-    def __init__(self, *, links: Links, submit: Submit, clock: Clock, bytes_max: int) -> None:
+    def __init__(
+        self, *, links: Links, submit: Submit, clock: Clock, bytes_max: int, longest_ms: int = LONGEST_MS
+    ) -> None:
         self._links = links
         self._submit = submit
         self._clock = clock
         self._bytes_max = bytes_max
+        self._longest_ms = longest_ms
         self._bytes = 0
         self._next = itertools.count(1)
         self._open: dict[int, _Forwarded] = {}
@@ -121,7 +125,7 @@ class Forwarding:
                 self._answer(peer, _Answer(number, header))
 
             try:
-                request = parse_submit(frame, now=self._clock.monotonic(), forwarded=True)
+                request = parse_submit(frame, now=self._clock.monotonic(), forwarded=True, longest_ms=self._longest_ms)
             except LogboomError as error:
                 answer(error)
                 return

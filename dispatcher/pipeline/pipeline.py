@@ -105,7 +105,11 @@ class Pipeline(Presence):
         self.stability = Stability(node_id=node_id, members=[], partitions=behind)
         self.raft = raft_of(self)
         self.forwarding = Forwarding(
-            links=self.raft.links, submit=self.submit, clock=clock, bytes_max=settings.net.forward_bytes
+            links=self.raft.links,
+            submit=self.submit,
+            clock=clock,
+            bytes_max=settings.net.forward_bytes,
+            longest_ms=settings.net.request_ms_max,
         )
         self.tracer: Tracer | None = None
         self.workers: dict[PartitionId, ApplyWorker] = {}
@@ -292,6 +296,7 @@ class Pipeline(Presence):
     def lost_leadership(self) -> None:
         """See RaftEvents."""
         self.submitting.lost_leadership()
+        self.agreement.lost_leadership()
         self.pending.lost()
         self.partitioning.lost_leadership()
         self.voiding.lost_leadership()

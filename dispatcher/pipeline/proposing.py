@@ -92,6 +92,7 @@ class Proposing:
             self._pipeline.raft.poke()
             return
         self.flush()
+        self._met = max(self._met - 1, 0)
         self._alone(admitted)
 
     def _may_share(self, request: SubmitRequest) -> bool:

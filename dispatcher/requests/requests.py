@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from dispatcher.requests.tracing import Trace
 from logboom.errors import InvalidRequest, ProtocolError, RecordTooLarge
 from logboom.records import RecordBlock
-from logboom.settings import ClusterSettings
+from logboom.settings import ClusterSettings, NetSettings
 from logboom.types import (
     NUMBER_MAX,
     PRODUCER_ID_BYTES,
@@ -22,10 +22,10 @@ from logboom.types import (
 from logboom.wire import Buffer, Frame, shown
 
 PARTS_MAX: Final = 4096
-REQUEST_MS_MAX: Final = 600_000
 STRENGTH: Final = (Level.COMMITTED, Level.DURABLE, Level.APPLIED)
 WAITS: Final = {level.value: level for level in STRENGTH}
 DEFAULTS: Final = ClusterSettings()
+LONGEST_MS: Final = NetSettings().request_ms_max
 NONE: Final = frozenset[int]()
 PART: Final = [int] * 6
 """What a part is in a header."""
@@ -128,8 +128,12 @@ def parse_submit(
     cluster: ClusterSettings = DEFAULTS,
     forwarded: bool = False,
     principal: str = "",
+    longest_ms: int = LONGEST_MS,
 ) -> SubmitRequest:
-    """Decode and check; record sections are views into the frame. Raises InvalidRequest or RecordTooLarge."""
+    """Decode and check; record sections are views into the frame. Raises InvalidRequest or RecordTooLarge.
+
+    ``longest_ms``: a deadline that is further away is cut to that.
+    """
     header = frame.header
     producer = field_of(header, "producer", bytes)
     if len(producer) != PRODUCER_ID_BYTES:
@@ -153,7 +157,7 @@ def parse_submit(
     partitions = {part.partition_id for part in parts}
     if len(partitions) != len(parts):
         raise InvalidRequest("a partition appears twice in one request")
-    timeout_ms = min(field_of(header, "timeout_ms", int), REQUEST_MS_MAX)
+    timeout_ms = min(field_of(header, "timeout_ms", int), longest_ms)
     wait_ms = min(field_of(header, "admission_wait_ms", int, 0), timeout_ms)
     if forwarded:
         principal = field_of(header, "principal", str, "")

@@ -80,6 +80,7 @@ class Submits:
     def __init__(self, session: Session, service: ClientService) -> None:
         self._session = session
         self._service = service
+        self._longest_ms = service.settings.net.request_ms_max
         self._principal = ""
         self._waiting: dict[int, Waiting] = {}
         self._held: deque[tuple[float, Frame]] = deque()
@@ -146,7 +147,9 @@ class Submits:
     def _submit(self, frame: Frame, came: float) -> None:
         session, backend = self._session, self._service.backend
         principal = self._principal = self._principal or self._name()
-        request = parse_submit(frame, now=came, cluster=backend.cluster, principal=principal)
+        request = parse_submit(
+            frame, now=came, cluster=backend.cluster, principal=principal, longest_ms=self._longest_ms
+        )
         if self.under_way >= REQUESTS_MAX:
             raise QuotaExceeded(
                 "too many submits are under way", limit=REQUESTS_MAX, used=self.under_way, retry_after=0.05

@@ -79,7 +79,7 @@ class ApplySettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch_bytes: int = 4 * MIB
     """Applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
-    """Batches applied in one transaction, at most."""
+    """Batches applied in one transaction, at most; one that several producers share counts as one for each of them."""
     inline_bytes: int = 16 * KIB
     """A few commands in memory, together up to this, are applied by `kv` on the event loop itself, and a few keys read
     there; 0: never."""

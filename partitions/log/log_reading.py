@@ -79,7 +79,8 @@ class LogReading:
         """Committed batches that hold records in (after, through], at least one if there is any.
 
         Raises IndexCompacted when ``after`` lies before what is still here, and Voided when a batch that was
-        declared void comes next; in front of one it ends.
+        declared void comes next; in front of one it ends. Towards ``max_batches`` one that several producers share
+        counts as one for each; the last few may exceed it.
 
         Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
         against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
@@ -134,9 +135,10 @@ class LogReading:
         columns, recent = self._committed.columns, self.recent
         row, rows = columns.at(self._committed.first_after(after_index)), len(columns.last)
         while nbytes >= 0 and row < rows and columns.last_index(columns.start + row - 1) < through_index:
-            if columns.digest(columns.start + row) not in recent:
+            cost = recent.cost(columns.digest(columns.start + row))
+            if cost is None:
                 return False
-            nbytes -= recent.cost(columns.length[row])
+            nbytes -= cost
             row += 1
         return nbytes >= 0
 

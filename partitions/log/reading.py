@@ -19,6 +19,10 @@ from ports.disk import File
 
 HEADERS_APART_BYTES = 4096
 """With batches larger than this on average, headers are read one by one rather than with everything between them."""
+RUN_BATCHES = 4
+RUN_GROWTH = 4
+"""So many are read at once, and so many times more after that, as long as none of them is shared by several producers:
+how many that are is not known before it is read, and each counts as a batch."""
 
 
 class DamagedBatch(CorruptData):
@@ -109,8 +113,8 @@ class LogReader:
         batches: list[CommittedBatch] = []
         committed = self._committed
         position, end = committed.first_after(after_index), committed.end
-        room = max_bytes
-        while position < end and len(batches) < max_batches:
+        room, left, most = max_bytes, max_batches, RUN_BATCHES
+        while position < end and left > 0:
             if committed.first_index(position) > through_index:
                 break
             if committed.is_nowhere(position):
@@ -121,22 +125,25 @@ class LogReader:
             if known is not None:
                 batches.append(known)
                 position += 1
+                left -= len(known.origins) or 1
                 room -= known.header.nbytes
                 if room <= 0:
                     break
                 continue
-            most = max_batches - len(batches)
-            run = committed.run_from(position, through_index=through_index, room=room, most=most)
+            run = committed.run_from(position, through_index=through_index, room=room, most=min(most, left))
             if recent:  # what is in memory ends it
                 run = next((n for n in range(1, run) if committed.digest(position + n) in recent), run)
             try:
-                batches += self._read_run(position, run, headers_only=headers_only)
+                found = self._read_run(position, run, headers_only=headers_only)
             except SegmentRemoved as gone:
                 if committed.ref(position).segment == gone.segment:  # or it has been removed: IndexCompacted
                     raise
                 continue
+            batches += found
             position += run
-            room -= sum(batch.header.nbytes for batch in batches[-run:])
+            left -= sum(len(batch.origins) or 1 for batch in found)
+            most *= 1 if any(batch.origins for batch in found) else RUN_GROWTH
+            room -= sum(batch.header.nbytes for batch in found)
             if room <= 0:
                 break
         return batches

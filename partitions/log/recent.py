@@ -36,9 +36,10 @@ class RecentBatches:
     def __bool__(self) -> bool:
         return bool(self._committed)
 
-    def cost(self, nbytes: int) -> int:
-        """What a batch of this size takes here, about: one that is not mixed."""
-        return HEADER_BYTES if self._headers_only else nbytes
+    def cost(self, digest: bytes) -> int | None:
+        """What it takes here, about, if it is committed, and here."""
+        batch = self._committed.get(digest)
+        return None if batch is None else self._cost(batch)
 
     def _cost(self, batch: Batch) -> int:
         return HEADER_BYTES + ORIGIN_BYTES * len(batch.origins) if self._headers_only else batch.nbytes

@@ -44,7 +44,8 @@ class LogMachine:
         self._bytes = 0
         self._digest = bytes(16)
         self._since = 0
-        """Batches that the checkpoint lacks; a group without any, which moves the position, counts for one."""
+        """Batches that the checkpoint lacks, or producers of those that several share, which take as long to replay; a
+        group without any, which moves the position, counts for one."""
         self._lock = threading.Lock()
         """For moving from one consistent state to the next; never held during I/O."""
         self._file_lock = threading.Lock()
@@ -114,7 +115,7 @@ class LogMachine:
                     self._meta.pop(key, None)
                 else:
                     self._meta[key] = value
-            self._since += len(batches) or 1
+            self._since += max(1, len(batches), len(meta))
         return results
 
     def _checkpoint(self) -> None:

@@ -97,6 +97,18 @@ class TestUnasked:
         leader.agreement.consider(MIXED, 199.9)
         assert leader.proposed == [agreeing([MIXED])]
 
+    def test_of_what_was_known_before_others_led_nothing_counts(self) -> None:
+        """Others may have been put back then, and upgraded again: this node hears of neither."""
+        leader = Leader()
+        leader.parent.global_index = GlobalLogIndex(7)
+        leader.agreement.consider(MIXED, 0.0)
+        leader.agreement.lost_leadership()
+        for now in (101.0, 200.0):
+            leader.agreement.consider(MIXED, now)
+        assert leader.proposed == []
+        leader.agreement.consider(MIXED, 201.0)
+        assert leader.proposed == [agreeing([MIXED])]
+
     def test_only_who_leads_has_it_agreed_on(self) -> None:
         leader = Leader()
         leader.raft.admits = False

@@ -69,6 +69,7 @@ class Pair:
             submit=lambda request, done, _: self.asked.append((request, done)),
             clock=self.clock,
             bytes_max=bytes_max,
+            longest_ms=3_000,
         )
         self.up.other, self.up.own = self.leader, FOLLOWER
         self.down.other, self.down.own = self.follower, LEADER
@@ -119,6 +120,11 @@ def test_an_answer_comes_back(pair: Pair) -> None:
         pair.answer(number)
     assert pair.told == ["answer 2", "answer 0", "answer 1"]
     assert pair.follower._bytes == 0
+
+
+def test_a_deadline_is_no_further_away_than_the_leader_is_told(pair: Pair) -> None:
+    pair.forward()
+    assert pair.asked[0][0].deadline == pair.clock.monotonic() + 3.0
 
 
 def test_answers_wait_for_a_link_that_is_full_and_keep_their_order(pair: Pair) -> None:

@@ -184,6 +184,21 @@ def test_who_comes_first_after_a_crowd_is_not_taken_for_the_only_one() -> None:
     assert lone == [False] * LATELY + [True] * 2
 
 
+def test_requests_that_share_nothing_become_lone_again_after_a_crowd_too() -> None:
+    leader = Leader()
+    leader.ask("p", P)
+    leader.ask("q", Q)
+    leader.proposing.flush()
+    index, lone = 2, list[bool]()
+    leader.pending.committed(A, PartitionLogIndex(index), GlobalLogIndex(1))
+    for _ in range(LATELY + 2):
+        leader.ask("large", P, size=20_000)
+        lone.append(leader.proposing.is_lone)
+        index += 1
+        leader.pending.committed(A, PartitionLogIndex(index), GlobalLogIndex(index))
+    assert lone == [False] * (LATELY - 1) + [True] * 3
+
+
 def test_a_producer_is_in_a_batch_once() -> None:
     leader = Leader()
     for sequence in (0, 1):

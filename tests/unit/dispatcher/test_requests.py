@@ -75,6 +75,9 @@ class TestReading:
     def test_a_deadline_is_cut_to_ten_minutes(self) -> None:
         assert parse_submit(frame(timeout_ms=1 << 40), now=NOW).deadline == NOW + 600
 
+    def test_a_deadline_is_cut_to_what_is_set(self) -> None:
+        assert parse_submit(frame(timeout_ms=3_001), now=NOW, longest_ms=3_000).deadline == NOW + 3
+
     def test_payload_is_not_copied(self) -> None:
         received = frame()
         (part,) = parse_submit(received, now=NOW).parts

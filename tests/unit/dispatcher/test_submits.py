@@ -11,7 +11,7 @@ from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.submits import TURN_S
 from logboom.errors import LogboomError, Overloaded, Unavailable
 from logboom.records import RecordBlock
-from logboom.settings import AdmissionSettings, ClusterSettings, Settings
+from logboom.settings import AdmissionSettings, ClusterSettings, NetSettings, Settings
 from logboom.types import Record
 from logboom.wire import Frame, Kind
 
@@ -146,6 +146,15 @@ async def test_shares_go_by_the_certificate_or_else_by_the_connection() -> None:
     requests = [asked[0] for asked in desk.backend.asked]
     assert [request.principal for request in requests] == ["n1#1", "n1#1", "n1#2", "batch"]
     assert [request.admit_by for request in requests] == [0.0, 0.0, 0.0, 0.7]
+
+
+async def test_a_deadline_is_no_further_away_than_is_set() -> None:
+    desk = Desk()
+    desk.service.settings = Settings(net=NetSettings(request_ms_max=300))  # type: ignore[call-arg]
+    _, session = desk.connect()
+    desk.submit(1, session, admission_wait_ms=700)
+    request, _, _ = desk.backend.asked[0]
+    assert (request.deadline, request.admit_by) == (0.3, 0.3)
 
 
 async def test_a_connection_that_is_refused_again_and_again_is_not_read_for_a_while() -> None:

@@ -167,6 +167,14 @@ class TestLogCheckpoint:
         apply(again, CHECKPOINT_BATCHES + 1, 10)
         assert again.digest() == machine.digest()
 
+    def test_producers_that_share_a_batch_take_as_long_to_replay_as_batches_of_their_own(self, tmp_path: Path) -> None:
+        machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
+        meta: dict[bytes, bytes | None] = {b"%d" % k: b"" for k in range(CHECKPOINT_BATCHES // 4)}
+        for index in range(1, 6):
+            batch = ApplyBatch(PartitionLogIndex(index), GlobalLogIndex(index), 0, 1, 10, bytes(16), None)
+            machine.apply([batch], lambda _, index=index: (position(index), meta))
+        assert LogMachine(OsDisk(), tmp_path / "checkpoint").position() == position(4)
+
     def test_an_apply_that_would_save_is_not_for_the_loop(self, tmp_path: Path) -> None:
         machine = LogMachine(OsDisk(), tmp_path / "checkpoint")
         apply(machine, 1, CHECKPOINT_BATCHES - 1)

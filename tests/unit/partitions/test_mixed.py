@@ -18,7 +18,7 @@ from partitions.apply.apply_core import AppliedBatch, ApplyGroup
 from partitions.apply.dedupe import Dedupe, Producer
 from partitions.log.batch import Batch, build_batch, parse_batch, parse_header
 from partitions.log.log import PartitionLog
-from partitions.log.reading import DamagedBatch
+from partitions.log.reading import RUN_BATCHES, DamagedBatch
 from partitions.log.recent import HEADER_BYTES, ORIGIN_BYTES
 from tests.unit.partitions.batches import P, commit, flush, open_log
 
@@ -148,7 +148,7 @@ class Machine:
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         self.batches += batches
-        results = [bytes(range(b.first_index, b.first_index + b.count)) for b in batches]
+        results = [bytes(k % 256 for k in range(b.first_index, b.first_index + b.count)) for b in batches]
         _, changes = seal(results)
         self.meta |= changes
         return results
@@ -208,6 +208,35 @@ def batches_of_their_own(shares: Sequence[Share]) -> Iterator[Batch]:
     for producer, sequence, count in shares:
         after = mixed((producer, sequence, count), after=after, origins=(), producer=producer, sequence=sequence)
         yield after
+
+
+@pytest.mark.parametrize(("recent_bytes", "beyond"), [(1 << 20, 1), (0, RUN_BATCHES)])
+def test_a_group_has_as_many_requests_as_it_would_have_batches(tmp_path: Path, recent_bytes: int, beyond: int) -> None:
+    """Else what was not applied for a while is a hundred times as much at once, told in one turn of the loop."""
+    batches = list[Batch]()
+    for number in range(20):
+        shares = [(ProducerId(k.to_bytes(16, "big")), number, 1) for k in range(1, 101)]
+        batches.append(mixed(*shares, after=batches[-1] if batches else None))
+    log = log_of(tmp_path, batches, recent_bytes=recent_bytes, segment_bytes=1 << 20)
+    dedupe, settings, at = Dedupe(ApplySettings()), ApplySettings(batches_max=256), PartitionLogIndex(0)
+    told = list[AppliedBatch]()
+    while at < batches[-1].last_index:
+        group = ApplyGroup(log, Machine(), dedupe, settings, at, batches[-1].last_index)  # type: ignore[arg-type]
+        outcomes = group.run()
+        dedupe.commit()
+        assert len(outcomes) <= 256 + 100 * beyond
+        told += outcomes
+        at = outcomes[-1].last_index
+    assert [outcome.first_index for outcome in told] == list(range(1, 2001))
+
+
+def test_many_origins_are_not_for_the_loop(tmp_path: Path) -> None:
+    """Of a log that is applied by headers: each is judged all the same."""
+    few = mixed(*((ProducerId(k.to_bytes(16, "big")), 0, 1) for k in range(1, 11)))
+    many = mixed(*((ProducerId(k.to_bytes(16, "big")), 1, 1) for k in range(1, 101)), after=few)
+    log = log_of(tmp_path, [few, many], headers_only=True)
+    assert log.is_recent(after_index=0, through_index=10, nbytes=ApplySettings().inline_bytes)
+    assert not log.is_recent(after_index=10, through_index=110, nbytes=ApplySettings().inline_bytes)
 
 
 # -- who is forgotten first

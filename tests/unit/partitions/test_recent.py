@@ -56,7 +56,7 @@ def test_what_was_just_appended_is_not_read_back(
     first = read(log, headers=headers)
     assert runs == []
     again = read(log, headers=headers)  # a failed apply is tried again
-    assert runs == [9]
+    assert sum(runs) == 9
     assert [(b.header, b.global_index) for b in first] == [(b.header, b.global_index) for b in again]
     if not headers:
         assert [b.records.payloads() for b in first if b.records] == [b.records.payloads() for b in again if b.records]

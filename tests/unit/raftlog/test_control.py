@@ -223,7 +223,7 @@ def test_what_is_held_back_for_later_is_proposed_before_a_turn_and_before_a_cont
     assert order == ["held back", *(["control"] if control else [])]
 
 
-def test_who_has_heard_of_a_newer_term_proposes_nothing_that_was_held_back() -> None:
+def test_who_has_heard_of_a_newer_term_or_lacks_a_batch_proposes_nothing_that_was_held_back() -> None:
     """It would be built in a term that somebody else leads."""
     cluster = Cluster(3)
     asked: list[bool] = []
@@ -239,6 +239,9 @@ def test_who_has_heard_of_a_newer_term_proposes_nothing_that_was_held_back() -> 
         leader.raft._leading_term = leader.raft.engine.term - 1
         leader.raft._orders()
         leader.raft._leading_term = leader.raft.engine.term
+        leader.raft.engine.may_lead = False  # it lacks what the next batch would follow
+        leader.raft._orders()
+        leader.raft.engine.may_lead = True
 
     cluster.tell(story())
     assert asked == [True]
