@@ -41,6 +41,7 @@ sequence takes effect once) or ``applied``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -334,7 +335,16 @@ def from_wire(header: Mapping[str, Any]) -> LogboomError:
     error = kind(message if isinstance(message, str) else "unexplained error", outcome=outcome)
     if isinstance(fields, dict):
         error.fields.update((str(k), v) for k, v in fields.items())
-    return error
+    return (
+        error if _is_sound(error) else ProtocolError(f"an error of kind {code} whose fields cannot be: {fields!r:.200}")
+    )
+
+
+def _is_sound(error: LogboomError) -> bool:
+    """What is said in ``fields`` is what whoever handles it counts on."""
+    retry_after, first = error.fields.get("retry_after"), error.fields.get("first")
+    numbered = retry_after is None or (type(retry_after) in (int, float) and 0 <= retry_after < math.inf)
+    return numbered and (not isinstance(error, IndexCompacted) or type(first) is int)
 
 
 def traced(error: BaseException | None) -> BaseException | None:

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 from logboom.background import Background, closed_error
@@ -15,7 +14,6 @@ from logboom.client import Client
 from logboom.client.parts import record_bytes
 from logboom.client.sender import Sender
 from logboom.commands import Command, to_record
-from logboom.errors import InvalidRequest
 from logboom.types import Receipt, Record
 
 
@@ -50,25 +48,25 @@ class _Line:
         self._sender = make(running.client)
         self._open_bytes = 0
         self._new: deque[tuple[Record, Future[Receipt], int]] = deque()
-        self._room = threading.Condition()
+        # Not by the condition, whose ``__enter__`` is Python: who is interrupted in there keeps the lock for ever.
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
         running.add(self)
 
     def send(self, record: Record, size: int) -> Future[Receipt]:
         """Blocks while there is no room; not on the client's own thread, in a callback of an earlier future."""
         answer: Future[Receipt] = Future()
-        with self._room:
+        with self._lock:
             if not self._has_room(size):
                 self.running.check_thread()
                 if not self._room.wait_for(partial(self._has_room, size), self._sender.timeout):
                     raise self._sender.budget.too_late()
             if self.running.closed:
                 raise closed_error()
-            self._open_bytes += size
-            self._new.append((record, answer, size))
-            first = len(self._new) == 1
-        if first:
-            with suppress(InvalidRequest):  # closed just now: ``over`` tells whoever waits
+            if not self._new:  # first of all: who is interrupted behind it leaves nothing that nobody looks at
                 self.running.soon(self._begin)
+            self._open_bytes += size  # no interrupt comes between this and the next line
+            self._new.append((record, answer, size))
         return answer
 
     def _has_room(self, size: int) -> bool:
@@ -87,7 +85,7 @@ class _Line:
                 sent.add_done_callback(partial(self._done, answer, size))
 
     def _take_new(self) -> deque[tuple[Record, Future[Receipt], int]]:
-        with self._room:
+        with self._lock:
             new, self._new = self._new, deque()
         return new
 
@@ -99,7 +97,7 @@ class _Line:
             _settle(answer, sent.exception() or sent.result())
 
     def _ended(self, size: int) -> None:
-        with self._room:
+        with self._lock:
             self._open_bytes -= size
             self._room.notify_all()
 

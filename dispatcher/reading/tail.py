@@ -15,7 +15,7 @@ import numpy as np
 from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
-from logboom.errors import CorruptData, IndexCompacted, LogboomError
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailable
 from logboom.origins import pack_origins
 from logboom.types import Level, PartitionId
 from logboom.wire import FLAG_MORE, Kind
@@ -107,6 +107,9 @@ class Tail(Feed):
                 self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
                 return
             if not self._wanted.follow and self._open:
+                if not self._backend.recovered([self._partition_id]):  # what it lacks is not the end of anything
+                    self._end(Unavailable("this node is still recovering; ask another or try again", retry_after=0.1))
+                    return
                 self._send(Kind.END, {"next_index": self._next}, [], 0)
                 self._end(None)
             return

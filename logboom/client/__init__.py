@@ -193,9 +193,10 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             answer = submitter.try_single(partition_id, record, level, deadline, patience)
             if answer is not None:
                 return await answer
-            return await submitter.single_in_turn(
+            answer = await submitter.single_in_turn(
                 partition_id, record, wait=level, deadline=deadline, admission_wait=patience
             )
+            return await answer
         return await self.submit_block(
             partition_id,
             RecordBlock.from_records(map(checked, rows)),

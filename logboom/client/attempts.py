@@ -68,7 +68,7 @@ class Attempts:
         """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none."""
         cluster, self._last = self._cluster, error
         cluster.heard(error)
-        self._doubt |= self._writes and error.outcome == "unknown"
+        self._doubt |= self._writes and error.outcome != "not_applied"
         wait = 0.0
         if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
             self._redirects += 1

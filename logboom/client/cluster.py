@@ -299,10 +299,14 @@ class Cluster(Lookout):
         """The leader is known and this is not it: the node is asked to pass the request on."""
         return self._leader is not None and not self._leads(connection, self._leader)
 
+    def leads(self, connection: NodeConnection) -> bool:
+        """It goes to the node that is believed to lead."""
+        return self._leader is not None and self._leads(connection, self._leader)
+
     def heard(self, error: LogboomError) -> None:
         """Learn from an answer who leads."""
         if isinstance(error, NotLeader):
-            self._leader = error.fields.get("leader")
+            self._learn_leader(error.fields.get("leader"))
         elif isinstance(error, Unavailable | UnknownOutcome):
             self._leader = None
 

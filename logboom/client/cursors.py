@@ -141,9 +141,10 @@ class CursorStore:
         while True:
             where = await self.where(deadline, create=True)
             try:
-                return await self._submitter.single_in_turn(
+                answer = await self._submitter.single_in_turn(
                     int(where or 0), command.record(), wait=Level.APPLIED, deadline=deadline
                 )
+                return await answer
             except NoSuchPartition:
                 self._cluster.forget_partitions()
                 if self._cluster.now >= deadline:

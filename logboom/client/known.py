@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from logboom.errors import LineageMismatch
 from logboom.records import RECORDS_MAX
-from logboom.types import lineage_shown
+from logboom.types import is_address, lineage_shown
 
 PART_BYTES_MAX: Final = 1024 * 1024
 PART_RECORDS_MAX: Final = 8192
@@ -58,7 +58,11 @@ class Known:
         self.part_records = min(PART_RECORDS_MAX, welcome.get("part_records", PART_RECORDS_MAX))
         self.block_records = min(RECORDS_MAX, welcome.get("part_records", RECORDS_MAX))
         if self._leader is None:  # else what we know is from a refusal or an answer, and fresher
-            self._leader = welcome.get("leader")
+            self._learn_leader(welcome.get("leader"))
+
+    def _learn_leader(self, said: Any) -> None:
+        """What is no address is nobody's."""
+        self._leader = said if isinstance(said, str) and is_address(said) else None
 
     def _learn_lineage(self, welcome: dict[str, Any]) -> None:
         """Raises LineageMismatch for a node of another history: what was seen of one says nothing about the other.

@@ -5,6 +5,9 @@ after one that was alone), and while many are in flight the next ones collect: l
 frames larger, never a lone command slower. The way that nearly all take has no task, no
 timer of its own, and no turn of the loop more than it needs; whatever goes wrong on it goes
 on in a task, with the same sequences.
+
+They leave in the order in which they came: while a part has to look for the leader, or waits for
+its connection to take more, the next ones wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from logboom.client.connection import Answered
 from logboom.client.parts import Budget, Part, Sequences, receipts_of
 from logboom.errors import DeadlineExceeded, LogboomError, Outcome, Unavailable, UnknownOutcome
 from logboom.records import RecordBlock
-from logboom.types import Level, Receipt, Receipts, Record
+from logboom.types import Level, Receipt, Receipts, Record, WideRecord
 from logboom.wire import Frame
 
 IN_FLIGHT_MAX: Final = 4
@@ -78,8 +81,9 @@ class Carrier(Protocol):
         deadline: float,
         admission_wait: float,
         failed: LogboomError | None,
+        leaves: Callable[[], None],
     ) -> Receipts:
-        """Send until it is answered; ``failed``: what became of a first attempt."""
+        """Send until it is answered; ``failed``: what became of a first attempt. ``leaves``: see ``Submitter``."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that belongs to the client."""
@@ -128,6 +132,11 @@ class Lane:
         self._in_flight: dict[_Batch, None] = {}
         self._commands_in_flight = 0
         self._scheduled = False
+        self._in_front: _Batch | None = None
+        """It is not on its way to the leader yet: nothing may overtake it."""
+        self._wide = 0
+        """Queued commands over several keys. They have parts of their own: where not all nodes know them, only they are
+        refused."""
         self._lone = False
         """The last part had one command: the next command does not wait for others of its turn."""
         self._alarm: asyncio.TimerHandle | None = None
@@ -143,6 +152,8 @@ class Lane:
         answer: asyncio.Future[Receipt] = self._new_answer()
         self._queue.append(Single(record, deadline, answer, size, patience))
         self._queued_bytes += size
+        if type(record) is WideRecord:
+            self._wide += 1
         if deadline < self._alarm_at:
             self._watch(deadline)
         if self._scheduled or len(self._in_flight) >= IN_FLIGHT_MAX:
@@ -164,7 +175,7 @@ class Lane:
         self.closed = True
         _fail(self._queue, Unavailable("the client was closed"))
         self._queue.clear()
-        self._queued_bytes = 0
+        self._queued_bytes = self._wide = 0
         for batch in list(self._in_flight):
             _fail(batch.singles, UnknownOutcome(CLOSED))
         if self._alarm is not None:
@@ -181,14 +192,14 @@ class Lane:
 
     def _may_leave(self) -> bool:
         """Another part, beside those in flight."""
-        if len(self._in_flight) >= IN_FLIGHT_MAX:
+        if len(self._in_flight) >= IN_FLIGHT_MAX or self._in_front is not None:
             return False
         return self._commands_in_flight <= BESIDE_COMMANDS_MAX or len(self._queue) >= LARGE_PART
 
     def _take(self) -> tuple[list[Single], int]:
         """For the next part: whoever has not given up while waiting, and what they take of the budget."""
         queue, carrier = self._queue, self._carrier
-        if self._queued_bytes <= carrier.part_bytes and len(queue) <= carrier.part_records:
+        if not self._wide and self._queued_bytes <= carrier.part_bytes and len(queue) <= carrier.part_records:
             leaving, size = list(queue), self._queued_bytes
             queue.clear()
         else:
@@ -204,12 +215,14 @@ class Lane:
     def _as_many_as_fit(self, room: int, most: int) -> tuple[list[Single], int]:
         leaving: list[Single] = []
         queue, size = self._queue, 0
+        wide = type(queue[0].record) is WideRecord
         while queue and len(leaving) < most:
             single = queue[0]
-            if leaving and size + single.size > room:
+            if leaving and (size + single.size > room or (type(single.record) is WideRecord) != wide):
                 break
             size += single.size
             leaving.append(queue.popleft())
+        self._wide -= len(leaving) if wide else 0
         return leaving, size
 
     def _send(self, singles: list[Single], size: int) -> None:
@@ -242,7 +255,13 @@ class Lane:
             self._loop.call_exception_handler({"message": "a request that cannot be sent", "exception": error})
             return
         if batch.take_back is None:
+            self._in_front = batch
             self._carrier.start(self._deliver(batch, None))
+
+    def _leaves(self, batch: _Batch) -> None:
+        if self._in_front is batch:
+            self._in_front = None
+            self._flush_soon()
 
     def _answered(self, batch: _Batch, answer: Frame | LogboomError) -> None:
         batch.take_back = None
@@ -269,6 +288,7 @@ class Lane:
                 deadline=batch.deadline,
                 admission_wait=batch.admission_wait,
                 failed=failed,
+                leaves=partial(self._leaves, batch),
             )
             self._share(batch, receipts.parts[0])
         except LogboomError as error:
@@ -292,9 +312,14 @@ class Lane:
 
     def _ended(self, batch: _Batch) -> None:
         del self._in_flight[batch]
+        if self._in_front is batch:
+            self._in_front = None
         self._commands_in_flight -= len(batch.singles)
         self._sequences.settle(batch.part.first_sequence)
         self._carrier.budget.give(batch.size)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if self._queue and not self._scheduled:
             # After the turn of those who have just been answered: their next commands travel along.
             self._scheduled = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -127,6 +128,11 @@ class _Nodes:
         """Something came."""
         self._refusals.clear()
 
+    def ended(self) -> None:
+        """A log ends where it was to begin. Raises IndexCompacted: it has nothing of what another has removed."""
+        for error in self._refusals.values():
+            raise error
+
     async def refused(self, address: str, error: IndexCompacted) -> IndexCompacted | None:
         """None: another node is to be asked. Else what all that can be reached have removed."""
         if self._named:
@@ -141,8 +147,11 @@ class _Nodes:
                         raise
                     continue
                 return None
-        refusals, self._refusals = self._refusals.values(), {}
-        return min(refusals, key=lambda each: each.first)
+        refusals, self._refusals = self._refusals, {}
+        holder, least = min(refusals.items(), key=lambda each: each[1].first)
+        with suppress(LogboomError):  # else any other will do
+            self._chosen = await self._cluster.connection(holder)
+        return least
 
 
 class _Gaps:
@@ -246,9 +255,10 @@ class LogStreams:
                 try:
                     async for frame in frames:
                         failures.none()
-                        nodes.answered()
                         if frame.kind is Kind.END:
+                            nodes.ended()
                             return
+                        nodes.answered()
                         if frame.kind is Kind.SKIPPED:
                             start = Start(frame.header["next_index"])
                             continue

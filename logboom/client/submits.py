@@ -30,7 +30,7 @@ from logboom.errors import (
     RecordTooLarge,
 )
 from logboom.records import RecordBlock
-from logboom.types import KV_TXN, Level, Receipt, Receipts, Record, WideRecord
+from logboom.types import KV_TXN, Level, Receipt, Receipts, Record
 from logboom.wire import Kind
 
 PART_OVERHEAD: Final = 4096
@@ -50,8 +50,7 @@ class Submitter:
         self._begin = 0
         """First number for a partition of which nothing is remembered."""
         self._look_at = KEPT_MAX
-        self._lanes: dict[tuple[int, Level | None, bool], Lane] = {}
-        """Commands over several keys have lanes of their own: where not all nodes know them, only they are refused."""
+        self._lanes: dict[tuple[int, Level | None], Lane] = {}
         self.budget = Budget(in_flight_bytes_max)
         self._pace = Pace(in_flight_bytes_max)
         self._lines = Lines()
@@ -70,12 +69,11 @@ class Submitter:
         size = record_bytes(record)
         if size > PART_BYTES_MAX or not self.budget.try_take(size):
             return None
-        lane = self.lane(partition_id, wait, wide=type(record) is WideRecord)
-        return lane.put(record, size, deadline, admission_wait)
+        return self.lane(partition_id, wait).put(record, size, deadline, admission_wait)
 
     async def single_in_turn(
         self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
-    ) -> Receipt:
+    ) -> asyncio.Future[Receipt]:
         """The same once there is room. Raises RecordTooLarge for what this cluster does not take."""
         size = record_bytes(record)
         await self._check_size(size, deadline)
@@ -83,12 +81,11 @@ class Submitter:
         if self.closed:
             self.budget.give(size)
             raise InvalidRequest(CLOSED)
-        lane = self.lane(partition_id, wait, wide=type(record) is WideRecord)
-        return await lane.put(record, size, deadline, admission_wait)
+        return self.lane(partition_id, wait).put(record, size, deadline, admission_wait)
 
-    def lane(self, partition_id: int, wait: Level | None, *, wide: bool = False) -> Lane:
-        """For single commands like these; ``wide``: over several keys."""
-        kind = partition_id, wait, wide
+    def lane(self, partition_id: int, wait: Level | None) -> Lane:
+        """For single commands like these."""
+        kind = partition_id, wait
         found = self._lanes.get(kind)
         if found is None:
             found = self._lanes[kind] = Lane(self, partition_id, wait)
@@ -181,7 +178,7 @@ class Submitter:
 
     def _forget_idle(self) -> None:
         """Partitions come and go. One that is written to again goes on above all numbers that were ever given."""
-        busy = {partition for (partition, _, _), lane in self._lanes.items() if not lane.idle}
+        busy = {partition for (partition, _), lane in self._lanes.items() if not lane.idle}
         gone = {p for p, numbers in self._sequences.items() if numbers.idle and p not in busy}
         for partition in gone:
             self._begin = max(self._begin, self._sequences.pop(partition).floor)
@@ -220,11 +217,13 @@ class Submitter:
         turn: Turn | None = None,
         admission_wait: float = 0.0,
         failed: LogboomError | None = None,
+        leaves: Callable[[], None] = lambda: None,
         traceparent: str | None = None,
     ) -> Receipts:
         """Send one request until it is answered, with the same sequences every time.
 
-        ``turn``: of a dense producer. ``failed``: what became of an attempt that was made before.
+        ``turn``: of a dense producer. ``failed``: what became of an attempt that was made before. ``leaves`` is called
+        right before it is sent to the leader.
         """
         body = [section for part in parts for section in (part.records.metadata, part.records.data)]
 
@@ -241,6 +240,8 @@ class Submitter:
                 header |= {"producer": producer_id, "epoch": epoch, "dense": turn is not None}
             if turn is not None:
                 turn.sent()
+            if self._cluster.leads(connection):
+                leaves()
             try:
                 reply = await connection.request(Kind.SUBMIT, header, body)
             except LogboomError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
@@ -22,6 +22,17 @@ from logboom.spark.spool import Block, Spool
 T = TypeVar("T")
 SESSIONS_MAX: Final = 8
 """Kept open when nothing is under way on them."""
+
+
+async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once. If one fails the others end, too: what they have open at a node is closed."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Session:

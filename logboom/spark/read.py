@@ -61,12 +61,12 @@ def read_log(
     options: ReadOptions, share: Share, span: Span, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
     """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
-    node = _address(options, session)
-    position, failures = share.start, 0
+    node, patience = _address(options, session), options.target.request_timeout_ms / 1000
+    position, failures, since = share.start, 0, time.monotonic()
     while position <= share.end:
         try:
             for batches in _tail(position, node, share.partition_id, options, session):
-                position, failures = int(batches[-1].last_index) + 1, 0
+                position, failures, since = int(batches[-1].last_index) + 1, 0, time.monotonic()
                 cuts = [_cut(b, share, span) for b in batches]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from pieces(log_columns(ready, schema))
@@ -91,8 +91,10 @@ def read_log(
             gone = share.end + 1 - position
             log.warning("partition %d: destroyed, with %d records unread: %s", share.partition_id, gone, error)
             return
-        except TimeoutError:
-            raise _late(options, f"partition {share.partition_id}", position - 1, share.end) from None
+        except TimeoutError:  # whoever was asked may be behind: the next one has its turn
+            failures += 1
+            if failures > options.retries or time.monotonic() - since >= patience:
+                raise _late(options, f"partition {share.partition_id}", position - 1, share.end) from None
         except LogboomError as error:
             failures += 1
             if not error.retryable or failures > options.retries:
@@ -112,7 +114,8 @@ def _tail(
         # Follows, because the node that answers may still be on its way to the pinned end.
         return client.tail(partition_id, start=position, follow=True, node=node, credit=ahead, on_void=refuse)
 
-    return session.prefetch(tail, size=_size, bytes_max=ahead, timeout=options.target.request_timeout_ms / 1000)
+    patience = options.target.request_timeout_ms / 1000 / (options.retries + 1)
+    return session.prefetch(tail, size=_size, bytes_max=ahead, timeout=patience)
 
 
 class _BeginsLater(Exception):

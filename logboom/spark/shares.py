@@ -18,7 +18,7 @@ from logboom.errors import (
     PartitionDestroyed,
     Voided,
 )
-from logboom.spark.connection import Session
+from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
 from logboom.spark.times import PROBES_MAX, offsets_from
 from logboom.types import Watermark
@@ -221,7 +221,7 @@ def first_batches(session: Session, starts: Mapping[int, int], *, node: str | No
                     found[partition] = Place(gap.first_index, gap.fields.get("global_index", 0))  # its reader says so
 
         async with asyncio.timeout(client.timeout):
-            await asyncio.gather(*(ask(p, start) for p, start in starts.items()))
+            await all_or_none(ask(p, start) for p, start in starts.items())
         return found
 
     try:

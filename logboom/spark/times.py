@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from logboom.client import Client
 from logboom.errors import DeadlineExceeded, IndexCompacted, Voided
-from logboom.spark.connection import Session
+from logboom.spark.connection import Session, all_or_none
 
 PROBES_MAX: Final = 16
 """Partitions that are asked at once."""
@@ -37,7 +37,7 @@ def offsets_from(time_ms: int | None, last: Mapping[int, int], session: Session,
                 found[partition] = await _Log(client, partition, node).first_from(wanted, end)
 
         async with asyncio.timeout(client.timeout):
-            await asyncio.gather(*(look(p, end) for p, end in last.items()))
+            await all_or_none(look(p, end) for p, end in last.items())
         return found
 
     try:

@@ -41,6 +41,8 @@ class World:
         self.read_budget = ReadBudget(bytes_max=reads.memory_bytes, segments_max=reads.segments_max)
         self.clock = self.offload = self
         self.now = 100.0
+        self.whole = True
+        """It has all that it had before it was started."""
         self.jobs: list[Callable[[], None]] = []
         self.wakers: dict[int, list[Callable[..., None]]] = {}
         self.damages: list[tuple[int, Any]] = []
@@ -114,6 +116,9 @@ class World:
 
     def log(self, partition: int) -> PartitionLog:
         return self.logs[partition]
+
+    def recovered(self, partitions: Any = None) -> bool:
+        return self.whole
 
     def partition_ids(self) -> list[int]:
         return sorted(self.logs)

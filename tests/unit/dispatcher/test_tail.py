@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from dispatcher.reading.feeds import REPAIR_S, FeedRequest
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.tail import Tail
-from logboom.errors import CorruptData, IndexCompacted, LogboomError
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailable
 from logboom.wire import Kind
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -30,6 +32,7 @@ class Backend:
         self.jobs: list[Callable[[], None]] = []
         self.subscribed = 0
         self.read_budget = ReadBudget(bytes_max=ROOM, segments_max=4)
+        self.recovered = lambda _: True
 
     def log(self, _: int) -> PartitionLog:
         return self._log
@@ -86,6 +89,24 @@ def test_a_start_that_was_removed_is_told_where_the_log_begins() -> None:
     assert error.first == log.first_available_index > 1
     assert reader.indexes == []
     assert backend.subscribed == 0
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_where_a_node_that_is_still_recovering_ends_the_log_does_not(*, follow: bool) -> None:
+    """It said that there is nothing more; who follows waits, as for whatever comes."""
+    _, log, batches = grown()
+    backend = Backend(log)
+    backend.recovered = lambda partitions: partitions != [3]
+    reader = Reader(backend, start=1, follow=follow)
+    backend.work()
+    assert reader.indexes == list(range(1, batches[-1].last_index + 1))
+    if follow:
+        assert reader.end == []
+        reader.tail.close()
+        return
+    (error,) = reader.end
+    assert isinstance(error, Unavailable)
+    assert error.retryable
 
 
 def test_no_start_is_the_first_index_that_is_there() -> None:

@@ -20,7 +20,9 @@ from logboom.errors import (
     IncompatibleVersion,
     InvalidRequest,
     LogboomError,
+    NotLeader,
     Overloaded,
+    ProtocolError,
     Unauthenticated,
     Unavailable,
     WrongNode,
@@ -90,7 +92,7 @@ def test_bad_endpoints_are_refused_at_once(endpoints) -> None:
 @pytest.mark.parametrize("code", sorted(BY_CODE))
 async def test_every_error_arrives_as_what_it_was(code: str) -> None:
     async with cluster() as [node], Client(node.address) as boom:
-        error = BY_CODE[code]("because", outcome="not_applied", limit=7, partition_id=3)
+        error = BY_CODE[code]("because", outcome="not_applied", limit=7, partition_id=3, first=5)
         node.answers[Kind.SUBMIT] = fails(error)
         connection = await boom._cluster.any()
         with pytest.raises(BY_CODE[code], match="because") as caught:
@@ -98,6 +100,33 @@ async def test_every_error_arrives_as_what_it_was(code: str) -> None:
         assert type(caught.value) is BY_CODE[code]
         assert (caught.value.limit, caught.value.partition_id, caught.value.outcome) == (7, 3, "not_applied")
         assert caught.value.to_wire() == error.to_wire()
+
+
+@pytest.mark.parametrize(
+    ("error", "fields"),
+    [
+        ("unavailable", {"retry_after": "soon"}),
+        ("overloaded", {"retry_after": float("inf")}),
+        ("overloaded", {"retry_after": -1}),
+        ("index_compacted", {}),
+        ("index_compacted", {"first": "1"}),
+    ],
+)
+def test_fields_that_cannot_be_are_an_error_of_the_node(error: str, fields: dict[str, Any]) -> None:
+    """Whoever handled it raised something else over them."""
+    found = from_wire({"code": error, "message": "because", "outcome": "not_applied", "fields": fields})
+    assert type(found) is ProtocolError
+    assert error in found.message
+
+
+@pytest.mark.parametrize("leader", ["nowhere", "host:0", 7, b"host:1"])
+async def test_a_leader_that_has_no_address_is_none(leader: Any) -> None:
+    async with cluster() as [node], Client(node.address, timeout=5.0) as boom:
+        node.once(Kind.SUBMIT, fails(NotLeader("not me", leader=leader)))
+        assert (await boom.submit(0, Put(b"k", b"v"))).first_index == 1
+        node.leader = leader
+        async with Client(node.address, timeout=5.0) as other:
+            assert (await other.submit(0, Put(b"k", b"v"))).first_index == 2
 
 
 def test_an_error_of_a_later_release_is_still_an_error() -> None:

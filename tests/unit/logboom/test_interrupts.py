@@ -5,11 +5,13 @@ from __future__ import annotations
 import dis
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
-from logboom import SyncClient
+from logboom import Put, SyncClient
 from logboom.wire import Kind
+from tests.unit.logboom.command_line import until
 from tests.unit.logboom.fake_server import FakeNode, records
 
 ASKED_AFTER = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
@@ -71,3 +73,18 @@ def test_whenever_it_comes_it_is_raised_and_the_client_can_be_closed(node: FakeN
             break
         assert type(raised) is KeyboardInterrupt, f"interrupted in {interrupt.where}"
     assert number > 20
+
+
+def test_whenever_it_comes_a_sender_goes_on(node: FakeNode) -> None:
+    """What was called for and never begun kept all others from being begun."""
+    number, at_rest = 0, False
+    with SyncClient(node.address) as client:
+        out = client.sender(0)
+        out.send(Put(b"k", b"v")).result(PATIENCE_S)
+        while not at_rest:
+            with Interrupt(number) as interrupt, suppress(KeyboardInterrupt):
+                out.send(Put(b"k", b"v"))
+            assert out.send(Put(b"k", b"v")).result(PATIENCE_S).count == 1, f"interrupted in {interrupt.where}"
+            at_rest, number = not interrupt.where, number + 1
+        until(lambda: not out._line._open_bytes)
+    assert number > 10

@@ -146,6 +146,29 @@ async def test_where_records_were_removed_it_is_said_or_gone_on_from_the_first()
         ]
 
 
+async def test_the_end_of_an_empty_log_is_none_of_one_that_others_have_removed_from() -> None:
+    """A member that has nothing yet hid that, and whoever asked took its end for that of the log."""
+    async with cluster(3) as nodes:
+        for node, first in zip(nodes, (7, 5, 0), strict=True):
+            node.answers[Kind.TAIL] = removed_before(first, Kind.TAIL, whole([(9, raw(0, 5, [b"a", b"b", b"c"]))]))
+        nodes[2].answers[Kind.TAIL] = lambda session, frame: session.send(frame, Kind.END, {"next_index": 1})
+        for begins in range(3):
+            async with Client([node.address for node in nodes]) as boom:
+                await boom._cluster.any()
+                boom._cluster._next = begins
+                for node in nodes:
+                    await boom._cluster.connection(node.address)
+                rows = [b.first_index async for b in boom.tail(0, start=3, on_compacted="first")]
+                boom._cluster._next = begins
+                if begins == 1:  # the next one is asked, and that has nothing: it says so, and nobody else was asked
+                    assert rows == []
+                    continue
+                assert rows == [5]
+                with pytest.raises(IndexCompacted) as refused:
+                    _ = [b async for b in boom.tail(0, start=3)]
+                assert refused.value.first == 5
+
+
 def removed_before(first: int, kind: Kind, body: Any) -> Any:
     def answer(session: Session, frame: Frame) -> None:
         asked = frame.header["start"] or frame.header.get("start_global", 0)

@@ -22,6 +22,7 @@ from logboom.errors import (
     RecordTooLarge,
     Unavailable,
     UnknownOutcome,
+    Voided,
 )
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import applies_and_cuts, cluster, cuts, fails, silent, until
@@ -287,6 +288,16 @@ async def test_what_was_refused_to_the_end_is_not_applied() -> None:
             await boom.submit(0, [Put(b"a", b"")], timeout=5.0)
         assert caught.value.outcome == "not_applied"
         assert caught.value.partition_id == 0
+
+
+async def test_what_was_void_and_had_taken_effect_somewhere_is_not_forgotten() -> None:
+    """A later attempt that is refused said that nothing had happened."""
+    async with cluster() as [node], Client(node.address) as boom:
+        gone = Voided.of(0, 1, 1, 1, outcome="applied")
+        node.once(Kind.SUBMIT, fails(gone), fails(Overloaded("full", retry_after=60.0)))
+        with pytest.raises(LogboomError) as caught:
+            await boom.submit(0, Put(b"a", b""), timeout=30.0)
+        assert caught.value.outcome == "unknown"
 
 
 async def test_a_doubt_from_an_earlier_attempt_stays() -> None:

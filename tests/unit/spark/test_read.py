@@ -107,7 +107,14 @@ def test_a_node_that_has_not_heard_of_a_partition_loses_none_of_its_records(sess
 
 def test_records_that_do_not_come_are_an_error(session):
     with pytest.raises(DeadlineExceeded, match="no record after offset 4 came"):
-        list(log(session([batch(1, 4), None]), Share(0, 1, 6), requestTimeoutMs="50"))
+        list(log(session([batch(1, 4), None], [None]), Share(0, 1, 6), requestTimeoutMs="50", numRetries="1"))
+
+
+def test_a_node_that_is_behind_is_left_for_another(session):
+    """A task waited for one that had not come so far until its time was over, and failed."""
+    found = session([None], [batch(1, 2), None], [batch(3, 6)])
+    assert offsets(log(found, Share(0, 1, 6), requestTimeoutMs="200")) == [1, 2, 3, 4, 5, 6]
+    assert found.client.asked == [1, 1, 3]
 
 
 def test_a_reader_that_is_left_half_way_ends_its_stream(session):

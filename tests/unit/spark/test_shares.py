@@ -1,12 +1,14 @@
 """Planning against a client that knows how far logs go and where they begin."""
 
+import asyncio
+
 import pytest
 
 from logboom.client.reads import LogBatch
 from logboom.errors import IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
-from logboom.spark.shares import Merged, Share, Span, log_shares, merged_shares
+from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, merged_shares
 from logboom.types import Watermark
 from tests.unit.spark.read_world import Local
 
@@ -53,6 +55,35 @@ class Client:
         if at <= last:
             block = RecordBlock.from_columns(keys=None, payloads=[b"v"])
             yield LogBatch(partition, at, 10 * at, 1, 1000 * at, b"p" * 16, 0, 0, block)
+
+
+class Slow(Client):
+    """What comes next in partition 1 is still to come."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = 0
+
+    async def tail(self, partition, **how):
+        self.open += 1
+        try:
+            if partition == 1:
+                await asyncio.Event().wait()
+            async for batch in super().tail(partition, **how):
+                yield batch
+        finally:
+            self.open -= 1
+
+
+def test_probes_end_when_one_of_them_fails():
+    """They stayed open at the node, for as long as the session."""
+    found = Local(Slow())
+    try:
+        with pytest.raises(IndexCompacted):
+            first_batches(found, {0: 1, 1: 10, 2: 1}, node=None, follow=True)
+        assert found.client.open == 0
+    finally:
+        found.end()
 
 
 @pytest.fixture
