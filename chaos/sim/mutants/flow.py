@@ -75,7 +75,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "logboom.client.attempts:Attempts.failed",
-                'self._doubt |= self._writes and error.outcome == "unknown"',
+                'self._doubt |= self._writes and error.outcome != "not_applied"',
                 "pass",
             ),
         ),
