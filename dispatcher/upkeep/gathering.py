@@ -29,6 +29,16 @@ class Asked(NamedTuple):
     """Entries before it."""
 
 
+class Progress(NamedTuple):
+    """Of the snapshot under way, for people."""
+
+    global_index: GlobalLogIndex
+    captured: int
+    partitions: int
+    missing: tuple[PartitionId, ...]
+    """Some of those whose state is not captured yet."""
+
+
 @dataclass(slots=True, eq=False)
 class Gathering:
     """See the module."""
@@ -70,6 +80,15 @@ class Gathering:
         """The dump that something waits for."""
         capturing = (p for p in self.missing if p in workers and workers[p].capturing)
         return next((Asked(p, 0) for p in capturing), self.asked)
+
+    def useless(self, workers: Mapping[PartitionId, ApplyWorker]) -> PartitionId | None:
+        """A partition whose state will not come: it is damaged for good."""
+        return next((p for p in self.missing if p in workers and workers[p].useless), None)
+
+    def progress(self) -> Progress:
+        """How far it is."""
+        captured = self.partitions - len(self.missing)
+        return Progress(self.global_index, captured, self.partitions, tuple(self.missing)[:8])
 
     # -- the thread
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from dispatcher.upkeep.compaction import Compaction
-from dispatcher.upkeep.gathering import Asked, Gathering, Stuck, let_go
+from dispatcher.upkeep.gathering import Asked, Gathering, Progress, Stuck, let_go
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
@@ -56,16 +56,6 @@ Done = Callable[[SetMeta | LogboomError], None]
 
 def _nobody(_: SetMeta | LogboomError) -> None:
     """Whoever asked waits no longer; the snapshot is to be taken all the same."""
-
-
-class Progress(NamedTuple):
-    """Of the snapshot under way, for people."""
-
-    global_index: GlobalLogIndex
-    captured: int
-    partitions: int
-    missing: tuple[PartitionId, ...]
-    """Some of those whose state is not captured yet."""
 
 
 class Snapshotting:
@@ -147,6 +137,7 @@ class Snapshotting:
     def tick(self) -> None:
         """Now and then: is a snapshot due? And does the one under way get on?"""
         self._look_at_dumps()
+        self._look_at_states()
         self._look_for_others()
         if not self._raft.admits:
             self._fail(NotLeader("this node no longer leads", leader=None))
@@ -213,11 +204,7 @@ class Snapshotting:
 
     def progress(self) -> Progress | None:
         """Of the one under way."""
-        found = self._gathering
-        if found is None:
-            return None
-        captured = found.partitions - len(found.missing)
-        return Progress(found.global_index, captured, found.partitions, tuple(found.missing)[:8])
+        return None if self._gathering is None else self._gathering.progress()
 
     # -- gathering
 
@@ -278,6 +265,13 @@ class Snapshotting:
         if dump is None:
             self._abandon(gathering, f"the state of partition {partition_id} could not be captured")
             return
+        here, there = dump.position.applied_index, gathering.parent.tails.get(partition_id, EMPTY).last_index
+        if here != there:  # a user's: a set with it could be loaded nowhere, or would apply twice what follows
+            let_go(partition_id, dump)
+            self._abandon(
+                gathering, f"the dump of partition {partition_id} says that it is of {here}, and is of {there}"
+            )
+            return
         gathering.dumps[partition_id] = dump
         gathering.missing.pop(partition_id, None)
         if gathering.missing:
@@ -305,6 +299,13 @@ class Snapshotting:
             self._stuck[asked.partition_id] = gathering
             story = f"the dump of partition {asked.partition_id} has given nothing for {limit_ms / 1000:g} s"
             self._abandon(gathering, story, Unavailable(story))
+
+    def _look_at_states(self) -> None:
+        """One that is damaged for good while its worker is still on its way to the cut will never be captured."""
+        gathering = self._gathering
+        useless = None if gathering is None or self._closed else gathering.useless(self._workers)
+        if gathering is not None and useless is not None:
+            self._abandon(gathering, f"the state of partition {useless} is damaged here")
 
     def _look_for_others(self) -> None:
         """A dump here does not return: what the others have taken is the same, and the logs go by it."""

@@ -139,12 +139,17 @@ def scan(raw: bytes, *, ordinal: int, path: Path, partition_id: PartitionId, sta
     return Scanned(refs, start + offset, damage)
 
 
-def _batch_at(view: memoryview, offset: int, ordinal: int, partition_id: PartitionId) -> BatchRef | None:
+def _batch_at(
+    view: memoryview, offset: int, ordinal: int, partition_id: PartitionId, *, searched: bool = False
+) -> BatchRef | None:
+    """``searched``: it may lie anywhere, in a record, too: what no batch of ours can be is none of a later release."""
     try:
         header = parse_header(view[offset : offset + HEADER_BYTES])
         batch = parse_batch(view[offset : offset + header.nbytes])
     except IncompatibleVersion:
-        raise
+        if not searched:
+            raise
+        return None
     except LogboomError:
         return None
     if header.partition_id != partition_id:
@@ -165,7 +170,7 @@ def _batch_at(view: memoryview, offset: int, ordinal: int, partition_id: Partiti
 def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partition_id: PartitionId) -> BatchRef | None:
     at = raw.find(MAGIC, offset + 1)
     while at >= 0:
-        ref = _batch_at(view, at, ordinal, partition_id)
+        ref = _batch_at(view, at, ordinal, partition_id, searched=True)
         if ref is not None:
             return ref
         at = raw.find(MAGIC, at + 1)

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData
 from logboom.types import NUMBER_MAX
 from ports.invariant import invariant
-from raftlog.journal.journal_codec import AnotherClusters
+from raftlog.journal.journal_codec import AnotherClusters, refuse_format
 
 VERSION: Final = 1
 MAGIC: Final = b"LBBASE"
@@ -79,13 +79,10 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> BaseRecord:
         raise CorruptData(f"{path}: not a journal's base", path=path, offset=0)
     fields = HEADER.unpack_from(raw)
     _, version, found, index, term, first, hard_term, floor, vote_bytes, state_bytes = fields
+    (crc,) = CRC.unpack_from(raw, len(raw) - CRC.size)
     if version != VERSION:
-        raise IncompatibleVersion(
-            f"{path}: journal base format {version}; this release reads {VERSION}. Nothing was changed",
-            found=version,
-            supported=VERSION,
-        )
-    if google_crc32c.value(raw[: -CRC.size]) != CRC.unpack_from(raw, len(raw) - CRC.size)[0]:
+        refuse_format(raw[: -CRC.size], crc, found=version, ours=VERSION, path=path, what="journal base format")
+    if google_crc32c.value(raw[: -CRC.size]) != crc:
         raise CorruptData(f"{path}: damaged", path=path, offset=0)
     if found != cluster:
         raise AnotherClusters(f"{path}: of a journal of another cluster", path=path, offset=0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from logboom.errors import CorruptData, IncompatibleVersion
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated
 from raftlog.journal import journal_base, journal_newest
@@ -190,10 +191,13 @@ class JournalFiles:
             if not each.redo:
                 continue
             raw = self.disk.read_file(each.path)
-            header = codec.check_segment_header(raw, cluster=self.cluster, path=str(each.path))
-            records, _ = codec.scan(memoryview(raw), header)
+            try:
+                header = codec.check_segment_header(raw, cluster=self.cluster, path=str(each.path))
+                records, _ = codec.scan(memoryview(raw), header)
+            except (CorruptData, IncompatibleVersion):
+                records = []
             if not records or records[-1].next_sequence - 1 != each.last_sequence:
-                return  # damaged since it was sealed: the next start says so
+                return  # damaged since it was sealed: scrubbing and the next start say so
             self.disk.replace_file(each.path, codec.strip(raw, records, header.salt))
             each.redo = False
 

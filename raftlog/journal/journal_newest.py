@@ -16,9 +16,9 @@ from typing import Final
 
 import google_crc32c
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData
 from logboom.types import NUMBER_MAX
-from raftlog.journal.journal_codec import AnotherClusters
+from raftlog.journal.journal_codec import AnotherClusters, refuse_format
 
 VERSION: Final = 1
 MAGIC: Final = b"LBNEWE"
@@ -39,13 +39,10 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> int:
     if len(raw) < BODY.size + CRC.size or raw[: len(MAGIC)] != MAGIC:
         raise CorruptData(f"{path}: does not name a journal's newest file", path=path, offset=0)
     _, version, found, sequence = BODY.unpack_from(raw)
+    (crc,) = CRC.unpack_from(raw, BODY.size)
     if version != VERSION:
-        raise IncompatibleVersion(
-            f"{path}: format {version}; this release reads {VERSION}. Nothing was changed",
-            found=version,
-            supported=VERSION,
-        )
-    if len(raw) != BODY.size + CRC.size or google_crc32c.value(raw[: BODY.size]) != CRC.unpack_from(raw, BODY.size)[0]:
+        refuse_format(raw[: BODY.size], crc, found=version, ours=VERSION, path=path, what="format")
+    if len(raw) != BODY.size + CRC.size or google_crc32c.value(raw[: BODY.size]) != crc:
         raise CorruptData(f"{path}: damaged", path=path, offset=0)
     if found != cluster:
         raise AnotherClusters(f"{path}: of a journal of another cluster", path=path, offset=0)

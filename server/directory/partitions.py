@@ -298,8 +298,11 @@ class PartitionRooms:
         for partition_id, fresh in self._fresh.items():
             self.logs[partition_id] = fresh.log
             self.machines[partition_id] = fresh.machine
-        for machine in self.ending.values():
-            discard(machine)
+        for partition_id, machine in self.ending.items():
+            try:
+                discard(machine)
+            except Exception as error:  # of a user: nobody needs it any more, and the others are to be saved
+                log.exception("state_not_closed", partition=partition_id, error=repr(error))
         for partition_id, machine in self.machines.items():
             try:
                 machine.close()
@@ -379,6 +382,8 @@ def _carry_over(one: Machine, other: Machine) -> None:
     """From a machine that has applied nothing but indices, as of a batch that is void, to an empty one."""
     one.apply([], lambda _: (THERE, SEALED))
     with one.dump() as dump:
+        if dump.position != THERE:
+            raise ValueError(f"it has applied up to {THERE}, and its dump says {dump.position}")
         other.load(in_order(dump.entries()), THERE)
     if other.position() != THERE:
         raise ValueError(f"it loads {THERE} and says {other.position()}")

@@ -19,6 +19,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
 from logboom.types import NUMBER_MAX, PartitionId
 from partitions.log.log import PartitionLog
+from partitions.machines import discard
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
 from server.directory.data_dir import number_in
@@ -212,5 +213,6 @@ class States:
 
 
 def _give_up(machine: Machine) -> None:
-    with suppress(Exception):  # what it saves of what is damaged is worth nothing
-        machine.close()
+    # It saves nothing: what is damaged is worth nothing, and where a user's would write by path is another's by now.
+    with suppress(Exception):
+        discard(machine)

@@ -51,6 +51,34 @@ def test_one_that_has_the_state_of_what_is_destroyed_goes_on_and_holds_its_machi
     assert not bench.taking.holds(CAPTURED)
 
 
+def test_one_that_waits_for_a_state_that_is_damaged_for_good_is_given_up() -> None:
+    """It waited for ever, as did whoever had asked; the states that it had kept their files growing."""
+    bench = under_way()
+    answers: list[Any] = []
+    bench.taking._awaiting.append(answers.append)
+    bench.taking.tick()
+    assert not answers
+    bench.workers[BEHIND].useless = True
+    bench.taking.tick()
+    assert [answer.message for answer in answers] == ["the snapshot failed: the state of partition 0 is damaged here"]
+    assert (bench.taking.progress(), bench.taking.failed) == (None, 1)
+    assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+
+
+@pytest.mark.parametrize("says", [9, 11])
+def test_a_dump_that_says_that_it_is_of_another_index_is_in_no_set(says: int) -> None:
+    """A user's: the set was complete on all nodes, logs went by it, and none could load it."""
+    bench = under_way()
+    asked, bench.workers[BEHIND].asked = bench.workers[BEHIND].asked, None
+    assert asked is not None
+    _, taken = asked
+    other = Closing(says)
+    taken(other)
+    bench.offload.run()
+    assert (bench.sets(), bench.taking.failed, other.closed) == ([], 1, True)
+    assert bench.taking.progress() is None
+
+
 def test_nobody_minds_what_is_destroyed_while_none_is_taken() -> None:
     bench = Bench()
     bench.taking.ended(BEHIND)

@@ -6,6 +6,7 @@ import errno
 import random
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from logboom.errors import CorruptData, IncompatibleVersion
@@ -169,16 +170,34 @@ class TestSettled:
         with pytest.raises(CorruptData, match="damaged"):
             opened(tmp_path)
 
-    def test_a_sealed_file_that_rotted_is_not_written_anew(self, tmp_path: Path) -> None:
-        """Stripping it would seal the damage in."""
+    @pytest.mark.parametrize("at", [3, 7, 20, SEGMENT_HEADER.size + 20])
+    def test_a_sealed_file_that_rotted_is_not_written_anew(self, tmp_path: Path, at: int) -> None:
+        """Stripping it would seal the damage in; where it was in the header, the node ended."""
         journal = grown(tmp_path, 120, redo=True)
         path = files(tmp_path)[0]
         raw = bytearray(path.read_bytes())
-        raw[SEGMENT_HEADER.size + 20] ^= 1
+        raw[at] ^= 1
         path.write_bytes(raw)
         journal.strip(journal.taken_sequence)
         journal.close()
         assert path.read_bytes() == bytes(raw)
+
+
+def crc_of(raw: bytes) -> bytes:
+    return google_crc32c.value(bytes(raw)).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("bit", range(16))
+def test_a_format_that_rot_made_another_is_damage(tmp_path: Path, bit: int) -> None:
+    """The node did not start any more, and called for another release; one that is damaged rejoins."""
+    journal = grown(tmp_path, 120)
+    journal.close()
+    path = files(tmp_path)[0]
+    raw = bytearray(path.read_bytes())
+    raw[6 + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+    with pytest.raises(CorruptData, match=f"{path.name}: damaged"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -195,6 +214,7 @@ def test_a_journal_of_another_format_is_refused_by_name_and_left_alone(
     (path,) = files(tmp_path)
     raw = bytearray(path.read_bytes())
     raw[6:8] = version.to_bytes(2, "little")
+    raw[SEGMENT_HEADER.size - 4 : SEGMENT_HEADER.size] = crc_of(raw[: SEGMENT_HEADER.size - 4])
     path.write_bytes(raw)
     with pytest.raises(IncompatibleVersion, match=f"journal format {version}"):
         opened(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from logboom.errors import CorruptData, IncompatibleVersion
@@ -102,7 +103,7 @@ def test_an_older_release_may_have_compacted(tmp_path: Path) -> None:
     assert (tmp_path / NEWEST).read_bytes() != early
 
 
-@pytest.mark.parametrize("at", [0, 8, 20, 30])
+@pytest.mark.parametrize("at", [0, 6, 7, 8, 20, 30])
 def test_rot_in_it_is_damage(tmp_path: Path, at: int) -> None:
     grown(tmp_path, 10).close()
     raw = bytearray((tmp_path / NEWEST).read_bytes())
@@ -116,6 +117,7 @@ def test_another_releases_is_refused_and_left_alone(tmp_path: Path) -> None:
     grown(tmp_path, 10).close()
     raw = bytearray((tmp_path / NEWEST).read_bytes())
     raw[6] += 1
+    raw[-4:] = google_crc32c.value(bytes(raw[:-4])).to_bytes(4, "little")
     (tmp_path / NEWEST).write_bytes(raw)
     with pytest.raises(IncompatibleVersion, match="newest"):
         opened(tmp_path)

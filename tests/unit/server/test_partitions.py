@@ -263,6 +263,16 @@ def test_a_state_for_which_there_is_no_room_keeps_no_node_from_stopping(number: 
     assert (one.closed, other.closed) == (True, not ends)
 
 
+def test_one_that_nobody_needs_keeps_no_other_from_being_saved() -> None:
+    rooms = made(SimDisk(random.Random(1)))
+    gone, kept = Closing(OSError(errno.EIO, "of a user's machine")), Closing()
+    rooms.ending = cast(Any, {PartitionId(0): gone})
+    rooms.machines = cast(Any, {PartitionId(1): kept})
+    rooms.close()
+    assert gone.closed
+    assert kept.closed
+
+
 @pytest.mark.parametrize(("left", "room"), [(None, None), (0, 0), (FILES_SPARE + 2, 0), (FILES_SPARE + 7, 2)])
 def test_others_are_told_for_how_many_more_there_are_files(left: int | None, room: int | None) -> None:
     rooms = made(SimDisk(random.Random(0)))
