@@ -158,6 +158,8 @@ class Feed(ABC):
         self._ended = ended
         self._pace = pace
         self._grant: Grant | None = None
+        self._reading = False
+        """A job is queued, or under way: it has what was granted until it is back, whatever becomes of the stream."""
         self._closed = False
         self._damage: DamagedBatch | None = None
         """What stands in the way, or did so last."""
@@ -203,7 +205,8 @@ class Feed(ABC):
             if self._later is not None:
                 self._later.cancel()
             self._pace.leave(self)
-            self._give_back()
+            if not self._reading:
+                self._give_back()
             self._let_go()
 
     @abstractmethod

@@ -84,7 +84,6 @@ class LogScan(Feed):
         self._sent_global = 0
         self._looked_global: int | None = None
         """What has come behind it is still to be looked at; None: all there is."""
-        self._reading = False
         self._due = False
         if not wanted.start_time_ms and not self._is_early:
             self._begin(self._positions(wanted.start_global))
@@ -260,7 +259,9 @@ class LogScan(Feed):
 
     # -- reading (off the loop)
 
-    def _read(self, runs: Sequence[Run], count: int) -> Arrived:
+    def _read(self, runs: Sequence[Run], count: int) -> Arrived | None:
+        if self._closed:
+            return None
         views: list[memoryview | None] = [None] * count
         first, why = count, None
         culprit = runs[0].partition_id
@@ -300,7 +301,10 @@ class LogScan(Feed):
 
     def _have_read(self, arrived: Arrived | None, error: BaseException | None) -> None:
         self._reading = False
-        if self._closed or self._window is None:
+        if self._closed:
+            self._give_back()
+            return
+        if self._window is None:
             return
         if arrived is None:
             self._give_back()

@@ -54,7 +54,6 @@ class Tail(Feed):
         """Where it begins is still to be found."""
         self._older, self._looked_through = 0, -1
         """By time: from which position on, and through which index there is nothing as new yet."""
-        self._reading = False
         self._moving = False
         self._chunk: Piece | None = None
         """Read, and not sent yet."""
@@ -185,6 +184,8 @@ class Tail(Feed):
         log, records, partition_id = self._log, wanted.records_max, self._partition_id
 
         def read() -> Piece | None:
+            if self._closed:
+                return None
             chunk = log.chunks.after(after, through_index=end, max_bytes=most, max_records=records, cold=wanted.cold)
             return None if chunk is None else pack(chunk, after + 1, wanted, partition_id)
 
@@ -197,6 +198,7 @@ class Tail(Feed):
     def _read(self, chunk: Piece | None, error: BaseException | None) -> None:
         self._reading = False
         if self._closed:
+            self._give_back()
             return
         if error is not None or chunk is None:
             self._give_back()

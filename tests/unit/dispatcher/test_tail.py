@@ -170,6 +170,20 @@ def test_what_it_has_not_read_is_held_until_it_sleeps() -> None:
     assert isinstance(reader.end[0], IndexCompacted)
 
 
+def test_who_begins_and_gives_up_has_no_more_read_than_there_is_room_for() -> None:
+    """Each gave back what its read was granted while that was still queued: thousands stood before whoever applies."""
+    _, log, batches = grown()
+    backend = Backend(log)
+    for _ in range(100):
+        Reader(backend, start=1).tail.close()
+    assert len(backend.jobs) <= 4  # segments that may be read at a time
+    assert backend.read_budget.segments == len(backend.jobs)
+    last = Reader(backend, start=1)
+    backend.work()
+    assert last.indexes == list(range(1, batches[-1].last_index + 1))
+    assert (backend.read_budget.nbytes, backend.read_budget.segments, backend.read_budget.waiters) == (0, 0, 0)
+
+
 def test_it_holds_nothing_once_it_is_closed() -> None:
     _, log, batches = grown()
     backend = Backend(log)
