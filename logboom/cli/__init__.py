@@ -37,7 +37,6 @@ COMMANDS: Final = {
     "inspect": ("logboom.cli.offline", "inspect"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
-STDOUT: Final = 1
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 USAGE_CODES: Final = frozenset(("config", "wrong_node", "incompatible_version"))
@@ -73,7 +72,7 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # `| head` has what it wanted; click would call it a failure
-            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is left in the buffer goes there
+            import_module("logboom.cli.common").nobody_reads()
             raise click.exceptions.Exit(0) from None
         except click.UsageError as error:
             name = ctx.invoked_subcommand

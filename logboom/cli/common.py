@@ -6,12 +6,13 @@ import base64
 import binascii
 import json
 import math
+import os
 import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -28,6 +29,7 @@ from logboom.types import NUMBER_MAX, Watermark
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
+STDOUT: Final = 1
 PARTITION_MAX: Final = (1 << 32) - 1
 """What nodes take of ids."""
 DURATION_S_MAX: Final = 366 * 86_400.0
@@ -294,6 +296,20 @@ def shown_numbers(numbers: Iterable[float]) -> list[float | str]:
 def talk(message: str) -> None:
     """To the human: stderr."""
     click.echo(message, err=True)
+
+
+@contextmanager
+def unread_too() -> Iterator[None]:
+    """For a command whose exit status is a verdict: it has one also where nobody reads what it prints (`| head`)."""
+    try:
+        yield
+    except BrokenPipeError:
+        nobody_reads()
+
+
+def nobody_reads() -> None:
+    """What is left in the buffer goes nowhere, as does what comes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
 
 
 def print_rows(rows: Iterable[Row], output: str, *, title: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import TEXT, Target, cluster_options, on_terminal, output_option, print_rows, talk
+from logboom.cli.common import TEXT, Target, cluster_options, on_terminal, output_option, print_rows, talk, unread_too
 from logboom.cli.ends import in_doubt
 from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient
@@ -200,6 +200,7 @@ def _print(found: dict[str, Any], output: str) -> None:
         }
         for each in found["members"]
     ]
-    print_rows(rows, output)
+    with unread_too():
+        print_rows(rows, output)
     if found["removed"] and output == "table":
         talk(f"logboom: removed, their ids are not used again: {', '.join(found['removed'])}")

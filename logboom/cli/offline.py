@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import on_terminal, output_option, print_one, print_rows, talk
+from logboom.cli.common import on_terminal, output_option, print_one, print_rows, talk, unread_too
 from logboom.cli.node import server_module
 
 EXIT_UNHEALTHY: Final = 5
@@ -52,15 +52,22 @@ def verify(path: Path, output: str) -> None:
     with progress_bar("verifying") as progress:
         report = server_module("server.offline.verify").verify(path, progress)
     rows = [each._asdict() for each in report.findings]
-    if output == "json":
-        about = {"path": str(report.path), "kind": report.kind, "damaged": report.damaged, "checked": report.checked}
-        print_one({**about, "findings": rows}, output)
-    elif output == "jsonl":
-        print_rows(rows, output)
-    else:
-        for row in rows:
-            place = row["path"] if row["offset"] is None else f"{row['path']} at {row['offset']}"
-            click.echo(f"{row['level']}: {place}: {row['problem']}. {row['advice']}")
+    with unread_too():
+        if output == "json":
+            about = {
+                "path": str(report.path),
+                "kind": report.kind,
+                "damaged": report.damaged,
+                "checked": report.checked,
+            }
+            print_one({**about, "findings": rows}, output)
+        elif output == "jsonl":
+            print_rows(rows, output)
+        else:
+            for row in rows:
+                place = row["path"] if row["offset"] is None else f"{row['path']} at {row['offset']}"
+                click.echo(f"{row['level']}: {place}: {row['problem']}. {row['advice']}")
+    if output not in ("json", "jsonl"):
         looked = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())
         talk(f"logboom: looked at {looked}")
     if report.damaged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from logboom.cli.common import (
     print_rows,
     refuse_cursors,
     talk,
+    unread_too,
 )
 from logboom.cli.cursors import cursor_row
 from logboom.cli.ends import in_doubt
@@ -31,6 +33,7 @@ EXIT_UNHEALTHY = 5
 CURSORS_S = 2.0
 PROBLEMS_SHOWN = 10
 Answers = Mapping[str, dict[str, Any] | LogboomError]
+VOID_DOUBT = "the batch with record {} may have been declared void, or may be yet: `logboom status` says"
 DOUBT = "this may have been done, or may be yet: `logboom partitions list` says"
 
 
@@ -59,20 +62,22 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
     nodes = [_node_row(name, answer) for name, answer in answers.items()]
     marks = partition_rows(answers)
     sick = problems(answers)
-    if output == "table":
-        print_rows(nodes, output, title="nodes")
-        click.echo()
-        print_rows(marks, output, title="partitions")
-        if cursors:
-            click.echo()
-            print_rows(cursors, output, title="cursors")
-        if voids := void_rows(answers):
-            click.echo()
-            print_rows(voids, output, title="declared void")
-    else:
-        nodes = [row | _values(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
-        about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
-        print_one({**about, "voids": void_rows(answers)}, output)
+    with unread_too():
+        if output == "table":
+            tables = {
+                "nodes": nodes,
+                "partitions": marks,
+                "cursors": cursors or [],
+                "declared void": void_rows(answers),
+            }
+            for number, (title, rows) in enumerate(each for each in tables.items() if each[1]):
+                if number:
+                    click.echo()
+                print_rows(rows, output, title=title)
+        else:
+            nodes = [row | _values(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
+            about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
+            print_one({**about, "voids": void_rows(answers)}, output)
     away = _away(answers)
     if away and not sick:
         talk(f"logboom: {', '.join(away)} cannot be reached; the others are a majority and go on without")
@@ -312,7 +317,8 @@ def create(target: Target, state_machine: str | None, mode: str | None, count: i
                 made.append({"partition": partition})
     finally:  # those that were made are there, whatever has become of the others
         if made:
-            print_rows(made, output)
+            with unread_too():
+                print_rows(made, output)
 
 
 @partitions.command(epilog="Example:  logboom partitions destroy 9 --yes")
@@ -347,12 +353,20 @@ def void(target: Target, partition: int, index: tuple[int, ...], all_: bool, yes
     """
     if bool(index) == all_:
         raise click.UsageError("say which batch, with --index, or --all")
-    with target.connect() as client:
-        chosen = list(index) if index else lost_in(client.status_all(), partition)
-        if not chosen:
-            raise InvalidRequest(f"partition {partition} has no lost batch")
-        rows = [client.void_batch(partition, each, yes=yes) for each in chosen]
-    print_rows([{**row, "digest": row["digest"].hex(), "said": _said(row["said"], output)} for row in rows], output)
+    rows = []
+    try:
+        with target.connect() as client:
+            chosen = list(index) if index else lost_in(client.status_all(), partition)
+            if not chosen:
+                raise InvalidRequest(f"partition {partition} has no lost batch")
+            for each in chosen:
+                with in_doubt(VOID_DOUBT.format(each)) if yes else nullcontext():
+                    row = client.void_batch(partition, each, yes=yes)
+                rows.append({**row, "digest": row["digest"].hex(), "said": _said(row["said"], output)})
+    finally:  # those that are void are so for good, whatever has become of the others
+        if rows:
+            with unread_too():
+                print_rows(rows, output)
     if not yes:
         talk("logboom: nothing was changed; with --yes these batches are void, for good")
 

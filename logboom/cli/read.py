@@ -30,6 +30,7 @@ from logboom.cli.common import (
     talk,
     to_bytes,
     to_text,
+    unread_too,
 )
 from logboom.cli.ends import while_read
 from logboom.cli.txns import shown_wide
@@ -86,7 +87,8 @@ def get(
             )
             found.update(zip(group, values, strict=True))
     rows = [{"key": to_text(key, encoding), "value": shown(found[key], encoding)} for key in wanted]
-    print_rows(rows, output)
+    with unread_too():
+        print_rows(rows, output)
     missing = [key for key in wanted if found[key] is None]
     if missing:
         talk(f"logboom: no such key: {', '.join(to_text(key, encoding) for key in missing)}")

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from logboom.cli.common import (
     print_rows,
     refuse_cursors,
     talk,
+    unread_too,
 )
 from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row, read_rows, unit_of, words_row
 from logboom.commands import to_record
@@ -107,7 +108,8 @@ def submit(
             _one(totals, words)
         else:
             _from_file(totals, path or "-", form, raw=raw, output=output)
-    print_rows(totals.rows(), output)
+    with unread_too():
+        print_rows(totals.rows(), output)
     if once is not None:
         totals.tell_before(once)
     totals.tell_more()
@@ -138,12 +140,13 @@ def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, outpu
         ):
             totals.send(rows, unit_of(kind))
     except BaseException as error:  # also Ctrl-C: whoever goes on must know from where
-        if totals.sent:
-            print_rows(totals.rows(), output)
         if totals.refused:
             totals.tell_refused()
         if story := totals.story(error):
             talk(f"logboom: {story}")
+        if totals.sent:
+            with suppress(OSError):  # nobody reads it, or its disk is full: that is not what went wrong
+                print_rows(totals.rows(), output)
         raise
     if not totals.sent:
         talk("logboom: the input was empty")

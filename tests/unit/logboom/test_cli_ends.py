@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from logboom.cli import members as members_module
-from logboom.errors import DeadlineExceeded, Unavailable
+from logboom.errors import DeadlineExceeded, InvalidRequest, Unavailable, UnknownOutcome
+from logboom.records import RecordBlock
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.command_line import run
-from tests.unit.logboom.fake_server import FakeNode, Session, members, records, silent
+from tests.unit.logboom.fake_server import FakeNode, Session, fails, members, records, silent
 
 MARKS = [[0, 5, 5, 4, 0, 8, "running"]]
 
@@ -159,3 +161,63 @@ def test_what_is_refused_anyway_is_not_asked_about(
     node.answers[Kind.ADMIN] = members(*THREE)
     assert run(capsys, "members", "remove", "n9")[0] == 0  # as the nodes say it
     assert removed(node) == ["n9"]
+
+
+def unread(node: FakeNode | None, *command: str, said: bytes = b"") -> tuple[int, str]:
+    """The exit status of a command whose stdout nobody reads, and its stderr."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    where = [] if node is None else ["--endpoints", node.address]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "logboom", *command, *where],
+            stdout=writing, stderr=subprocess.PIPE, input=said, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    return done.returncode, done.stderr.decode()
+
+
+def test_what_is_half_in_is_told_also_where_nobody_reads_the_rest(node: FakeNode) -> None:
+    """`submit | less` that was left ended with 0, and said nothing, though the cluster had gone."""
+    refused = fails(InvalidRequest("no more"))
+    node.once(Kind.SUBMIT, lambda session, frame: session.usual(frame), refused)
+    lines = b"".join(b"record %d\n" % k for k in range(5_000))
+    status, told = unread(node, "submit", "-p", "0", said=lines)
+    assert status == 2
+    assert "no more" in told
+    assert "4000 commands" in told.replace(",", "")
+
+
+def test_a_key_that_is_not_there_is_so_also_where_nobody_reads_it(node: FakeNode) -> None:
+    block = RecordBlock.from_columns(payloads=[b""])
+    about = {"found": [False], "metadata": len(block.metadata), "data": len(block.data), "global_index": 1}
+    body = [bytes(block.metadata), bytes(block.data)]
+    node.answers[Kind.GET] = lambda session, frame: session.send(frame, Kind.VALUES, about, body)
+    status, told = unread(node, "get", "-p", "0", "k")
+    assert (status, "no such key" in told) == (1, True)
+
+
+def test_damage_is_damage_also_where_nobody_reads_which(tmp_path: Any) -> None:
+    directory = tmp_path / "n1"
+    directory.mkdir()
+    (directory / "manifest.json").write_text("{}")
+    status, told = unread(None, "verify", str(directory))
+    assert (status, "is damaged" in told) == (5, True)
+
+
+@pytest.mark.parametrize("how", ["refused", "lost"])
+def test_which_batches_are_void_is_told_if_the_next_one_cannot_be(node: FakeNode, capsys: Any, how: str) -> None:
+    """For good they were, and nobody said which."""
+    row = {
+        "partition": 0, "first_index": 4, "last_index": 6, "digest": b"d" * 16, "global_index": 9, "applied": 0,
+        "said": {"n1": "absent"}, "void": True,
+    }  # fmt: skip
+    second = fails(InvalidRequest("n2 has it")) if how == "refused" else fails(UnknownOutcome("lost"))
+    node.answers[Kind.ADMIN] = second
+    node.once(Kind.ADMIN, lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, {"void": row}))
+    void = ("partitions", "void", "0", "--index", "5", "--index", "9", "--yes", "--timeout", "1")
+    status, out, err = run(capsys, *void, "--endpoints", node.address, "-o", "jsonl")
+    assert status == (2 if how == "refused" else 3)
+    assert [json.loads(line)["last_index"] for line in out.splitlines()] == [6]
+    assert ("record 9 may have been declared void" in err) == (how == "lost")
