@@ -116,6 +116,10 @@ class LocalCluster:
         self._flags = {"cluster.partitions": partitions, "cluster.state_machine": state_machine, **(settings or {})}
         for node in self.nodes:
             self._write_config(node, self._flags)
+        if not self._ports_file.exists():  # last: it says that a cluster has begun here
+            begun = self._ports_file.with_suffix(".new")
+            begun.write_text(" ".join(map(str, ports)))
+            begun.replace(self._ports_file)
         self._began, self._http = tuple(self.nodes), http
         self._grown = _Grown.of(self.directory)
         for node, (client, peer) in self._grown.added.items():
@@ -164,9 +168,8 @@ class LocalCluster:
 
     def _ports(self, nodes: int) -> list[int]:
         # A directory that is used again keeps its addresses: they are part of what the nodes agree on.
-        known = self.directory / "ports"
-        if known.exists():
-            kept = [int(p) for p in known.read_text().split()]
+        if self._ports_file.exists():
+            kept = [int(p) for p in self._ports_file.read_text().split()]
             if len(kept) != 2 * nodes:
                 raise ConfigError(
                     f"{self.directory} holds a cluster that began with {len(kept) // 2} nodes, not {nodes}: "
@@ -175,9 +178,11 @@ class LocalCluster:
                 )
             self._places.keep(kept)
             return kept
-        ports = self._places.take(2 * nodes)
-        known.write_text(" ".join(map(str, ports)))
-        return ports
+        return self._places.take(2 * nodes)
+
+    @property
+    def _ports_file(self) -> Path:
+        return self.directory / "ports"
 
     def _http_addresses(self, nodes: int) -> list[str]:
         return [f"127.0.0.1:{port}" for port in self._places.take(nodes)]

@@ -160,10 +160,12 @@ class Submits:
         if trace is not None:
             request = request._replace(trace=trace)
 
+        waiting: Waiting | None = None
+
         def done(answer: SubmitReply | LogboomError) -> None:
             self.under_way -= 1
-            if self._waiting:
-                self._waiting.pop(request_id, None)
+            if waiting is not None and self._waiting.get(request_id) is waiting:  # or another has the same id
+                del self._waiting[request_id]
             if trace is not None:
                 trace.end(answer)
             if isinstance(answer, LogboomError):
@@ -195,7 +197,7 @@ class Submits:
     def close(self) -> None:
         """The connection is gone."""
         self._held.clear()
-        if self._waiting:
+        if self.under_way:
             self._service.backend.submitting.gone(self._session)
         if self._brake is not None:
             self._brake.close()

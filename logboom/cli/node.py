@@ -24,7 +24,7 @@ from logboom.settings import Settings
 @click.option("--config", "file", type=click.Path(), help="TOML file; LOGBOOM_<SECTION>__<KEY> overrides it.")
 @click.option("--id", "node_id", help="This node's id among cluster.members.")
 @click.option("--data-dir", help="Where to keep data.")
-@click.option("--check", is_flag=True, help="Only check the configuration, certificates and rules.")
+@click.option("--check", is_flag=True, help="Only check the configuration, certificates, rules, and what it names.")
 def node(file: str | None, node_id: str | None, data_dir: str | None, check: bool) -> None:
     """Run one node until SIGTERM."""
     settings = config.load(file, flags={"node.id": node_id, "node.data_dir": data_dir})
@@ -35,9 +35,19 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
             _check_ends(settings)
         if settings.access.file:
             import_module("logboom.access").of_node(settings, click.echo)
+        _check_names(settings)
         click.echo("configuration is fine", err=True)
         return
     sys.exit(server_module("server.main").run(settings))
+
+
+def _check_names(settings: Settings) -> None:
+    """Of what others have written: each is installed here. Raises ConfigError."""
+    machines, cluster = server_module("partitions.machines"), settings.cluster
+    for name in sorted({cluster.state_machine, *(own.state_machine for own in cluster.overrides.values())}):
+        machines.machine_class(name)
+    signals = server_module("dispatcher.admission.signals")
+    signals.make(settings.admission, free_bytes=lambda: 0, resident_bytes=lambda: 0)
 
 
 def _check_ends(settings: Settings) -> None:

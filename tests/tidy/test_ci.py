@@ -70,6 +70,13 @@ def test_what_fails_beside_others_is_tried_alone(checkout: Path) -> None:
     assert done.stdout.index("played") < done.stdout.index("once more"), "alone, but for the seeds"
 
 
+def plays(process: Path) -> bool:
+    try:
+        return "(zombie)" not in (process / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_seeds_end_with_whoever_began_them(checkout: Path) -> None:
     (checkout / "hangs").touch()
     path = f"{checkout / 'bin'}:{os.environ['PATH']}"
@@ -77,8 +84,10 @@ def test_seeds_end_with_whoever_began_them(checkout: Path) -> None:
         assert run.stdout is not None
         assert run.stdout.readline() == b"tested\n"
         run.terminate()
-        there = Path("/proc") / (checkout / "begun").read_text().strip()
         end = time.monotonic() + PATIENCE_S
-        while there.exists() and "(zombie)" not in (there / "status").read_text():
+        while not (checkout / "begun").exists() or not (number := (checkout / "begun").read_text().strip()):
+            assert time.monotonic() < end, "they have not begun"
+            time.sleep(0.01)
+        while plays(Path("/proc") / number):
             assert time.monotonic() < end, "they play on, and nobody waits for them"
             time.sleep(0.01)

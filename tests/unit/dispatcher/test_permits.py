@@ -184,6 +184,9 @@ def test_cursors_are_written_where_they_are() -> None:
         ask(Kind.SUBMIT, {"parts": [row(3)]}, "write", partitions="cursors")
     with pytest.raises(PermissionDenied):
         ask(Kind.SUBMIT, {"parts": [row(CURSORS)]}, "write", partitions="0-7")
+    with pytest.raises(PermissionDenied):  # nor by a number: who wrote 0-63 had others in mind
+        ask(Kind.SUBMIT, {"parts": [row(CURSORS)]}, "write", partitions="0-63")
+    ask(Kind.SUBMIT, {"parts": [row(CURSORS), row(CURSORS + 1)]}, "write", partitions="0-63,cursors")
 
 
 def test_a_node_that_has_not_heard_of_them_yet_does_not_refuse_for_good() -> None:
@@ -244,6 +247,7 @@ class Serving:
             node_id="n1",
             lineage="",
             cluster=SimpleNamespace(id="here"),
+            cursors_partition=lambda: None,
             members=SimpleNamespace(term=1, index=1),
             leader_address=lambda: None,
             client_addresses=dict,

@@ -134,6 +134,19 @@ async def test_whoever_disconnects_waits_no_more() -> None:
     assert desk.backend.asked[0][2] is desk.session
 
 
+async def test_of_two_with_one_number_neither_waits_when_who_asked_is_gone() -> None:
+    """One went on waiting, and was written: the answer of the other had taken it off the list."""
+    desk = Desk()
+    desk.backend.waits = True
+    desk.submit(7)
+    desk.submit(7)
+    desk.answer(Unavailable("no"))
+    desk.session.frame(Frame(Kind.CANCEL, 7, {}))
+    assert desk.backend.cancelled == [2]
+    desk.session.closed(None)
+    assert desk.backend.gone == [desk.session]
+
+
 async def test_shares_go_by_the_certificate_or_else_by_the_connection() -> None:
     desk = Desk()
     desk.submit(1)

@@ -407,6 +407,8 @@ def test_a_configuration_can_be_checked_without_starting(capsys, tmp_path: Path)
     for more, word in (
         ("[raft]\nheartbeat = 1\n", "did you mean raft.heartbeat_ms"),
         ("[tls]\ndirectory = '/nope'\n", "/nope"),
+        ('[admission]\nsignals = ["disk_fre"]\n', "admission signal 'disk_fre' is not known"),
+        ('[cluster.overrides."0"]\nstate_machine = "kw"\n', "'kw' is not known"),
     ):
         other = tmp_path / "other.toml"
         other.write_text(path.read_text() + more)

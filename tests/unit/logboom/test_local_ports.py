@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from logboom import local_ports, testing
+from logboom.errors import ConfigError
 
 
 @pytest.fixture
@@ -70,3 +71,14 @@ def test_ports_of_a_cluster_are_its_own_before_its_nodes_listen_and_while_they_a
     del again
     gc.collect()
     assert all(free(port) for port in ports)
+
+
+def test_what_is_refused_has_begun_no_cluster(tmp_path: Path) -> None:
+    """The directory said that it held one, of as many nodes as had been asked for then."""
+    with pytest.raises(ConfigError, match="typo"):
+        testing.LocalCluster(nodes=3, directory=tmp_path, settings={"typo.x": 1})
+    made = testing.LocalCluster(nodes=5, directory=tmp_path)
+    again = testing.LocalCluster(nodes=5, directory=tmp_path)
+    assert again.addresses == made.addresses
+    with pytest.raises(ConfigError, match="began with 5 nodes, not 3"):
+        testing.LocalCluster(nodes=3, directory=tmp_path)
