@@ -8,12 +8,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from logboom import Add, Put
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from logboom.types import KIB
+from raftlog.journal.journal_codec import SEGMENT_HEADER
 from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -98,7 +100,9 @@ def test_a_journal_of_another_format_refuses_to_start_and_changes_nothing(cluste
     journal = min((cluster.data_dirs[stopped] / "journal").glob("*.journal"))
     good = journal.read_bytes()
     bad = bytearray(good)
-    bad[6] ^= 64  # its version
+    bad[6] ^= 64  # its version, and a checksum that says that it was meant
+    end = SEGMENT_HEADER.size - 4
+    bad[end : end + 4] = google_crc32c.value(bytes(bad[:end])).to_bytes(4, "little")
     journal.write_bytes(bad)
     cluster.start_node(stopped)
     wait_for(lambda: not cluster.alive(stopped))
