@@ -99,15 +99,21 @@ class NodeConnection(asyncio.BufferedProtocol):
         """
         host, _, port = address.rpartition(":")
         connection: NodeConnection | None = None
+        begun = cls(address, on_beat)
         try:
             async with asyncio.timeout(timeout):
-                _, connection = await connect(
-                    lambda: cls(address, on_beat),
-                    host.strip("[]"),
-                    int(port),
-                    ssl=tls,
-                    server_hostname="" if tls is not None else None,
-                )
+                try:
+                    _, connection = await connect(
+                        lambda: begun,
+                        host.strip("[]"),
+                        int(port),
+                        ssl=tls,
+                        server_hostname="" if tls is not None else None,
+                    )
+                except BaseException:
+                    # Given up as TLS was agreed on: asyncio would wait for the other side's goodbye, which nobody does.
+                    begun.abort()
+                    raise
                 hello = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME, "cluster": cluster, "token": token}
                 try:
                     connection.welcome = (await connection.request(Kind.HELLO, hello)).header

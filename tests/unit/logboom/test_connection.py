@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -378,6 +379,40 @@ async def test_a_client_of_another_authority_is_turned_away(tmp_path: Path) -> N
             await boom.status(timeout=5.0)
     server.close()
     await server.wait_closed()
+
+
+async def test_who_gives_up_as_tls_is_agreed_on_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio waited half a minute for the other side's goodbye, longer than a client lives that is closed."""
+    make_test_authority(tmp_path, ["n1"])
+    sockets, over = list[Any](), threading.Event()
+    made = connection_module.NodeConnection.connection_made
+
+    def given_up(connection: connection_module.NodeConnection, transport: asyncio.BaseTransport) -> None:
+        made(connection, transport)
+        sockets.append(transport.get_extra_info("socket"))
+        opening.cancel()
+
+    def serve() -> None:
+        with listening.accept()[0] as met, server_context(tmp_path, "n1").wrap_socket(met, server_side=True):
+            over.wait(20)  # and reads nothing
+
+    monkeypatch.setattr(connection_module.NodeConnection, "connection_made", given_up)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        open_ = connection_module.NodeConnection.open(address, tls=client_context(tmp_path), timeout=5.0, token=None)
+        opening = asyncio.ensure_future(open_)
+        await asyncio.gather(opening, return_exceptions=True)
+        assert opening.cancelled()
+        await asyncio.sleep(0)  # transports report their end in the next turn
+        try:
+            assert [sock.fileno() for sock in sockets] == [-1]
+        finally:
+            over.set()
+            serving.join()
 
 
 async def test_a_client_without_a_certificate_gets_nowhere(tmp_path: Path) -> None:
