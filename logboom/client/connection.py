@@ -110,16 +110,11 @@ class NodeConnection(asyncio.BufferedProtocol):
                         ssl=tls,
                         server_hostname="" if tls is not None else None,
                     )
-                except BaseException:
-                    # Given up as TLS was agreed on: asyncio would wait for the other side's goodbye, which nobody does.
-                    begun.abort()
-                    raise
-                hello = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME, "cluster": cluster, "token": token}
-                try:
+                    hello = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME, "cluster": cluster, "token": token}
                     connection.welcome = (await connection.request(Kind.HELLO, hello)).header
                     connection._welcomed()  # noqa: SLF001 - its own class
                 except BaseException:
-                    connection.close()
+                    begun.abort()  # a TLS transport that is closed waits for the other side's goodbye
                     raise
         except ssl.SSLError as error:
             if not handshake.is_refusal(error):

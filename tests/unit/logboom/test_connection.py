@@ -381,30 +381,35 @@ async def test_a_client_of_another_authority_is_turned_away(tmp_path: Path) -> N
     await server.wait_closed()
 
 
-async def test_who_gives_up_as_tls_is_agreed_on_leaves_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["connection_made", "request"])
+async def test_who_gives_up_as_tls_is_agreed_on_or_before_he_is_welcome_leaves_nothing_open(
+    tmp_path: Path, when: str
 ) -> None:
     """asyncio waited half a minute for the other side's goodbye, longer than a client lives that is closed."""
     make_test_authority(tmp_path, ["n1"])
-    sockets, over = list[Any](), threading.Event()
-    made = connection_module.NodeConnection.connection_made
+    over, sockets = threading.Event(), list[Any]()
+    real = connection_module.NodeConnection
 
-    def given_up(connection: connection_module.NodeConnection, transport: asyncio.BaseTransport) -> None:
-        made(connection, transport)
-        sockets.append(transport.get_extra_info("socket"))
-        opening.cancel()
+    class GivenUp(real):  # type: ignore[valid-type, misc]
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            sockets.append(transport.get_extra_info("socket"))
+            if when == "connection_made":
+                opening.cancel()
+
+        async def request(self, *what: Any) -> Any:
+            opening.cancel()
+            return await super().request(*what)
 
     def serve() -> None:
         with listening.accept()[0] as met, server_context(tmp_path, "n1").wrap_socket(met, server_side=True):
             over.wait(20)  # and reads nothing
 
-    monkeypatch.setattr(connection_module.NodeConnection, "connection_made", given_up)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = threading.Thread(target=serve)
         serving.start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        open_ = connection_module.NodeConnection.open(address, tls=client_context(tmp_path), timeout=5.0, token=None)
-        opening = asyncio.ensure_future(open_)
+        opening = asyncio.ensure_future(GivenUp.open(address, tls=client_context(tmp_path), timeout=5.0, token=None))
         await asyncio.gather(opening, return_exceptions=True)
         assert opening.cancelled()
         await asyncio.sleep(0)  # transports report their end in the next turn

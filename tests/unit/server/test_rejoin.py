@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from chaos.sim.disk import SimDisk
@@ -139,7 +140,12 @@ def test_another_clusters_journal_is_left_alone(disk: SimDisk) -> None:
 
 
 def test_another_releases_journal_is_left_alone(disk: SimDisk) -> None:
-    disk.flip(segments(disk)[0], 6, 64)
+    path, end = segments(disk)[0], SEGMENT_HEADER.size - 4
+    disk.flip(path, 6, 64)
+    header = disk.read_file(path)[: end + 4]
+    right = google_crc32c.value(header[:end]).to_bytes(4, "little")
+    for at in range(4):
+        disk.flip(path, end + at, header[end + at] ^ right[at])
     with pytest.raises(IncompatibleVersion):
         opened(disk)
     assert not disk.exists(DATA / REJOIN)
