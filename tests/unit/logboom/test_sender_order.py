@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from logboom import Client, Put, Record, Txn
+from logboom.client import turns
 from logboom.errors import NotLeader
 from logboom.types import KIB, KV_TXN, MIB
 from logboom.wire import Frame, Kind
@@ -104,8 +105,9 @@ async def test_the_first_ones_of_a_client_that_knows_nobody_are_not_overtaken(be
             assert order(leader) == [b"%03d" % n for n in range(900)]
 
 
-async def test_what_waits_for_the_connection_to_take_more_is_not_overtaken() -> None:
+async def test_what_waits_for_the_connection_to_take_more_is_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that waited for long the last to come went first."""
+    monkeypatch.setattr(turns, "LAST_FIRST_AFTER_S", -1.0)  # all have
     async with cluster() as [node], Client(node.address) as boom:
         await boom.partitions()
         out = boom.sender(0)
@@ -114,7 +116,7 @@ async def test_what_waits_for_the_connection_to_take_more_is_not_overtaken() -> 
         assert leader is not None
         leader.pause_writing()
         answers = [out.send(Record(b"%03d" % n * 300_000)) for n in range(12)]
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0)
         leader.resume_writing()
         await asyncio.gather(*answers)
         assert order(node) == [b"xxx", *(b"%03d" % n for n in range(12))]

@@ -16,9 +16,10 @@ import pytest
 from chaos.sim.disk import SimDisk
 from logboom.errors import InvalidRequest
 from logboom.settings import ApplySettings, Settings, SnapshotSettings
-from logboom.state_machine import NOWHERE
-from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, PartitionId, PartitionLogIndex, Term
+from logboom.state_machine import NOWHERE, Position
+from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.apply.apply_core import AppliedBatch
+from partitions.machines.log import LogMachine
 from raftlog.entries.entry import Route, pack_control, pack_routes
 from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
@@ -261,6 +262,19 @@ def test_a_state_for_which_there_is_no_room_keeps_no_node_from_stopping(number: 
     with pytest.raises(OSError, match="the disk") if ends else nullcontext():
         rooms.close()
     assert (one.closed, other.closed) == (True, not ends)
+
+
+def test_a_machine_whose_dump_says_another_position_is_refused_when_it_is_tried() -> None:
+    disk = SimDisk(random.Random(1))
+    one, other = LogMachine(disk, Path("/one")), LogMachine(disk, Path("/other"))
+    dump = one.dump
+    partitions._carry_over(one, other)
+    assert other.position() == partitions.THERE
+    stale = cast(Any, dump())
+    stale.position = Position(PartitionLogIndex(0), GlobalLogIndex(0))
+    setattr(one, "dump", lambda: stale)  # noqa: B010 - of a user, so to say
+    with pytest.raises(ValueError, match="its dump says"):
+        partitions._carry_over(one, LogMachine(disk, Path("/third")))
 
 
 def test_one_that_nobody_needs_keeps_no_other_from_being_saved() -> None:
