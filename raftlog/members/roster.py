@@ -102,7 +102,8 @@ class Roster:
         for peer in wanted:
             engine.add_peer(peer)
         self._feeds.set_peers(engine.peers)
-        self._repair.set_peers(wanted, alone=current.ids == (own,) and settled)
+        others = [peer for peer in wanted if peer not in current.ids]
+        self._repair.set_peers(wanted, optional=others, alone=current.ids == (own,))
         if self._links.directories is not None:
             self._links.directories.before = self._membership.before
         self._links.set_members(addresses, current=current, settled=settled, guests=extra)

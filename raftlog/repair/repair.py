@@ -92,14 +92,21 @@ class Repair:
         self.news = False
         """Something that was missing is here, or was conceded, since somebody has looked."""
 
-    def set_peers(self, peers: Collection[NodeId], *, alone: bool = False) -> None:
-        """Whom to ask from now on. ``alone``: this node is the only member."""
-        self._alone = alone and not peers
+    def set_peers(self, peers: Collection[NodeId], *, optional: Collection[NodeId] = (), alone: bool = False) -> None:
+        """Whom to ask from now on. ``alone``: this node is the only member.
+
+        ``optional`` of them are no members of what counts: they are waited for while there is a link. Whoever is
+        removed may be gone for good, and until a leader commits that it stays in ``peers``.
+        """
+        self._alone, self._optional = alone, frozenset(optional)
         self._everybody, self._peers, self._peer_count = tuple(peers), itertools.cycle(peers), len(peers)
 
     def verdict(self, digest: bytes) -> Lack | None:
         """What all other nodes have said of a batch that is missing here; None: not all of them have."""
-        return Lack.ABSENT if self._alone else self._answers.verdict(digest, self._everybody)
+        needed = self._everybody
+        if self._optional:
+            needed = tuple(p for p in needed if p not in self._optional or self._links.connected(p))
+        return Lack.ABSENT if self._alone and not needed else self._answers.verdict(digest, needed)
 
     def lost(self) -> list[tuple[Route, Lack | None]]:
         """Of the hopeless those that are still missing, and what the others say."""

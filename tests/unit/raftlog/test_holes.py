@@ -73,9 +73,10 @@ class World:
         self.standing = Standing(4, A, False)
         self.now = 0.0
         self.sent: list[tuple[NodeId, Kind, dict[str, Any], list[Any]]] = []
+        self.linked = {A, B}
         self.repair = Repair(
             peers=[A, B],
-            links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]
+            links=SimpleNamespace(send=self.send, connected=self.linked.__contains__),  # type: ignore[arg-type]
             payloads=self.payloads,  # type: ignore[arg-type]
             journal=self.journal,
             offload=SimpleNamespace(submit=lambda job, done: done(job(), None)),  # type: ignore[arg-type]
@@ -262,3 +263,27 @@ def test_a_node_that_is_alone_needs_nobody(world: World) -> None:
     world.repair.set_peers([])
     world.misses(6)
     assert not world.repair.work(), "it does not know of any member yet"
+
+
+def test_who_is_removed_is_waited_for_while_there_is_a_link(world: World) -> None:
+    """It may have the batch; once it has gone nobody can ask it any more."""
+    world.repair.set_peers([A, B], optional=[B])
+    world.misses(5)
+    assert not world.repair.work()
+    world.say(A, Lack.ABSENT)
+    assert not world.repair.work(), "B may have it"
+    world.linked.discard(B)
+    assert world.repair.work()
+
+
+def test_who_is_alone_waits_for_whom_it_has_removed_only_while_there_is_a_link(world: World) -> None:
+    world.repair.set_peers([A, B], optional=[A, B], alone=True)
+    world.linked.discard(A)
+    world.misses(5)
+    assert not world.repair.work()
+    world.say(B, Lack.ABSENT)
+    assert world.repair.work()
+    world.misses(6)
+    assert not world.repair.work()
+    world.linked.discard(B)
+    assert world.repair.work()
