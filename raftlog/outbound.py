@@ -1,4 +1,7 @@
-"""Raft messages on their way out: each waits until what it depends on is synced (I3); ``append_entries`` does not."""
+"""Raft messages on their way out: each waits until what it depends on is synced (I3).
+
+``append_entries`` waits for its term alone, as only that of a cluster's single voter has to: he asks nobody for votes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class Outbound:
         """Queue a message; False: not connected."""
         if not self.links.connected(peer):
             return False
-        if message["type"] == "append_entries":
+        if message["type"] == "append_entries" and message["term"] <= self.journal.durable_term:
             # The one exception to I3: the engine counts ourselves only up to what is synced here, so this
             # may leave early. Not while the disk hangs: a leader that cannot write must fall silent.
             if not self.silent:

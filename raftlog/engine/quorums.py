@@ -28,7 +28,7 @@ class Quorums(Stock):
         self._furthest = 0
         """No peer has ever acknowledged more to this node: no quorum holds more, but one that is this node alone."""
         self._echoed: dict[str, int] = {}
-        self._probed: dict[str, int] = {}
+        self._probed: dict[str, tuple[int, int]] = {}
         """What a lagging peer said of its end when it was last tried whether it has the base."""
         self.forgetful: dict[NodeId, bytes] = {}
         """Leader only: peers that have lost what they promised, and the token of that. They count for no quorum until

@@ -196,9 +196,10 @@ class Replication(Elections):
             self._SyncObj__raftMatchIndex[self._peers[peer]] = 0
 
     def _probe(self, node: Peer, end: int) -> None:
-        """Its journal reaches further than it is known to agree: does it have our base? Once for each such end."""
-        if self._probed.get(node.id) != end:
-            self._probed[node.id] = end
+        """Its journal reaches further than it is known to agree: does it have our base? Once for each end and base."""
+        asked = end, self.journal.base_index
+        if self._probed.get(node.id) != asked:
+            self._probed[node.id] = asked
             self._SyncObj__raftNextIndex[node] = self.journal.base_index + 1
             self._need_append = True
 

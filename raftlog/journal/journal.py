@@ -40,11 +40,12 @@ class JournalJob:
     records = 0
     """Of clients: what it carries is counted with the partition logs."""
 
-    def __init__(self, journal: Journal, pending: list[Pending], *, last_index: int, floor: int) -> None:
+    def __init__(self, journal: Journal, pending: list[Pending]) -> None:
         self.journal = journal
         self.pending = pending
-        self.last_index = last_index
-        self.floor = floor
+        self.last_index = journal.last_index
+        self.floor = journal.floor
+        self.term = journal.term
         self.last_sequence = journal.taken_sequence
         self.pending_bytes = sum([len(body) for _, body in pending]) + len(pending) * codec.RECORD_HEADER.size
 
@@ -96,6 +97,8 @@ class Journal:
     """What is at or before it is committed, and only its state is left."""
     durable_index: int = 1
     """Entries up to here are synced; a leader may count itself up to here."""
+    durable_term: int = 0
+    """This term, or a later one, is what the next start would find."""
     floor: int = 1
     """Highest index that was acknowledged by this node, as far as the journal tells."""
     redo_bytes: int = 0
@@ -142,6 +145,7 @@ class Journal:
         journal.base = journal._files.record.base
         journal.entries = found.entries
         journal.term, journal.vote, floor = found.hard
+        journal.durable_term = journal.term
         journal.floor = max(floor, journal.base.index)
         journal.durable_index = journal.entries[-1][1]
         journal.redo_bytes, journal._redo = found.redo_bytes, found.redo
@@ -385,7 +389,7 @@ class Journal:
         invariant(self._in_flight is None, "two journal writes at once")
         self._pending, self._pending_redo = [], []
         self._next_sequence += len(pending)
-        self._in_flight = JournalJob(self, pending, last_index=self.entries[-1][1], floor=self.floor)
+        self._in_flight = JournalJob(self, pending)
         return self._in_flight
 
     def write(self, pending: list[Pending], *, floor: int) -> None:
@@ -397,7 +401,7 @@ class Journal:
         invariant(self._in_flight is job, "a journal write ended that was not under way")
         self._in_flight = None
         self.durable_index = max(self.durable_index, job.last_index)
-        self.synced_sequence = job.last_sequence
+        self.durable_term, self.synced_sequence = job.term, job.last_sequence
 
     def flush(self) -> None:
         """Write and sync what is queued, blocking: for start-up and shutdown only."""

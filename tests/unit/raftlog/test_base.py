@@ -245,3 +245,17 @@ class TestLeader:
         node.now += 1
         node.answers(14)
         assert [message.get("prevLogIdx") for message in node.told()] == [None]
+
+    def test_it_is_tried_again_when_the_base_has_moved(self, tmp_path: Path) -> None:
+        """It says the same of its end after a snapshot of the former base: it was left for another one."""
+        node = Node(tmp_path)
+        node.lead()
+        node.answers(5, reset=True)
+        node.now += 1
+        node.answers(14)
+        assert [message.get("prevLogIdx") for message in node.told()] == [11]
+        node.answers(11, reset=True)
+        compact(node.journal, 12)
+        node.now += 1
+        node.answers(14)
+        assert [message.get("prevLogIdx") for message in node.told()][-1] == 12

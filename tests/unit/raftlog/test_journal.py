@@ -302,3 +302,18 @@ def test_scrubbing_finds_a_file_that_is_gone(tmp_path: Path) -> None:
     files(tmp_path)[0].unlink()
     assert len(found_by_scrub(journal)) == 1
     journal.close()
+
+
+def test_a_term_counts_as_durable_once_its_group_is_synced(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.setCurrentTerm(3, None)
+    job = journal.take()
+    assert job is not None
+    journal.setCurrentTerm(4, None)
+    job.run()
+    assert journal.durable_term == 0
+    job.done()
+    assert journal.durable_term == 3, "the later one came while the group was under way"
+    journal.flush()
+    journal.close()
+    assert opened(tmp_path).durable_term == 4

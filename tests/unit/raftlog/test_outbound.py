@@ -32,8 +32,8 @@ class World:
         self.held: list[Callable[[], None]] = []
         self.group: Any = SimpleNamespace(hold=self._hold, stalled=lambda _: False, groups=0)
         links: Any = SimpleNamespace(connected=lambda _: True, send=self._send, flush=lambda _: None)
-        journal: Any = SimpleNamespace(durable_index=20, acknowledged=self.acknowledged.append)
-        self.outbound = Outbound(links=links, group=self.group, journal=journal, stalled_s=1.0)
+        self.journal: Any = SimpleNamespace(durable_index=20, durable_term=1, acknowledged=self.acknowledged.append)
+        self.outbound = Outbound(links=links, group=self.group, journal=self.journal, stalled_s=1.0)
         self.engine: Any = SimpleNamespace(term=1, quickest=[])
         self.outbound.engine = self.engine
         self.repair: Any = SimpleNamespace(active=missing is not None, first_index=missing)
@@ -53,6 +53,20 @@ class World:
         for send in held:
             send()
         return [(each["next_node_idx"], each["seq"]) for each in self.sent]
+
+
+def test_nothing_is_said_of_a_term_that_the_next_start_might_begin_once_more() -> None:
+    """A single voter elects itself without asking: after a crash it would lead that term again, with other entries."""
+    it = World()
+    append: messages.Message = {"type": "append_entries", "term": 2, "commit_index": 1, "seq": 1}
+    assert it.outbound.send(PEER, append)
+    assert it.sent == []
+    it.journal.durable_term = 2
+    for hold in it.held:
+        hold()
+    assert [each["term"] for each in it.sent] == [2]
+    assert it.outbound.send(PEER, append | {"seq": 2})
+    assert [each["seq"] for each in it.sent] == [1, 2], "what is synced waits for nothing"
 
 
 @pytest.mark.parametrize(("missing", "said"), [(None, 9), (12, 9), (9, 9), (5, 5)])
