@@ -340,6 +340,7 @@ class Partitioning:
 
     def _end(self, partition_id: PartitionId) -> None:
         log.info("partition_destroyed", partition=partition_id)
+        self._pipeline.recovery.remove(partition_id)  # it may never have been open
         worker = self._pipeline.workers.get(partition_id)
         if worker is not None:
             self._pipeline.ended(partition_id)
@@ -399,8 +400,9 @@ class Partitioning:
     async def forget(self, base: Lifecycle) -> None:
         """The journal begins there: what was destroyed by then nobody asks for any more. An OSError is final."""
         for partition_id in [p for p in self._rooms.logs if base.is_gone(p)]:
-            if partition_id in self._rooms.ending or partition_id in self._opening:
-                continue  # somebody still reads; the next compaction, or the next start, removes it
+            used = partition_id in self._rooms.ending or self._pipeline.rebuilding.works_on(partition_id)
+            if used or partition_id in self._opening:
+                continue  # the next compaction, or the next start, removes it
             store = self._rooms.logs.pop(partition_id)
             try:
                 await self._written(store)

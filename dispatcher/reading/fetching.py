@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from dispatcher.reading.read_budget import Grant
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, InvalidRequest, Unavailable, Voided
+from logboom.records import RecordBlock
 from logboom.types import MIB, NUMBER_MAX, PartitionId
 from logboom.wire import shown
-from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 
@@ -79,8 +79,11 @@ async def fetch(
     """Headers and bodies of DATA: rows in any order, each once. Raises IndexCompacted, CorruptData, Unavailable."""
     numbers, lengths, body = list[int](), list[int](), list[bytes]()
     for partition, rows in groupby(parse(backend, header), key=lambda each: each.partition_id):
-        left, log = list(rows), backend.log(partition)
+        left = list(rows)
         while left:
+            if partition not in backend.workers:  # destroyed since, as far as the client has taken what it asked for
+                raise backend.missing(partition)
+            log = backend.log(partition)
             found = await _of_one_batch(backend, log, left)
             for each in found:
                 raw = b"".join(each.parts)
@@ -109,9 +112,10 @@ async def _of_one_batch(backend: Surroundings, log: PartitionLog, rows: Sequence
 
         def read() -> list[Found]:
             (batch,) = log.chunks.at(position, 1).batches()
+            records = batch.records()  # once, however many of them are wanted
             picked, size = list[Found](), 0
             for each in here:
-                picked.append(_pick(batch, each))
+                picked.append(_pick(records, each.record - batch.header.first_index, each))
                 size += sum(map(len, picked[-1].parts))
                 if size >= ANSWER_BYTES:
                     break
@@ -134,9 +138,7 @@ async def _of_one_batch(backend: Surroundings, log: PartitionLog, rows: Sequence
     return found
 
 
-def _pick(batch: Batch, wanted: Wanted) -> Found:
-    records = batch.records()
-    row = wanted.record - batch.header.first_index
+def _pick(records: RecordBlock, row: int, wanted: Wanted) -> Found:
     ends = records.payload_ends
     start, end = int(ends[row - 1]) if row else 0, int(ends[row])
     payload = memoryview(records.data)[start:end]

@@ -120,7 +120,8 @@ async def digest(backend: Surroundings, partition_id: PartitionId) -> tuple[byte
     """Of a partition's state; None: it is damaged, or gone."""
     if backend.rebuilding.fenced(partition_id) or partition_id not in backend.machines:
         return None
-    with backend.using(partition_id) as machine:
+    # However far behind it is here: whoever compares states is told the position, too.
+    with backend.partitioning.using(partition_id) as machine:
         try:
             found = await _digest(backend, partition_id, machine)
         except CorruptData as error:

@@ -36,6 +36,10 @@ class Kinds(Protocol):
         """Of a partition that lives."""
         ...
 
+    def using(self, partition_id: PartitionId) -> AbstractContextManager[Machine]:
+        """Its machine, which is not closed before the block ends, whatever state it is in."""
+        ...
+
 
 class Fences(Protocol):
     """See Rebuilding."""

@@ -103,7 +103,7 @@ class Rebuilding:
         self._fences: dict[PartitionId, _Fence] = {}
         self._lately: dict[PartitionId, list[float]] = {}
         """When states were found damaged, within ``WITHIN_S``."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], PartitionId] = {}
         self._wanted_at = -1e9
 
     # -- what the others ask
@@ -129,6 +129,10 @@ class Rebuilding:
         """Its state must not be read."""
         return partition_id in self._fences
 
+    def works_on(self, partition_id: PartitionId) -> bool:
+        """Files of its state are read, or made, though it may be destroyed: they are not to be removed."""
+        return partition_id in self._tasks.values()
+
     # -- what happens
 
     def lacking(self, partition_id: PartitionId, lacks: Lacks) -> None:
@@ -150,8 +154,8 @@ class Rebuilding:
                 worker.pause()
             else:
                 task = asyncio.get_running_loop().create_task(self._make_anew(partition_id, worker, fence))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks[task] = partition_id
+                task.add_done_callback(self._tasks.pop)
         return lambda: partition_id not in self._fences
 
     def _times(self, partition_id: PartitionId) -> int:

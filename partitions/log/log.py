@@ -362,8 +362,9 @@ class PartitionLog(LogHoles):
         if ends:
             self._unwritten.end_segment(before_index=keep_from_index)
         gone = self._ended_before(keep_from_index)
-        names = {segment: self._names.pop(segment) for segment in gone}
+        # First who looks for them is told that they are gone: he must not come to know of a place without its file.
         self._committed.forget(gone)
+        names = {segment: self._names.pop(segment) for segment in gone}
         self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
@@ -134,7 +134,14 @@ class Guarded:
 
     def dump(self) -> StateDump:
         """See Machine."""
-        return GuardedDump(self._name, answer(self._name, self._machine.dump))
+        found = answer(self._name, self._machine.dump)
+        try:
+            return GuardedDump(self._name, found, _position(answer(self._name, lambda: found.position)))
+        except Exception:
+            # Nobody else knows of it. Of two errors the first says what is wrong.
+            with suppress(Exception):
+                answer(self._name, found.close)
+            raise
 
     def load(self, entries: Iterator[Entry], position: Position) -> None:
         """See Machine."""
@@ -158,9 +165,8 @@ class Guarded:
 class GuardedDump:
     """One of its dumps."""
 
-    def __init__(self, name: str, dump: StateDump) -> None:
-        self._name, self._dump = name, dump
-        self.position = _position(dump.position)
+    def __init__(self, name: str, dump: StateDump, position: Position) -> None:
+        self._name, self._dump, self.position = name, dump, position
 
     def entries(self) -> Iterator[Entry]:
         """See StateDump."""

@@ -49,6 +49,7 @@ class Stage:
         self.barred: list[PartitionId] = []
         self.submitting = SimpleNamespace(proposed_end=self.barred.append)
         self.recovery = Recovered([PartitionId(0)])
+        self.rebuilding: Any = None
 
     def opened(self, partition_id: PartitionId) -> None:
         self.workers[partition_id] = None

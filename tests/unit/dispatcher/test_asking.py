@@ -110,8 +110,8 @@ async def test_digests_leave_the_other_threads_to_others(offload: ThreadOffload)
         rebuilding = SimpleNamespace(fenced=lambda _: False)
         machines = {P: machine}  # noqa: RUF012 - of this test
 
-        def using(self, _: object) -> Any:
-            return nullcontext(machine)
+        partitioning = SimpleNamespace(using=lambda _: nullcontext(machine))
+        """Not ``using``: however far behind the partition is here, its state has a digest."""
 
         def digesting(self, _: object) -> asyncio.Lock:
             return alone

@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher.reading import fetching
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, NoSuchPartition, Unavailable
+from partitions.log.batch import Batch
 from partitions.log.opening import LogBase
 from tests.unit.dispatcher.reading_world import World, answer
 from tests.unit.partitions.compaction_world import settle
@@ -47,6 +48,38 @@ async def test_each_batch_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [[0, index, None] for index in (9, 1, 3, 4, 10, 2)]
     assert len(await answer(fetching.fetch(made, {"rows": rows}))) == 6
     assert reads == [0, 2]
+
+
+async def test_each_batch_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor for each record of a large batch held the node's processor for a second."""
+    made, parsed = world(), list[int]()
+    records = Batch.records
+
+    def counted(batch: Batch) -> Any:
+        parsed.append(batch.header.first_index)
+        return records(batch)
+
+    monkeypatch.setattr(Batch, "records", counted)
+    rows = [[0, index, None] for index in (9, 1, 3, 4, 10, 2)]
+    assert len(await answer(fetching.fetch(made, {"rows": rows}))) == 6
+    assert parsed == [1, 9]
+
+
+async def test_one_that_is_destroyed_before_its_turn_comes_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended with a KeyError, or went on with what is not there any more, as long as the client took its time."""
+    monkeypatch.setattr(fetching, "ANSWER_BYTES", 1)
+    made = world()
+    frames = fetching.fetch(made, {"rows": [[0, 1, None], [0, 2, None], [1, 1, None]]})
+    assert (await anext(frames))[1] == [b"0-0"]
+    gone = made.logs.pop(0)
+    with pytest.raises(NoSuchPartition):
+        await anext(frames)
+    made.logs[0] = gone
+    frames = fetching.fetch(made, {"rows": [[0, 1, None], [1, 1, None]]})
+    await anext(frames)
+    del made.logs[1]
+    with pytest.raises(NoSuchPartition):
+        await anext(frames)
 
 
 async def test_answers_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:

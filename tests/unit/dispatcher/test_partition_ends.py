@@ -183,6 +183,8 @@ class TestAsking:
         stage.partitioning.handed_up(Change(PartitionId(2), 2).fields())
         await turns()
         assert (stage.jobs, stage.partitioning._opening, stage.partitioning._unopened) == ([], set(), {})
+        assert not stage.recovery.of([PartitionId(0)])
+        assert stage.recovery.of([PartitionId(2)]), "the node was not ready until its next start"
 
     def test_asking_again_with_the_same_token_creates_nothing(self) -> None:
         stage = Stage()
@@ -338,6 +340,7 @@ async def test_who_is_stopped_while_a_log_is_let_go_of_leaves_it_to_whoever_clos
 
     stage.raft.group = SimpleNamespace(forget=lambda _: None, hold=held.append)
     stage.raft.poke = lambda: None
+    stage.rebuilding = SimpleNamespace(works_on=lambda _: False)
     stage.offload.run = run
     stage.rooms.remove = removed.append
     store = SimpleNamespace(close=lambda: closed.append(True))
@@ -358,3 +361,25 @@ async def test_who_is_stopped_while_a_log_is_let_go_of_leaves_it_to_whoever_clos
     held.pop()()
     await goes_on
     assert (stage.rooms.logs, removed) == ({}, [B])
+
+
+async def test_what_is_being_made_anew_keeps_its_files_until_that_is_over() -> None:
+    """Else the state that is made ends its node: its directory has gone beneath it."""
+    stage, removed = Stage(), list[PartitionId]()
+
+    async def run(job: Callable[[], object]) -> None:
+        job()
+
+    working = {B}
+    stage.raft.group = SimpleNamespace(forget=lambda _: None, hold=lambda call: call())
+    stage.raft.poke = lambda: None
+    stage.rebuilding = SimpleNamespace(works_on=working.__contains__)
+    stage.offload.run = run
+    stage.rooms.remove = removed.append
+    stage.rooms.logs[B] = SimpleNamespace(close=lambda: None)
+    base = cast(Any, SimpleNamespace(is_gone=lambda partition: partition == B))
+    await stage.partitioning.forget(base)
+    assert (list(stage.rooms.logs), removed) == ([B], [])
+    working.clear()
+    await stage.partitioning.forget(base)
+    assert (list(stage.rooms.logs), removed) == ([], [B])

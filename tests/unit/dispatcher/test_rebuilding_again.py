@@ -155,11 +155,13 @@ async def test_of_a_partition_that_is_destroyed_meanwhile_nothing_stays_open() -
     def destroy(*_: object) -> Rebuilt:
         del world.workers[P]
         world.rebuilding.ended(P)
+        assert world.rebuilding.works_on(P), "its files must stay"
         return Rebuilt(cast("Any", made), None)
 
     world.rebuilding._rebuild = destroy
     await world.damage("first")
     assert world.retired == [(made, damaged)]
+    assert not world.rebuilding.works_on(P)
     assert (world.rebuilding._lately, world.rebuilding._fences) == ({}, {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,30 @@ class TestCompact:
             assert caught.value.first == first
         assert not log.holds(1, batches[0].digest)
         assert not log.append(batches[0])
+
+    def test_who_reads_while_it_goes_is_never_told_of_a_place_without_its_file(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A tail ended with an error that no client knows, in place of going on where the log begins now."""
+        _, log, batches = grown()
+        seen, forget = list[list[bytes]](), log._committed.forget
+
+        def read() -> None:
+            position = log.position_after(0)
+            try:
+                seen.append([batch.digest for batch in log.chunks.at(position, 1).batches()])
+            except IndexCompacted:
+                seen.append([])
+
+        def forgetting(gone: Any) -> None:
+            read()
+            forget(gone)
+            with pytest.raises(IndexCompacted):
+                log.position_after(0)
+
+        monkeypatch.setattr(log._committed, "forget", forgetting)
+        settle(log, base_at(batches, 30))
+        assert seen == [[batches[0].digest]]
 
     def test_it_is_gone_after_a_start_too(self) -> None:
         disk, log, batches = grown()

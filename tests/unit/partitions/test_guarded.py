@@ -166,3 +166,38 @@ def test_only_what_the_disk_says_ends_a_node(name: str, error: OSError, raised: 
         getattr(found, name)(*([iter(()), NOWHERE] if name == "load" else []))
     assert isinstance(caught.value, OSError) is (raised is OSError)
     assert raised is OSError or repr(error) in str(caught.value)
+
+
+def no_number() -> Any:
+    raise ZeroDivisionError
+
+
+class Dump:
+    """Open until it is closed."""
+
+    def __init__(self, position: Callable[[], Any], *, fails: bool) -> None:
+        self._position, self._fails, self.closed = position, fails, 0
+
+    @property
+    def position(self) -> Any:
+        return self._position()
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._fails:
+            raise KeyError("close")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("position", "error"),
+    [(lambda: None, TypeError), (lambda: (1, -1), ValueError), (no_number, ZeroDivisionError), (leaves, RuntimeError)],
+)
+def test_a_dump_that_says_no_position_is_closed(
+    position: Callable[[], Any], error: type[Exception], *, fails: bool
+) -> None:
+    """Nobody else has it: each further attempt at a snapshot left another one open."""
+    dump = Dump(position, fails=fails)
+    with pytest.raises(error):
+        machine(dump=lambda: dump).dump()
+    assert dump.closed == 1

@@ -35,6 +35,7 @@ from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Record, Status, WideRecord
+from partitions.machines import kv_apply
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
 
@@ -333,3 +334,31 @@ def test_a_record_of_the_log_is_the_command_that_it_was(machine: KvMachine) -> N
     for command in (txn, DeleteRange(b"a")):  # sent as bytes it does nothing
         with pytest.raises(InvalidRequest, match="no command of kv"):
             from_record(Record(command.record().payload, b"a"))
+
+
+QUIET, SIGNALS, INFINITE, ONE = 0x7FF8_0000_0000_0001, 0xFFF0_0000_0000_0002, 0x7FF0 << 48, 0x3FF0 << 48
+
+
+@pytest.mark.parametrize(
+    ("total", "left", "right", "same"),
+    [
+        (0x7FF8 << 48, INFINITE, INFINITE | 1 << 63, 0xFFF8 << 48),  # as ARM says it
+        (0xFFF8 << 48, INFINITE, INFINITE | 1 << 63, 0xFFF8 << 48),  # as x86 does
+        (SIGNALS | 1 << 51, QUIET, SIGNALS, QUIET),  # ARM takes the one that signals
+        (QUIET, ONE, QUIET, QUIET),
+        (SIGNALS | 1 << 51, SIGNALS, ONE, SIGNALS | 1 << 51),
+        (INFINITE, INFINITE, ONE, INFINITE),
+        (ONE, ONE, 0, ONE),
+    ],
+)
+def test_what_is_no_number_has_the_same_bits_on_every_processor(total: int, left: int, right: int, same: int) -> None:
+    """Else the states of nodes that are not of one kind differ for good (I6)."""
+    sums, lefts, rights, wanted = (struct.pack("<2Q", each, ONE) for each in (total, left, right, same))
+    assert kv_apply._same_nans(sums, lefts, rights) == wanted
+
+
+def test_so_has_what_an_add_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_apply, "NAN_OF_INFINITIES", QUIET)  # which no processor says
+    view = kv_apply._View(lambda _: b"d" + struct.pack("<2d", math.inf, 1.0), lambda *_: iter(()))
+    assert kv_apply._add(b"k", b"d" + struct.pack("<2d", -math.inf, 1.0), view) == Status.OK
+    assert view.get(b"k") == b"d" + struct.pack("<Qd", QUIET, 2.0)
