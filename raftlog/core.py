@@ -318,7 +318,8 @@ class RaftLog:
     def link_up(self, peer: NodeId) -> None:
         """See LinkEvents."""
         self.links.seldom.say(log.info, "link_up", peer=peer)
-        self.members.roster.link_up(peer)
+        if self.members.roster.link_up(peer):
+            self.events.peer_forgot(peer)
         self.engine.connected(peer, up=True)
         if self._leading_term is not None:
             self.feeds.begin(peer, held=self.engine.acknowledged_by(peer))

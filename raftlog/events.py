@@ -42,6 +42,10 @@ class RaftEvents(Protocol):
         """A link to it is open."""
         ...
 
+    def peer_forgot(self, peer: NodeId) -> None:
+        """It begins anew, on another disk: what it has told of itself is no longer so. Before ``peer_up``."""
+        ...
+
     def peer_drained(self, peer: NodeId) -> None:
         """Its link takes frames again, after it did not."""
         ...

@@ -1,6 +1,7 @@
 """How far other nodes are, as they have said: asked for only while somebody here waits for several nodes. Sans-io.
 
-What a node has said stays true, over its restarts as well: it shows nothing less again (..pipeline.recovered).
+What a node has said stays true, over its restarts as well: it shows nothing less again (..pipeline.recovered), unless
+it loses its disk.
 """
 
 from __future__ import annotations
@@ -115,10 +116,14 @@ class Frontiers:
         for gone in self._unasked.keys() - others:
             del self._unasked[gone]
             self._new.discard(gone)
-            for asked in self._rows.values():
-                asked.said.pop(gone, None)
+            self.forget(gone)
         for node in sorted(others - self._unasked.keys()):
             self.link_up(node)
+
+    def forget(self, peer: NodeId) -> None:
+        """What it has said is no longer so: it has lost its disk."""
+        for asked in self._rows.values():
+            asked.said.pop(peer, None)
 
     def link_up(self, peer: NodeId) -> None:
         """A new link: everything is asked anew."""

@@ -38,7 +38,7 @@ class Stability:
             # While its link is up it says nothing twice, and it may be a member again: where the log is replayed, or
             # its removal is cut off.
             if gone not in self._linked:
-                self._forget(gone)
+                self.forget(gone)
         for member in others:
             if member not in self._untold:
                 self.forget_told(member)
@@ -96,7 +96,8 @@ class Stability:
         self._stable[partition_id] = max(stable, self._stable[partition_id])
         return moved
 
-    def _forget(self, node: NodeId) -> None:
+    def forget(self, node: NodeId) -> None:
+        """What it has said is no longer so. What it made stable stays: that was, and may be applied."""
         for nodes in self._durable.values():
             nodes.pop(node, None)
 
@@ -110,7 +111,7 @@ class Stability:
         self._linked.discard(peer)
         if not member:
             self._untold.pop(peer, None)
-            self._forget(peer)
+            self.forget(peer)
 
     def forget_told(self, peer: NodeId) -> None:
         """What was on its way to ``peer`` may not have arrived."""

@@ -150,6 +150,11 @@ class Backend(Pipeline):
         self.pressure.peer_up(peer)
         self.comparing.peer_up(peer)
 
+    def peer_forgot(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        super().peer_forgot(peer)
+        self.exchange.asking.forget(peer)
+
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
         super().peer_down(peer)

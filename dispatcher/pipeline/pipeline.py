@@ -343,6 +343,10 @@ class Pipeline(Presence):
         self.partitioning.capacity.peer_up(peer)
         self._tell_progress()
 
+    def peer_forgot(self, peer: NodeId) -> None:
+        """See RaftEvents."""
+        self.stability.forget(peer)
+
     def peer_drained(self, peer: NodeId) -> None:
         """See RaftEvents."""
         self.forwarding.peer_drained(peer)

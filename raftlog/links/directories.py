@@ -166,7 +166,10 @@ class Directories:
         if self.marks is not None:
             self.marks.meet(peer, header, self._may_return)
         theirs = _directory(header.get("directory"))
-        if theirs is not None and header.get("rejoining") is not True and self.met.get(peer) != theirs:
+        rejoins = header.get("rejoining") is True
+        if rejoins:
+            self._changed.add(peer)
+        if theirs is not None and not rejoins and self.met.get(peer) != theirs:
             met = {node: each for node, each in self.met.items() if self._may_return(node)} | {peer: theirs}
             self._keep(self.own, met)
             if peer in self.met:
@@ -174,7 +177,7 @@ class Directories:
             self.met = met
 
     def has_changed(self, peer: NodeId) -> bool:
-        """It was let in with another directory than before; asked once."""
+        """It was let in with another directory than before, or says that it has forgotten; asked once a link."""
         changed = peer in self._changed
         self._changed.discard(peer)
         return changed

@@ -108,14 +108,16 @@ class Roster:
             self._links.directories.before = self._membership.before
         self._links.set_members(addresses, current=current, settled=settled, guests=extra)
 
-    def link_up(self, peer: NodeId) -> None:
-        """It is a guest, if it is nothing else. With another disk, where that does no harm, it has nothing."""
+    def link_up(self, peer: NodeId) -> bool:
+        """It is a guest, if it is nothing else. True: with another disk it has nothing of what it has said before."""
         directories = self._links.directories
-        if directories is not None and directories.has_changed(peer):
+        changed = directories is not None and directories.has_changed(peer)
+        if changed:
             self._engine.lost_disk(peer)
         if peer not in self._engine.peers:
             self._guests.add(peer)
             self._set(self._membership.current, *self._followed[1:])
+        return changed
 
     def link_down(self, peer: NodeId) -> None:
         """Guests that go are forgotten, and so are those that leave."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from dispatcher.barriers.frontiers import FRAME_ROWS, Frontiers
 from dispatcher.barriers.goals import Want
+from dispatcher.pipeline.backend import Backend
 from logboom.errors import QuotaExceeded
-from logboom.types import GlobalLogIndex, Level, PartitionId, Scope
-from tests.unit.dispatcher.barrier_desk import A, B
-from tests.unit.dispatcher.frontier_world import N1, N2, N3, NODES, World, apply
+from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, Scope
+from tests.unit.dispatcher.barrier_desk import A, B, reached
+from tests.unit.dispatcher.frontier_world import BOTH, N1, N2, N3, NODES, Node, World, apply
 
 
 def test_what_is_told_of_what_nobody_waits_for_any_more_changes_nothing() -> None:
@@ -106,3 +110,32 @@ def test_one_for_which_there_was_no_place_is_watched_as_soon_as_there_is() -> No
     for name in NODES:
         apply(world, name, 5)
     assert len(answers) == 1
+
+
+@pytest.mark.parametrize("scope", BOTH)
+def test_what_a_node_said_before_its_disk_went_counts_no_more(scope: Scope) -> None:
+    """A barrier was reached by a copy that was gone."""
+    world = World()
+    _, answers = world[N1].wait(5, reach=scope)
+    world.talk()
+    apply(world, N2, 9)
+    if scope is Scope.ALL:
+        apply(world, N3, 9)
+    world.sever(N1, N2)
+    world[N1].others.forget(N2)
+    world.nodes[N2] = Node(world, N2)
+    world.mend(N1, N2)
+    world.talk()
+    apply(world, N1, 9)
+    assert answers == []
+    apply(world, N2, 9)
+    assert reached(answers)
+
+
+def test_all_that_a_node_keeps_of_what_others_said_is_forgotten() -> None:
+    forgot: list[tuple[str, NodeId]] = []
+    node: Any = Backend.__new__(Backend)
+    node.stability = SimpleNamespace(forget=lambda peer: forgot.append(("stability", peer)))
+    node.exchange = SimpleNamespace(asking=SimpleNamespace(forget=lambda peer: forgot.append(("frontiers", peer))))
+    node.peer_forgot(N2)
+    assert forgot == [("stability", N2), ("frontiers", N2)]

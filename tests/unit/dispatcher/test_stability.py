@@ -214,3 +214,16 @@ class TestMembers:
         rule.set_members([NodeId("n1"), NodeId("n3")], voters=[NodeId("n1")])
         assert rule.untold() == [NodeId("n3")]
         assert rule.rows(NodeId("n3")) == [(P, 3)]
+
+
+def test_what_a_node_said_before_its_disk_went_counts_no_more() -> None:
+    rule = stability()
+    rule.update(NodeId("n1"), P, 5)
+    rule.update(NodeId("n2"), P, 9)
+    rule.update(NodeId("n3"), P, 3)
+    assert rule.stable(P) == 5
+    rule.forget(NodeId("n2"))
+    rule.update(NodeId("n1"), P, 9)
+    assert rule.stable(P) == 5, "it stays; one node alone makes nothing more stable"
+    assert rule.update(NodeId("n2"), P, 7), "it is taken at its word from then on, though it was further before"
+    assert rule.stable(P) == 7

@@ -145,7 +145,7 @@ class SimNode:
     def peer_up(self, peer: NodeId) -> None:
         pass
 
-    peer_drained = peer_down = peer_up
+    peer_drained = peer_down = peer_forgot = peer_up
 
     def repaired(self, *_: object) -> None:
         """Nobody waits for it here."""

@@ -109,6 +109,17 @@ def test_that_it_has_another_disk_is_told_once() -> None:
     assert not kept.known.has_changed(N3), "it is new"
 
 
+def test_so_it_is_of_who_has_forgotten_over_each_link_until_that_is_over() -> None:
+    """What it told of its logs before the disk went counted for whoever waited for several nodes."""
+    kept = Kept({N2: FIRST}, configuration(N1, N2))
+    for directory, rejoining, changed in ((SECOND, True, True), (SECOND, True, True), (TOKEN, False, True)):
+        kept.known.meet(N2, hello(directory, rejoining=rejoining))
+        assert kept.known.has_changed(N2) is changed
+        assert not kept.known.has_changed(N2)
+    kept.known.meet(N2, hello(TOKEN))
+    assert not kept.known.has_changed(N2)
+
+
 def test_another_disk_is_refused_unless_it_says_that_it_has_forgotten() -> None:
     kept = Kept({N2: FIRST})
     assert kept.refuses(hello(SECOND))

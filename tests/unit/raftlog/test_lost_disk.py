@@ -14,6 +14,8 @@ from raftlog.journal.membership import Membership, Rejoining
 from raftlog.links.directories import Directories, Met
 from raftlog.links.hello import Identity
 from raftlog.members.rejoin import Rejoin
+from raftlog.members.roster import Roster
+from tests.unit.raftlog.cluster import SimNode
 from tests.unit.raftlog.forgetting import ForgettingCluster
 from tests.unit.raftlog.world import MemoryDisk, voters
 
@@ -95,3 +97,19 @@ def test_who_finds_it_out_while_it_stands_for_election_does_not_lead() -> None:
         assert not lost.engine.is_leader
 
     cluster.tell(story())
+
+
+def test_everybody_here_hears_of_it_before_the_link_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, heard = ForgettingCluster(3), list[str]()
+    monkeypatch.setattr(SimNode, "peer_forgot", lambda *_: heard.append("forgot"))
+    monkeypatch.setattr(SimNode, "peer_up", lambda *_: heard.append("up"))
+    changed = iter((True, False))
+    monkeypatch.setattr(Roster, "link_up", lambda *_: next(changed))
+
+    async def story() -> None:
+        await cluster.start(N0)
+        for _ in range(2):
+            cluster.nodes[N0].raft.link_up(N1)
+
+    cluster.tell(story())
+    assert heard == ["forgot", "up", "up"]

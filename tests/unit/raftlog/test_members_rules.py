@@ -123,6 +123,19 @@ class TestStanding:
         assert not membership.began_anew(again.index)
 
 
+def test_who_has_another_disk_has_acknowledged_nothing() -> None:
+    leader, changed = Leader(), iter((True, False))
+    lost: list[NodeId] = []
+    engine: Any = SimpleNamespace(peers=leader.engine.peers, lost_disk=lost.append)
+    links: Any = SimpleNamespace(directories=SimpleNamespace(has_changed=lambda _: next(changed)))
+    nobody: Any = SimpleNamespace()
+    roster = Roster(
+        membership=leader.engine.membership, engine=engine, feeds=nobody, links=links, repair=nobody, clock=nobody
+    )
+    assert [roster.link_up(THEIRS), roster.link_up(THEIRS)] == [True, False]
+    assert lost == [THEIRS]
+
+
 def test_after_a_sync_has_failed_nothing_is_tried_again_and_nothing_leaves() -> None:
     """The next one may succeed without having written what the first could not."""
     offload, journal, failures, sent = Offload(), Target(broken=True), list[BaseException](), list[str]()
