@@ -147,7 +147,10 @@ class OpenSegment:
         """See PartitionLog."""
         if self._file is None:
             return 0
-        doubtful = [ref for ref in self._refs[self._proven :] if not proven(ref)]
+        in_order = self._in_order()
+        doubtful = [
+            ref for at, ref in enumerate(self._refs[self._proven :], self._proven) if at >= in_order or not proven(ref)
+        ]
         # The header too, unless a later process has relied on this file.
         ranges = [(0, SEGMENT_HEADER_BYTES)] if len(doubtful) == len(self._refs) else []
         ranges += [(ref.offset, ref.length) for ref in doubtful]
@@ -156,6 +159,19 @@ class OpenSegment:
         if ranges:
             self._file.sync()
         return sum(length for _, length in ranges)
+
+    def _in_order(self) -> int:
+        """So many batches, from the first on, lie one behind the other, in place and in number.
+
+        What is behind a gap, or out of turn, may stand here for a damaged one that was acknowledged long before: that
+        says nothing of its copy.
+        """
+        offset, index = SEGMENT_HEADER_BYTES, self._refs[0].first_index if self._refs else 0
+        for at, ref in enumerate(self._refs):
+            if (ref.offset, ref.first_index) != (offset, index):
+                return at
+            offset, index = ref.offset + ref.length, ref.last_index + 1
+        return len(self._refs)
 
     def begin(self, writes: Sequence[Write]) -> None:
         """Write, and have the disk begin: ``write``, with ``sync`` and of nothing, comes soon. An OSError is final."""

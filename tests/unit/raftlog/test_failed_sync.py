@@ -120,3 +120,32 @@ def test_what_is_proven_is_not_written_again() -> None:
     again = log_on(disk)
     assert again.write_again(lambda ref: True) == 0
     assert again.write_again(lambda ref: ref.last_index < 3) == chain(3)[2].nbytes
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_copy_that_was_mended_is_not_proven_by_what_its_first_one_was_acknowledged_for(
+    damaged: int, seed: int
+) -> None:
+    disk, batches = disk_of(seed), chain(4)
+    log = log_on(disk)
+    append_each(log, batches)
+    lost = batches[damaged - 1]
+    ref = log.find(lost.last_index, lost.digest)
+    assert ref is not None
+    log.close()
+    disk.flip(log._path(ref.segment), ref.offset + 90, 1)
+    mending = log_on(disk)
+    assert not mending.holds(lost.last_index, lost.digest)
+    disk.hook = failing_syncs(0)
+    mending.append(lost)
+    with pytest.raises(OSError, match=str(errno.EIO)):
+        flush(mending)
+    disk.hook = None
+    disk.kill()
+    again = log_on(disk)
+    assert all(again.holds(batch.last_index, batch.digest) for batch in batches)
+    again.write_again(lambda ref: True)  # the journal has all of them acknowledged
+    disk.power_loss()
+    after = log_on(disk)
+    assert all(after.holds(batch.last_index, batch.digest) for batch in batches)
