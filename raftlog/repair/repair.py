@@ -196,8 +196,8 @@ class Repair:
 
     def _ask(self, now: float) -> None:
         window, rest = self._missing[:ROUTES_PER_FETCH], self._missing[ROUTES_PER_FETCH:]
-        if rest and all(self.verdict(w.route.digest) is not None or w.route.digest in self.holes for w in window):
-            self._missing = rest + window  # nobody has any of these: let others have their turn
+        if rest and all(self._asked_enough(wanted.route.digest) for wanted in window):
+            self._missing = rest + window  # nobody who is there has any of these: let others have their turn
         # A leader's question would take the seal off again; a follower has to hear from it what is lost.
         sealed = self._sealed if self._standing().leads else ()
         rows = [w.route for w in self._missing[:ROUTES_PER_FETCH] if w.route.digest not in sealed]
@@ -206,6 +206,13 @@ class Repair:
             if self._send_fetch(peer, rows, asked=next(self._numbers), void=False):
                 self._asked, self._awaited = (peer, now), rows[-1]
                 break
+
+    def _asked_enough(self, digest: bytes) -> bool:
+        """Nobody has it; or nobody who is there, and who is not may stay away for long."""
+        if digest in self.holes or self.verdict(digest) is not None:
+            return True
+        said = self._answers.said(digest)
+        return all(peer in said for peer in self._everybody if self._links.connected(peer)) and bool(said)
 
     def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, void: bool) -> bool:
         header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}

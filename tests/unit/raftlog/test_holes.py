@@ -11,12 +11,12 @@ import pytest
 
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
-from raftlog.entries.entry import ROUTE, Route, pack_control, pack_routes
+from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, pack_control, pack_routes
 from raftlog.entries.voids import Void
 from raftlog.journal.journal import Journal
 from raftlog.links.lacks import Lack, pack, unpack
 from raftlog.repair.recovery import recover
-from raftlog.repair.repair import Repair, Standing, Wanted
+from raftlog.repair.repair import ROUTES_PER_FETCH, Repair, Standing, Wanted
 from tests.unit.raftlog.world import MemoryDisk
 
 A, B = NodeId("a"), NodeId("b")
@@ -287,3 +287,28 @@ def test_who_is_alone_waits_for_whom_it_has_removed_only_while_there_is_a_link(w
     assert not world.repair.work()
     world.linked.discard(B)
     assert world.repair.work()
+
+
+def test_what_nobody_who_is_there_has_leaves_the_others_their_turn(world: World) -> None:
+    """While one member was away for long, all that came behind the first sixteen waited for it, too."""
+    world.linked.discard(B)
+    world.misses(*range(100, 100 + ROUTES_PER_FETCH), 5, committed=True)
+    world.repair.work()
+    assert [len(body[0]) // ROUTE_BYTES for _, _, _, body in world.sent] == [ROUTES_PER_FETCH]
+    for index in range(100, 100 + ROUTES_PER_FETCH):
+        world.say(A, Lack.ABSENT, index=index)
+    world.sent.clear()
+    assert not world.repair.work(), "B may have them"
+    (_, kind, _, body) = world.sent[-1]
+    assert kind is Kind.FETCH
+    assert body[0][:ROUTE_BYTES] == ROUTE.pack(*route(5))
+
+
+def test_who_has_been_asked_nothing_yet_does_not_lose_its_turn(world: World) -> None:
+    world.linked.clear()
+    world.misses(*range(100, 100 + ROUTES_PER_FETCH), 5, committed=True)
+    for _ in range(2):
+        world.repair.work()
+        world.now += 1
+    assert all(body[0][:ROUTE_BYTES] == ROUTE.pack(*route(100)) for _, _, _, body in world.sent)
+    assert len(world.sent) == 2
