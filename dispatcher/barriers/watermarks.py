@@ -55,6 +55,12 @@ class Watermarks:
             mark = self._marks[partition_id] = _carried(mark, self._commit)
         return mark
 
+    def busy(self, partition_id: PartitionId) -> None:
+        """It has something to do, and follows the commit index no more; ``update`` says the rest soon."""
+        if partition_id in self._idle:
+            self.of(partition_id)
+            self._idle.discard(partition_id)
+
     def committed(self, global_commit_index: int) -> None:
         """The commit index moved; every partition that it gave something to do has been updated before."""
         invariant(global_commit_index >= self._commit, "I7: the commit index went back")

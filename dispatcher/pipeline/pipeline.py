@@ -275,7 +275,7 @@ class Pipeline(Presence):
     def look(self) -> None:
         """Somebody is about to look at watermarks: bring them up to what is committed."""
         if self._settle_later is not None:
-            self._settle()
+            self._settle(shown=True)
 
     def _somebody_waits(self, routes: Sequence[Route]) -> bool:
         if len(self.barriers):
@@ -367,8 +367,11 @@ class Pipeline(Presence):
             self._settle_due = True
             self._loop.call_soon(self._settle)
 
-    def _settle(self) -> None:
-        """Once for many events: move workers and watermarks of all partitions that something happened to."""
+    def _settle(self, *, shown: bool = False) -> None:
+        """Once for many events: move workers and watermarks of all partitions that something happened to.
+
+        ``shown``: at once; else the watermarks of those that are applied within this turn wait for that.
+        """
         self._settle_due = False
         if self._settle_later is not None:
             self._settle_later.cancel()
@@ -383,8 +386,12 @@ class Pipeline(Presence):
             stable = self.stability.stable(partition_id)
             limit = store.durable_index if stable is None else min(store.durable_index, stable)
             urgent = self.pending.awaits_applied(partition_id) or self.barriers.awaits_applied(partition_id)
-            self.workers[partition_id].notify(limit, urgent=urgent)
-            self._publish(partition_id)
+            worker = self.workers[partition_id]
+            worker.notify(limit, urgent=urgent)
+            if worker.is_about_to and not shown:
+                self.watermarks.busy(partition_id)
+            else:
+                self._publish(partition_id)
             whole = store.durable_index == store.committed_index
             if whole:
                 self._unsynced.discard(partition_id)

@@ -136,8 +136,12 @@ class ApplyGroup:
             _check_results(results, applied)
             by_batch = iter(results)
             for batch, decided in zip(batches, decisions, strict=True):
-                fresh = next(by_batch) if any(decision.refused is None for decision in decided) else None
-                outcomes.extend(self._outcomes(batch, decided, fresh))
+                fresh = next(by_batch) if _counts(decided) else None
+                if batch.origins:
+                    outcomes.extend(self._outcomes(batch, decided, fresh))
+                else:
+                    header = batch.header
+                    outcomes.append(self._outcome(header, batch.global_index, header.nbytes, decided[0], fresh))
             last = batches[-1]
             return Position(last.last_index, last.global_index), self.dedupe.changes()
 
@@ -183,7 +187,7 @@ class ApplyGroup:
                 dedupe.record(part, decision, batch.global_index, mixed=bool(origins))
                 decided.append(decision)
             decisions.append(decided)
-            if any(decision.refused is None for decision in decided):
+            if _counts(decided):
                 applied.append(
                     ApplyBatch(
                         header.first_index,
@@ -201,11 +205,8 @@ class ApplyGroup:
     def _outcomes(
         self, batch: CommittedBatch, decided: Sequence[Decision], fresh: bytes | None
     ) -> Iterator[AppliedBatch]:
-        """``fresh``: a status for each record, or one for all; None: nothing of it was applied."""
+        """Of one that several share. ``fresh``: a status for each record, or one for all; None: none was applied."""
         header = batch.header
-        if not batch.origins:
-            yield self._outcome(header, batch.global_index, header.nbytes, decided[0], fresh)
-            return
         for origin, decision in zip(batch.origins, decided, strict=True):
             own = None
             if decision.refused is None and fresh is not None:
@@ -238,6 +239,11 @@ class ApplyGroup:
         )
 
 
+def _counts(decided: Sequence[Decision]) -> bool:
+    """Not all of the batch is refused."""
+    return decided[0].refused is None or any(decision.refused is None for decision in decided[1:])
+
+
 def _skipped(first_index: int, origins: Sequence[Origin], decided: Sequence[Decision]) -> tuple[tuple[int, int], ...]:
     """Positions in a mixed batch that have no effect: what was applied before, and what is refused."""
     found = list[tuple[int, int]]()
@@ -254,6 +260,8 @@ def _skipped(first_index: int, origins: Sequence[Origin], decided: Sequence[Deci
 
 def _bounded(batches: Sequence[CommittedBatch]) -> Sequence[CommittedBatch]:
     """As many as one transaction has memory for; the others are read again."""
+    if not batches or batches[0].records is None:
+        return batches  # headers alone
     left = RANGES_MAX
     for number, batch in enumerate(batches):
         left -= batch.records is not None and batch.records.has_ranges

@@ -286,7 +286,8 @@ class Dedupe:
 
     def rollback(self) -> None:
         """The transaction did not happen."""
-        self._staged, self._evicted, self._recorded = {}, {}, {}
+        if self._staged or self._evicted or self._recorded:
+            self._staged, self._evicted, self._recorded = {}, {}, {}
         self._oldest_first = None
         self._count = len(self._producers)
 

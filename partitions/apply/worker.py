@@ -94,6 +94,8 @@ class ApplyWorker:
             ended=self._saved,
         )
         self._running = False
+        self._here = False
+        """What is under way is a group that waits for its turn on the loop."""
         self.capturing = False
         """The machine is being asked for something of its state, for one who has it stop there."""
         self._stops: list[Stop] = []
@@ -149,7 +151,12 @@ class ApplyWorker:
     @property
     def state(self) -> str:
         """``running``, ``retrying``, ``paused`` or ``damaged``."""
-        return self._cursor.state.value
+        return self._cursor.state._value_  # ``value`` is a descriptor's two calls, with each batch
+
+    @property
+    def is_about_to(self) -> bool:
+        """A group is applied within this turn of the loop; ``on_progress`` follows, whatever becomes of it."""
+        return self._here
 
     def notify(self, limit_index: int, *, urgent: bool = True) -> None:
         """Records up to ``limit_index`` may be applied; ``urgent``: somebody waits for their effects."""
@@ -294,6 +301,7 @@ class ApplyWorker:
         group = ApplyGroup(self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, limit)
         if self._is_at_hand():
             # Soon, not now: whoever has called us is in the midst of something.
+            self._here = True
             asyncio.get_running_loop().call_soon(self._run_here, group)
         else:
             self._offload.submit(group.run, self._ended)
@@ -329,6 +337,7 @@ class ApplyWorker:
         )
 
     def _run_here(self, group: ApplyGroup) -> None:
+        self._here = False
         before = self._clock.monotonic()
         batches, error = None, None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Final
 
 CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -12,10 +13,8 @@ CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class OsClock:
     """Monotonic and wall time of the operating system."""
 
-    @staticmethod
-    def monotonic() -> float:
-        """See Clock."""
-        return time.clock_gettime(CLOCK)
+    monotonic = staticmethod(partial(time.clock_gettime, CLOCK))
+    """See Clock. Asked so often that a function of our own around it would show in profiles."""
 
     @staticmethod
     def wall_ms() -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
@@ -28,7 +31,7 @@ def settling() -> Any:
         _publish=nothing,
         _tell_progress=nothing,
         node_id="n1",
-        workers={ONE: SimpleNamespace(notify=nothing)},
+        workers={ONE: SimpleNamespace(notify=nothing, is_about_to=False)},
         logs={ONE: store},
         pending=SimpleNamespace(durable=nothing, awaits_applied=lambda _: False),
         stability=SimpleNamespace(update=nothing, stable=lambda _: None),
@@ -88,6 +91,23 @@ def test_who_leaves_is_not_looked_for_among_all_others() -> None:
         each()
         each()
     assert not any(pipeline._commit_callbacks.values())
+
+
+@pytest.mark.parametrize(("about_to", "shown", "now"), [(False, False, True), (True, False, False), (True, True, True)])
+def test_what_is_applied_within_this_turn_is_published_with_that(*, about_to: bool, shown: bool, now: bool) -> None:
+    """Unless somebody is about to look. Either way its watermark follows the commit index no more."""
+    pipeline, said = settling(), list[tuple[str, PartitionId]]()
+    pipeline.workers[ONE].is_about_to = about_to
+    pipeline._publish = lambda partition: said.append(("publish", partition))
+    pipeline.watermarks.busy = lambda partition: said.append(("busy", partition))
+    pipeline.watermarks.committed = lambda _: said.append(("committed", ONE))
+    if shown:
+        pipeline._settle_later = SimpleNamespace(cancel=lambda: None)
+        pipeline._settle = partial(Pipeline._settle, pipeline)
+        Pipeline.look(pipeline)
+    else:
+        Pipeline._settle(pipeline)
+    assert said == [("publish" if now else "busy", ONE), ("committed", ONE)]
 
 
 async def test_what_was_written_behind_is_synced_and_nothing_else_is_looked_at() -> None:

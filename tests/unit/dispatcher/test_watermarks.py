@@ -199,3 +199,14 @@ def test_no_watermark_ever_goes_back_or_out_of_order(steps: list[Any]) -> None:
             expected = max(reached[partition], commit) if partition in idle else reached[partition]
             assert now.applied_global_index == expected
             seen[partition] = now
+
+
+def test_what_has_something_to_do_follows_the_commit_index_no_more_and_keeps_what_it_was_carried_to() -> None:
+    marks = Watermarks([A])
+    move(marks, A, 3, at=3, idle=True)
+    marks.committed(7)
+    marks.busy(A)
+    marks.busy(A)
+    marks.committed(9)
+    assert marks.of(A).applied_global_index == 7
+    assert not marks.idle(A)

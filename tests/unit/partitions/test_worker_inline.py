@@ -17,10 +17,13 @@ def test_who_waits_for_one_command_waits_for_no_thread() -> None:
 
         async def story() -> None:
             w.commit()
+            assert not w.worker.is_about_to
             w.notify()
             assert w.reported == []  # whoever notifies is in the midst of something
+            assert w.worker.is_about_to
             await turn()
             assert (w.reported, w.under_way) == ([1], 0)
+            assert not w.worker.is_about_to
 
         w.run(story)
 
