@@ -168,6 +168,9 @@ def _batch_at(
 
 
 def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partition_id: PartitionId) -> BatchRef | None:
+    behind = _behind(view, offset)
+    if behind is not None and (ref := _batch_at(view, behind, ordinal, partition_id, searched=True)) is not None:
+        return ref  # and none that some record within the damaged one is
     at = raw.find(MAGIC, offset + 1)
     while at >= 0:
         ref = _batch_at(view, at, ordinal, partition_id, searched=True)
@@ -175,6 +178,14 @@ def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partiti
             return ref
         at = raw.find(MAGIC, at + 1)
     return None
+
+
+def _behind(view: memoryview, offset: int) -> int | None:
+    """Where a batch ends whose header is whole."""
+    try:
+        return offset + parse_header(view[offset : offset + HEADER_BYTES]).nbytes
+    except LogboomError:
+        return None
 
 
 def pack_index(refs: Sequence[BatchRef], *, ordinal: int, end: int, whole: bool = True) -> bytes:

@@ -57,3 +57,31 @@ def test_where_a_batch_is_to_be_it_is_one(tmp_path: Path) -> None:
     file.write_bytes(raw[:end] + later + raw[end + len(later) :])
     with pytest.raises(IncompatibleVersion, match="batch of format 2"):
         open_log(tmp_path, segment_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_record_that_is_a_batch_is_none_where_what_is_behind_the_damaged_one_is_whole(
+    tmp_path: Path, *, behind: bool
+) -> None:
+    """It was held as one of the log's, and nothing in front of it was ever removed."""
+    first = make(1, bytes(16), [b"whole"])
+    inner = make(9, first.digest, [b"forged"])
+    around = make(2, first.digest, [b"a" * 5000 + b"".join(inner.buffers) + b"z" * 5000])
+    last = make(3, around.digest, [b"behind"])
+    batches = [first, around, last] if behind else [first, around]
+    log = open_log(tmp_path, segment_bytes=1 << 20)
+    for batch in batches:
+        log.append(batch)
+    flush(log)
+    commit(log, batches)
+    log.close()
+    (file,) = tmp_path.glob("*.log")
+    raw = bytearray(file.read_bytes())
+    at = raw.index(b"a" * 5000)
+    raw[at : at + 4096] = bytes(4096)
+    file.write_bytes(raw)
+    again = open_log(tmp_path, segment_bytes=1 << 20)
+    assert again.holds(first.last_index, first.digest)
+    assert again.holds(last.last_index, last.digest) is behind
+    assert again.holds(inner.last_index, inner.digest) is not behind, "only where nothing says what it is"
+    again.close()
