@@ -99,7 +99,10 @@ class Cas(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Add:
-    """Add ``numbers`` to the vector at ``key``, creating it: all int (64-bit) or all float."""
+    """Add ``numbers`` to the vector at ``key``, creating it: all int (64-bit) or all float.
+
+    A single float makes floats of all; an int that none is equal to (beyond 2^53) is refused then.
+    """
 
     key: bytes
     numbers: tuple[int, ...] | tuple[float, ...]
@@ -225,9 +228,16 @@ def pack_numbers(numbers: Sequence[float]) -> bytes:
         except struct.error:
             raise InvalidRequest(f"Add takes 64-bit integers, not {numbers!r}") from None
     try:
-        return b"d" + struct.pack(f"<{len(numbers)}d", *numbers)
-    except (struct.error, OverflowError):
+        doubles = [float(n) for n in numbers]
+    except OverflowError:
         raise InvalidRequest(f"Add takes numbers that fit 64 bits, not {numbers!r}") from None
+    wrong = [n for n, double in zip(numbers, doubles, strict=True) if isinstance(n, int) and n != double]
+    if wrong:
+        raise InvalidRequest(
+            f"no double is equal to {wrong[0]}, and a float beside it makes all numbers doubles: give it as a float "
+            "if about so much will do, or under a key of its own"
+        )
+    return b"d" + struct.pack(f"<{len(numbers)}d", *doubles)
 
 
 def unpack_numbers(raw: bytes) -> tuple[int, ...] | tuple[float, ...]:

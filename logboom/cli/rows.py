@@ -23,7 +23,9 @@ import json
 import re
 import shlex
 from codecs import BOM_UTF8
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -33,12 +35,14 @@ from logboom.cli.common import PARTITION_MAX, to_bytes
 from logboom.cli.txns import txn_of
 from logboom.commands import Add, Cas, Command, Delete, DeletePrefix, DeleteRange, Put
 from logboom.errors import LogboomError
-from logboom.types import Record
+from logboom.types import MIB, Record
 
 Row = dict[str, Any]
 
 FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partition", "end"))
 TXN_FIELDS: Final = frozenset(("op", "compares", "then", "otherwise", "partition"))
+FIELD_CHARACTERS_MAX: Final = 128 * MIB
+"""Of a CSV field: as much as ``log.batch_bytes_max`` may be set to, in hexadecimal. Nodes say what they take."""
 _DIGITS: Final = re.compile("[0-9]{1,10}")
 USAGE: Final = (
     "put KEY VALUE | delete KEY | cas KEY EXPECTED VALUE | add KEY NUMBER... | delete-prefix PREFIX | "
@@ -136,9 +140,7 @@ def _numbers(row: Row) -> list[float]:
         raise click.UsageError(f"an add without 'numbers': {row}")
     items = numbers.split() if isinstance(numbers, str) else numbers if isinstance(numbers, list) else [numbers]
     try:
-        read: list[float] = [_number(item) for item in items]
-        # One kind per vector: a single fraction makes all of them floats.
-        return [float(n) for n in read] if any(isinstance(n, float) for n in read) else read
+        return [_number(item) for item in items]
     except (TypeError, ValueError, OverflowError):
         raise click.UsageError(f"add takes numbers, not {numbers!r}") from None
 
@@ -148,10 +150,17 @@ def _number(item: Any) -> float:
         raise TypeError("true and false are no numbers")
     if isinstance(item, int | float):
         return item
-    try:
+    if isinstance(item, Decimal):
+        if item != item.to_integral_value():
+            raise click.UsageError(
+                f"add takes integer and floating-point numbers, not decimals like {item}: write an amount as double "
+                "or, for exact sums, as a whole number of its smallest unit"
+            )
         return int(item)
-    except (TypeError, ValueError):
-        return float(item)
+    if isinstance(item, str | bytes):
+        with suppress(ValueError):
+            return int(item)
+    return float(item)  # of half precision, say: int() would cut it
 
 
 # -- files
@@ -179,9 +188,16 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, R
     if reader is not None:
         yield from _by_line(file, reader)
         return
+    yield from _csv(file)
+
+
+def _csv(file: BinaryIO) -> Iterator[tuple[int, Row]]:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")  # spreadsheets begin with its mark
+    csv.field_size_limit(FIELD_CHARACTERS_MAX)  # of the process: 128 KiB, unless it is said
+    rows = csv.DictReader(text, strict=True)
     try:
-        rows = csv.DictReader(text, strict=True)
+        if twice := _twice(rows.fieldnames or ()):
+            raise click.UsageError(f"line {rows.line_num}: it names the column {twice} twice")
         for row in rows:
             if None in row:
                 raise click.UsageError(f"line {rows.line_num}: more columns than the first line names")
@@ -192,6 +208,11 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, R
         raise click.UsageError(f"not UTF-8, somewhere behind line {rows.line_num}: {error}") from None
     finally:
         text.detach()
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    """A column that would hide another one. Those without a name, which spreadsheets leave behind the last, do not."""
+    return next((name for name in names if name and names.count(name) > 1), None)
 
 
 def _by_line(file: BinaryIO, reader: Callable[[bytes], Row]) -> Iterator[tuple[int, Row]]:
@@ -241,6 +262,8 @@ def _parquet(file: BinaryIO) -> Iterator[Row]:
         unknown = set(source.schema_arrow.names) - FIELDS
         if unknown:
             raise click.UsageError(f"unknown column {min(unknown)!r}; known are {', '.join(sorted(FIELDS))}")
+        if twice := _twice(source.schema_arrow.names):
+            raise click.UsageError(f"it has more than one column {twice}")
         for batch in source.iter_batches(batch_size=8192):
             for row in batch.to_pylist():
                 yield {name: value for name, value in row.items() if value is not None}

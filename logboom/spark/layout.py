@@ -144,8 +144,8 @@ def _plain(schema: pa.Schema, options: WriteOptions, machine: str, partitions: t
 
 def _op(schema: pa.Schema, options: WriteOptions) -> Op | None:
     if "op" not in schema.names or "op" in options.add_columns:
-        return options.op or "put"
-    if options.op is not None and not options.add_columns:
+        return options.op or ("add" if options.add_columns else "put")
+    if options.op is not None:
         raise InvalidRequest("give op as an option or as a column, not both")
     _typed(schema, "op", is_text, "a string")
     return None

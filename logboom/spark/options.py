@@ -107,6 +107,7 @@ class WriteOptions:
     """None: as ``wait`` says."""
     in_flight_bytes_max: int = 8 * MIB
     op: Op | None = None
+    """None: a column says it, or whether there are columns to add."""
     add_columns: tuple[str, ...] = ()
     null_key: bytes | None = None
     fail_on_rejected: bool = True
@@ -157,10 +158,7 @@ def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOpt
     """Raises InvalidRequest, naming the option and what it takes."""
     rows = _checked(given, STREAM_WRITE if stream else WRITE, "writing a stream" if stream else "writing a batch")
     default = WriteOptions(_target(rows))
-    op = rows.get("op")
     add_columns = tuple(c.strip() for c in rows.get("addcolumns", "").split(",") if c.strip())
-    if op is None and add_columns:
-        op = "add"
     write_id = rows.get("writeid")
     if write_id is not None and not write_id.strip():
         raise InvalidRequest("option writeId must not be empty")
@@ -178,7 +176,7 @@ def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOpt
         barrier_scope=Scope(_choice(rows, "barrierScope", tuple(map(str, Scope)), str(default.barrier_scope))),
         barrier_level=_level(rows),
         in_flight_bytes_max=_whole(rows, "maxInFlightBytes", default.in_flight_bytes_max, low=1),
-        op=_choice({"op": op}, "op", ("put", "delete", "add"), "put") if op is not None else None,
+        op=_choice(rows, "op", ("put", "delete", "add"), "put") if "op" in rows else None,
         add_columns=add_columns,
         null_key=null_key.encode() if null_key is not None else None,
         fail_on_rejected=_flag(rows, "failOnRejected", default=True),

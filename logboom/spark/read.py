@@ -66,12 +66,13 @@ def read_log(
     while position <= share.end:
         try:
             for batches in _tail(position, node, share.partition_id, options, session):
-                position, failures, since = int(batches[-1].last_index) + 1, 0, time.monotonic()
+                position, failures = int(batches[-1].last_index) + 1, 0
                 cuts = [_cut(b, share, span) for b in batches]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from pieces(log_columns(ready, schema))
                 if position > share.end:
                     return
+                since = time.monotonic()  # the time that the task took over its rows is not waited
         except IndexCompacted as error:
             first = int(error.fields.get("first", share.end + 1))
             if options.fail_on_data_loss:

@@ -78,7 +78,7 @@ class Report:
 
 
 def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
-    """One report of all tasks. Raises NonDeterministicReplay when they do not fit together, CommandsRejected."""
+    """One report of all tasks. Raises NonDeterministicReplay, LineageMismatch when they do not fit together."""
     done = _consistent(plan, tasks)
     cluster, lineage = _one_history(plan, done)
     rejected = Counter[str]()
@@ -114,7 +114,6 @@ def combine(plan: WritePlan, tasks: Sequence[TaskReport | None]) -> Report:
         lineage=lineage,
     )
     _tell_repeated(plan, report)
-    _check_refused(plan, report)
     return report
 
 
@@ -163,6 +162,7 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
         if check is not None:
             check(plan, report)
             kept = {"report": _portable(report)}
+        _check_refused(plan, report)
         wait_for(report, timeout=plan.barrier_timeout_ms / 1000, level=plan.barrier_level, scope=plan.barrier_scope)
     except LogboomError as error:
         # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.

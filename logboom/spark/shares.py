@@ -24,6 +24,7 @@ from logboom.spark.times import PROBES_MAX, offsets_from
 from logboom.types import Watermark
 
 HIGHEST: Final = (1 << 63) - 1
+ASK_AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +186,22 @@ def history(session: Session) -> tuple[str, str]:
 
 
 def first_held(session: Session, partitions: Iterable[int], *, node: str | None) -> dict[int, int]:
-    """Per partition the first offset that is still there, on any node that can be reached or the one asked for.
+    """Of logs with records: the first offset that is still there, on any node that can be reached or the one asked for.
 
-    Not of a log without records, if nothing was removed of it.
+    Not of a log of which that one has nothing yet, nor has removed anything. Raises DeadlineExceeded.
     """
     # From 1 on: of a node that has removed it, the client goes on to the others before it says what there is.
-    found = first_batches(session, dict.fromkeys(partitions, 1), node=node, follow=False)
+    found = first_batches(session, dict.fromkeys(partitions, 1), node=node, follow=False, again=node is None)
     return {p: int(place.first_index) for p, place in found.items()}
 
 
-def first_batches(session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool) -> dict[int, Place]:
-    """Per partition the first batch from an offset on, void or not; with ``follow``, when it is there, or Voided."""
+def first_batches(
+    session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool, again: bool = False
+) -> dict[int, Place]:
+    """Per partition the first batch from an offset on, void or not; with ``follow``, when it is there, or Voided.
+
+    ``again``: there is one. A node that has none is behind: it says nothing, and the next one is asked.
+    """
 
     def refuse(gap: Voided) -> None:
         raise gap
@@ -204,9 +210,16 @@ def first_batches(session: Session, starts: Mapping[int, int], *, node: str | No
         gate, found = asyncio.Semaphore(PROBES_MAX), dict[int, Place]()
 
         async def ask(partition: int, start: int) -> None:
+            async with gate:
+                await look(partition, start)
+                while again and partition not in found:
+                    await asyncio.sleep(ASK_AGAIN_S)
+                    await look(partition, start)
+
+        async def look(partition: int, start: int) -> None:
             # A credit of one byte: one batch.
             batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=refuse)
-            async with gate, aclosing(batches):
+            async with aclosing(batches):
                 try:
                     async for batch in batches:
                         found[partition] = Place(batch.first_index, batch.global_index)

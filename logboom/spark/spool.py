@@ -129,9 +129,10 @@ class _File:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._lock = threading.Lock()
+        # The collector may end whoever takes, and with it this, within anything on the thread that is writing.
+        self._lock = threading.RLock()
         self._file: Any = None
-        self._closed = False
+        self._closed = threading.Event()
         self._begin = self._end = 0
         self.was_full = False
         """There was no room, once at least."""
@@ -167,14 +168,22 @@ class _File:
 
     def _write(self, raw: bytes) -> None:
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
             if self._file is None:
                 self._file = _nameless()
-            self._file.seek(self._end)
-            rest = memoryview(raw)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            if self._closed.is_set():  # since
+                self._file.close()
+                return
+            try:
+                self._file.seek(self._end)
+                rest = memoryview(raw)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except ValueError:  # it is closed
+                if not self._closed.is_set():
+                    raise
+                return
             self._end += len(raw)
             self.unread += 1
 
@@ -191,7 +200,7 @@ class _File:
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             if self._file is not None:
                 self._file.close()
 

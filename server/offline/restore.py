@@ -38,6 +38,7 @@ from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails, v
 from server.offline.batches import Span
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
+from server.offline.looking import LookingDisk
 from server.offline.world import OfflineWorld, real_offline_world
 from snapshots.meta import SetMeta
 from snapshots.meta import encode as encode_set
@@ -82,7 +83,7 @@ def restore(
     if not disk.exists(directory / INDEX):
         raise WrongNode(f"{directory} is no backup directory: it has no {INDEX}")
     with locked(disk, directory):
-        source = BackupDir(disk, directory)
+        source = BackupDir(LookingDisk(disk), directory)  # it may be one that nobody can write to
         meta = _chosen(source, global_index)
         _check(meta, settings.cluster, as_cluster=as_cluster)
         runs = {

@@ -187,6 +187,18 @@ def test_what_an_interrupted_backup_has_copied_counts(world: World, tmp_path: Pa
     assert json.loads(run("verify", copy, "-o", "json").stdout)["findings"] == []
 
 
+def test_a_restore_changes_nothing_in_the_backup(world: World, tmp_path: Path) -> None:
+    """What the next backup may go on with was removed, and one that nobody may write to was of no use."""
+    copy = Path(shutil.copytree(world.directory, tmp_path / "copy"))
+    for kind in ("states.partial", "states.fetch", "set.new"):
+        (copy / f"{world.first.global_index + 1:020d}.{kind}").write_bytes(b"of a backup that was interrupted")
+    before = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in (copy, *copy.rglob("*"))}
+    cluster = unstarted(tmp_path, 1)
+    restored(cluster, copy, "-g", world.second.global_index)
+    assert {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in (copy, *copy.rglob("*"))} == before
+    assert not json.loads(run("verify", cluster.data_dirs["n1"], "-o", "json").stdout)["findings"]
+
+
 def test_a_directory_that_holds_something_is_refused(world: World, tmp_path: Path) -> None:
     cluster = unstarted(tmp_path, 1)
     cluster.data_dirs["n1"].mkdir(parents=True)

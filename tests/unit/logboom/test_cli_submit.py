@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from logboom.cli.rows import command_of, partition_of_row, read_rows, words_row
 from logboom.cli.submit import CHUNK_RECORDS
 from logboom.commands import Add, Cas, Delete, Put, to_record
 from logboom.errors import InvalidRequest, UnknownOutcome
-from logboom.types import Record
+from logboom.types import KIB, Record
 from logboom.wire import Kind
 from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, Session
@@ -132,6 +133,20 @@ def test_words_and_parquet_say_the_same(tmp_path: Path) -> None:
     assert rows == [command_of(words_row(words.split()), "text") for words in ("put a 1", "add b 1 2")]
 
 
+@pytest.mark.parametrize("whole", [Decimal(3), Decimal("3.00"), Decimal(2**62)])
+def test_a_decimal_that_is_whole_is_that_number(whole: Decimal) -> None:
+    row = {"op": "add", "key": "k", "numbers": [whole]}
+    assert to_record(command_of(row, "text")) == to_record(Add(b"k", int(whole)))
+
+
+def test_a_value_may_be_as_large_as_a_record(node: FakeNode, capsys, tmp_path: Path) -> None:
+    value = "v" * 200 * KIB
+    path = tmp_path / "x.csv"
+    path.write_text(f"key,value,,\nk,{value},,\n")
+    assert run(capsys, "submit", "-p", "0", "-f", str(path))[0] == 0
+    assert node.log[0] == [Put(b"k", value.encode()).record().payload]
+
+
 # -- lines that are wrong
 
 
@@ -173,6 +188,36 @@ def test_of_a_short_input_with_a_bad_line_nothing_is_sent(node: FakeNode, capsys
     status, out, err = run(capsys, "submit", "-p", "0", "-f", str(path), "-o", "json")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "line 2: unknown op 'frob'" in err
+    assert not node.of(Kind.SUBMIT)
+
+
+@pytest.mark.parametrize("column", ["numbers", "value"])
+def test_no_decimal_is_cut_to_an_integer(node: FakeNode, capsys, tmp_path: Path, column: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    amounts = pyarrow.array([Decimal("2.00"), Decimal("1.99")], pyarrow.decimal128(10, 2))
+    parquet.write_table(pyarrow.table({"op": ["add"] * 2, "key": ["a", "b"], column: amounts}), tmp_path / "x.parquet")
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", str(tmp_path / "x.parquet"))
+    assert (status, out) == (2, "")
+    assert "row 2: add takes integer and floating-point numbers, not decimals like 1.99" in err
+    assert not node.of(Kind.SUBMIT)
+
+
+def test_a_column_that_is_named_twice_is_refused(node: FakeNode, capsys, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "x.csv"
+    path.write_text("key,value,value\nk,first,second\n")
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert (status, out) == (2, "")
+    assert err.startswith("logboom: line 1: it names the column value twice")
+    table = pyarrow.Table.from_arrays([pyarrow.array([each]) for each in "kab"], ["key", "value", "value"])
+    parquet.write_table(table, tmp_path / "x.parquet")
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", str(tmp_path / "x.parquet"))
+    assert (status, out) == (2, "")
+    assert err.startswith("logboom: it has more than one column value")
     assert not node.of(Kind.SUBMIT)
 
 
@@ -247,6 +292,10 @@ def test_lines_of_blanks_are_skipped_but_not_raw(node: FakeNode, capsys, tmp_pat
         '{"key": "a", "numbers": [true]}',
         '{"key": "a", "numbers": [0.5, 1' + "0" * 400 + "]}",
         '{"key": "a", "numbers": [1' + "0" * 30 + "]}",
+        '{"key": "a", "numbers": [0.5, 9007199254740993]}',
+        '{"key": "a", "numbers": "9007199254740993 0.5"}',
+        '{"op": "txn", "then": [{"key": "a", "numbers": [0.5, 9007199254740993]}]}',
+        '{"op": "txn", "compares": [{"key": "a", "numbers": [0.5, 9007199254740993]}]}',
         '{"key": "a", "value": "v", "partition": 1.7}',
         '{"key": "a", "value": "v", "partition": true}',
         '{"key": "a", "value": "v", "partition": Infinity}',

@@ -38,6 +38,10 @@ TXN = Txn([Compare(b"a", "==", None)], [Put(b"b", b"1")], [Delete(b"c")])
         (Txn([Compare(b"", "==", b"")]), "non-empty bytes key"),
         (Txn([Compare(bytes(512), "==", b"")]), "at most 511"),
         (Txn([], [Put(bytes(512), b"")]), "at most 511"),
+        (Add(b"k", 0.5, 2**53 + 1), "no double is equal to 9007199254740993"),
+        (Add(b"k", 0.5, 10**400), "fit 64 bits"),
+        (Txn([], [Add(b"k", 2**53 + 1, 0.5)]), "no double is equal to 9007199254740993"),
+        (Txn([Compare(b"k", ">", (2**53 + 1, 0.5))]), "no double is equal to 9007199254740993"),
         (DeleteRange(b"b", b"b"), "nothing is from"),
         (DeletePrefix(b""), "non-empty bytes key"),
     ],
@@ -45,6 +49,11 @@ TXN = Txn([Compare(b"a", "==", None)], [Put(b"b", b"1")], [Delete(b"c")])
 def test_what_cannot_be_is_refused_before_it_is_sent(wrong: Any, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         wrong.record()
+
+
+@pytest.mark.parametrize("number", [0, -(2**53), 2**53 + 2, -(2**63), 2**80])
+def test_a_float_makes_floats_of_the_integers_that_are_equal_to_some(number: int) -> None:
+    assert from_record(Add(b"k", number, 0.5).record()) == Add(b"k", float(number), 0.5)
 
 
 @pytest.mark.parametrize(("prefix", "end"), [(b"a", b"b"), (b"a\xff\xff", b"b"), (b"\xff", b""), (b"a\xfe", b"a\xff")])

@@ -104,6 +104,11 @@ def test_an_op_column_decides_row_by_row():
     assert commands(rows) == by_key(*[c.record() for c in wanted])
 
 
+def test_ops_go_row_by_row_beside_columns_to_add():
+    rows = batch(key=["a", "b", "a"], op=["add", "delete", "add"], n=[1, 2, 3])
+    assert commands(rows, addColumns="n") == by_key(*[c.record() for c in (Add(b"a", 1), Delete(b"b"), Add(b"a", 3))])
+
+
 def test_deletes_need_nothing_but_a_key():
     assert commands(batch(key=["a", "b"]), op="delete") == by_key(Delete(b"a").record(), Delete(b"b").record())
 
@@ -148,6 +153,9 @@ def test_a_null_key_gets_the_documented_one_or_is_an_error_that_names_the_column
         ({"partition": [0], "value": ["v"]}, {}, "need a column key"),
         ({"key": ["k"], "value": ["v"]}, {"partitions": "9"}, "names 9; this cluster has 4"),
         ({"key": ["k"], "value": ["v"], "op": ["put"]}, {"op": "put"}, "option or as a column"),
+        ({"key": ["k"], "n": [1], "op": ["put"]}, {"op": "delete", "addColumns": "n"}, "option or as a column"),
+        ({"key": ["k"], "n": [1], "op": ["add"]}, {"op": "add", "addColumns": "n"}, "option or as a column"),
+        ({"key": ["k"], "n": [1]}, {"op": "delete", "addColumns": "n"}, "addColumns goes with op=add, not op=delete"),
         ({"key": ["k"], "value": [1], "n": [1]}, {"addColumns": "n"}, "column value must be binary or string"),
         ({"key": [1], "value": ["v"]}, {"addColumns": "key"}, "column key must be binary or string"),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from logboom.errors import (
     Voided,
 )
 from logboom.records import RecordBlock
+from logboom.spark import read
 from logboom.spark.columns import LOG
 from logboom.spark.options import read_options
 from logboom.spark.read import read_log, read_merged
@@ -115,6 +117,19 @@ def test_a_node_that_is_behind_is_left_for_another(session):
     found = session([None], [batch(1, 2), None], [batch(3, 6)])
     assert offsets(log(found, Share(0, 1, 6), requestTimeoutMs="200")) == [1, 2, 3, 4, 5, 6]
     assert found.client.asked == [1, 1, 3]
+
+
+def test_a_node_that_is_behind_is_left_for_another_however_slowly_the_task_works(session, monkeypatch):
+    """The time that it took over its rows counted as waited for more: none was asked but the first."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(read, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    found = session([batch(1, 2), None], [None], [batch(3, 4)])
+    seen = []
+    for columns in log(found, Share(0, 1, 6), requestTimeoutMs="200"):
+        seen += columns["offset"].to_pylist()
+        clock.now += 60
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert found.client.asked == [1, 3, 3]
 
 
 def test_a_reader_that_is_left_half_way_ends_its_stream(session):

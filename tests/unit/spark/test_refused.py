@@ -23,10 +23,15 @@ class Forgetful(Cluster):
         return msgspec.structs.replace(receipt, results=(Status.UNKNOWN_RESULT,) * len(receipt.results))
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda report, **how: None)
+
+
 def test_what_nobody_can_tell_of_a_repeated_task_is_told(caplog):
     cluster = Forgetful()
     assert write(cluster, [rows(90)]).rejected == {"WRONG_TYPE": 90}
-    again = combine(plan(), [write(cluster, [rows(90)], attempt=1)])
+    again = finish(plan(), [write(cluster, [rows(90)], attempt=1)], began=0.0)
     assert (again.rows, again.duplicates, again.unknown, again.rejected) == (90, 90, 90, {})
     assert "nobody remembers what became of 90" in caplog.text
     assert combine(plan(), [write(Cluster(), [rows(90)])]).unknown == 0
@@ -38,14 +43,13 @@ def test_a_write_may_go_on_over_refused_commands(caplog):
     cluster.status = Status.WRONG_TYPE
     tasks = [write(cluster, [rows(10)])]
     with pytest.raises(CommandsRejected, match="failOnRejected=false goes on"):
-        combine(plan(), tasks)
-    report = combine(plan(failOnRejected="false"), tasks)
+        finish(plan(), tasks, began=0.0)
+    report = finish(plan(failOnRejected="false"), tasks, began=0.0)
     assert (report.rows, report.rejected) == (10, {"WRONG_TYPE": 10})
     assert "refused 10 of 10" in caplog.text
 
 
-def test_a_report_brings_it_along(tmp_path, monkeypatch):
-    monkeypatch.setattr("logboom.spark.report.wait_for", lambda report, **how: None)
+def test_a_report_brings_it_along(tmp_path):
     cluster = Forgetful()
     tasks = [write(cluster, [rows(10)]), write(cluster, [rows(20)], task=1)]
     path = tmp_path / "report.json"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from logboom.client.reads import LogBatch
-from logboom.errors import IndexCompacted, InvalidRequest, NoSuchPartition, Voided
+from logboom.errors import DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition, Voided
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
 from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, merged_shares
@@ -73,6 +73,52 @@ class Slow(Client):
                 yield batch
         finally:
             self.open -= 1
+
+
+class Behind(Client):
+    """Who is asked first has nothing of the logs yet; then others have their turn, as many as there are."""
+
+    def __init__(self, others):
+        super().__init__()
+        self.others = others
+        self.asked = 0
+
+    async def tail(self, partition, **how):
+        self.asked += 1
+        if self.asked > 1 and self.others:
+            async for batch in super().tail(partition, **how):
+                yield batch
+
+
+@pytest.fixture
+def behind():
+    made = []
+
+    def make(others):
+        made.append(Local(Behind(others)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.mark.parametrize("ordered", ["partition", "global"])
+def test_a_node_that_is_behind_does_not_say_where_a_log_begins(behind, ordered):
+    """It has nothing of it, and what all others have removed was taken for there."""
+    planned = plan(behind(others=True), partitions="0", ordered=ordered)
+    assert planned == ([Merged(Span(500, 990), (Share(0, 50, 99),))] if ordered == "global" else [Share(0, 50, 99)])
+
+
+def test_a_log_of_which_nobody_says_where_it_begins_is_an_error(behind):
+    found = behind(others=False)
+    found.client.timeout = 0.2
+    with pytest.raises(DeadlineExceeded, match="not all of 1 logs"):
+        plan(found, partitions="0")
+    assert found.client.asked > 1
+    named = behind(others=False)
+    assert plan(named, partitions="0", node="n1") == [Share(0, 1, 99)], "it is asked alone, and waited for by the task"
+    assert named.client.asked == 1
 
 
 def test_probes_end_when_one_of_them_fails():

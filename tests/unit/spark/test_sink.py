@@ -168,7 +168,7 @@ def test_refused_commands_are_an_error_that_counts_them():
     cluster.status = Status.WRONG_TYPE
     task = write(cluster, [rows(10)])
     with pytest.raises(CommandsRejected, match=r"10 of 10.*WRONG_TYPE") as caught:
-        combine(plan(), [task])
+        finish(plan(), [task], began=0)
     assert caught.value.statuses == {"WRONG_TYPE": 10}
 
 
@@ -267,6 +267,25 @@ def test_a_batch_is_compared_with_what_its_last_run_left(tmp_path, monkeypatch):
     commit(10)
     commit(10)
     commit(11, "q/8")
+
+
+def test_so_is_one_of_which_commands_were_refused(tmp_path, monkeypatch):
+    """What its first run had left was the error alone: nobody could tell that the next one brought other rows."""
+    kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
+
+    def commit(count):
+        cluster = Cluster()
+        cluster.status = Status.WRONG_TYPE
+        return finish(kept, [write(cluster, [rows(count)], write_id="q/7")], began=0, check=same_as_before)
+
+    for _ in range(2):
+        with pytest.raises(CommandsRejected):
+            commit(10)
+        with pytest.raises(NonDeterministicReplay, match="ran before with 10 rows and now with 11"):
+            commit(11)
+        with pytest.raises(CommandsRejected):
+            load(kept.report_file, kept.target)
 
 
 @pytest.mark.parametrize(

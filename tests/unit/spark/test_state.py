@@ -1,6 +1,7 @@
 """A state on its way into a task that takes its time."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -95,3 +96,41 @@ def test_a_state_that_is_left_half_way_ends_its_scan_and_its_file(session, monke
     while not found.client.closed:
         found.run(lambda _: asyncio.sleep(0))
     assert made[0].closed
+
+
+@pytest.mark.parametrize("moment", ["made", "written"])
+def test_a_state_that_the_collector_finds_where_its_file_is_written_ends_there(session, monkeypatch, caplog, moment):
+    """It closes that file on the thread that is writing to it, which waited for itself."""
+    held, files, nameless = [], [], spool._nameless
+    begun, ended = threading.Event(), threading.Event()
+
+    def collected():
+        assert begun.wait(10)
+        held.clear()  # as the collector may, with whatever is in a cycle
+        ended.set()
+
+    class File:
+        def __init__(self):
+            self.file = nameless()
+            self.seek, self.close = self.file.seek, self.file.close
+
+        def write(self, raw):
+            if moment == "written":
+                collected()
+            return self.file.write(raw)
+
+    def made():
+        if moment == "made":
+            collected()
+        files.append(File())
+        return files[-1]
+
+    monkeypatch.setattr(spool, "_nameless", made)
+    found = session([*((k, PAIRS) for k in range(1, 101)), None])
+    held.append(found.spooled(state_of_0, memory_bytes=1, file_bytes_max=1 << 20, patience=0.0))
+    next(held[0])
+    begun.set()
+    assert ended.wait(10)
+    while not (found.client.closed and files and files[0].file.closed):
+        found.run(lambda _: asyncio.sleep(0))
+    assert not caplog.text
