@@ -139,7 +139,7 @@ def test_cursors_survive_and_show_their_lag(cluster: LocalCluster, boom: SyncCli
     with SyncClient(cluster.endpoints) as other:
         assert other.cursor("reader", 1).position() == end
         assert other.commit_cursor("reader", 1, 2) == end
-        assert next(iter(other.tail(1, start=end))).records.payloads() == [b"more"] * 3
+        assert next(iter(other.tail(1, start=end, follow=True))).records.payloads() == [b"more"] * 3
     cluster.restart(leader)
     cluster.wait_serving()
     said = json.loads(CliRunner().invoke(cli, ["status", "-o", "json", "--endpoints", cluster.endpoints]).stdout)
