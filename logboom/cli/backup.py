@@ -99,7 +99,13 @@ def restore(
         done = server_module("server.offline.restore").restore(
             directory, settings, global_index=global_index, as_cluster=as_cluster, token=lineage, progress=progress
         )
-    print_one({"directory": str(directory), **done._asdict()}, output)
+    said = {"directory": str(directory), **done._asdict()}
+    for partition, first, begins in said.pop("left_out"):
+        talk(
+            f"logboom: partition {partition} begins at {begins}: the backup has records from {first} on, and misses "
+            "some before that. Back up once more while the cluster has them, then restore into an empty directory"
+        )
+    print_one(said, output)
 
 
 @click.command(

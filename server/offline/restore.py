@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,6 +59,11 @@ class Restored(NamedTuple):
     """Of logs."""
     lineage: str
     """Of the history that begins here: the same for whoever restores this set."""
+    left_out: Sequence[tuple[int, int, int]] = ()
+    """Of logs that begin later than what the backup has of them: partition, its first record, and where they begin.
+
+    A file between is missing: a log has no gaps. Backing up once more gets it again, if the cluster still has it.
+    """
 
 
 def restore(
@@ -100,7 +105,17 @@ def restore(
             for partition, run in runs.items():
                 work.log(partition, run)
             work.claim()
-    return Restored(settings.node.id, str(target), meta.global_index, meta.states_bytes, work.batches, lineage)
+    done = settings.node.id, str(target), meta.global_index, meta.states_bytes, work.batches, lineage
+    return Restored(*done, _left_out(source, runs))
+
+
+def _left_out(source: BackupDir, runs: Mapping[PartitionId, Sequence[Span]]) -> Sequence[tuple[int, int, int]]:
+    found = []
+    for partition, run in runs.items():
+        first = min((span.first_index for span in source.log(partition).spans()), default=None)
+        if run and first is not None and first < run[0].first_index:
+            found.append((partition, first, run[0].first_index))
+    return found
 
 
 def lineage_of(meta: SetMeta, cluster: str, token: str) -> str:

@@ -14,6 +14,9 @@ from logboom import Add, Put, Record, SyncClient
 from logboom.errors import LogboomError
 from logboom.records import RecordBlock
 from logboom.testing import LocalCluster
+from logboom.types import PartitionId
+from server.offline.backup_dir import LogArchive
+from server.world.disk_os import OsDisk
 from tests.integration.cluster.backup_world import done, run
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, equal_states, fill
 from tests.integration.waiting import wait_for
@@ -112,6 +115,23 @@ def test_a_second_backup_copies_what_is_new(world: World) -> None:
 def test_what_is_in_a_backup_can_be_looked_at(world: World, kind: str, pattern: str) -> None:
     path = min(world.directory.glob(pattern))
     assert done("inspect", kind, path)["rows"]
+
+
+def test_a_log_that_begins_later_than_the_backup_is_said(world: World, tmp_path: Path) -> None:
+    """Its records before a file that was lost were left out without a word."""
+    copy = Path(shutil.copytree(world.directory, tmp_path / "copy"))
+    archive = LogArchive(OsDisk(), copy / "logs" / str(LOG), PartitionId(LOG))
+    first, begins = (span.first_index for span in archive.spans())
+    rows = archive.read(first).batches
+    archive.paths()[0].unlink()
+    cluster = unstarted(tmp_path, 1)
+    archive.add(rows[:4], "local")  # what was in a second file is lost
+    told = run("restore", copy, "--config", cluster.config("n1"), "-o", "json")
+    assert told.exit_code == 0
+    assert f"partition {LOG} begins at {begins}: the backup has records from {first} on" in told.stderr
+    assert "left_out" not in json.loads(told.stdout)
+    whole = unstarted(tmp_path / "whole", 1)
+    assert not run("restore", world.directory, "--config", whole.config("n1")).stderr.count("begins at")
 
 
 def test_a_set_that_was_removed_is_listed_no_more_by_the_next(world: World, tmp_path: Path) -> None:
