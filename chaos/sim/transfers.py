@@ -1,31 +1,25 @@
-"""Commands over several keys: whoever moves something from one account to another neither makes nor loses any.
-
-Each transfer adds to a counter of its own, too, which the history knows of: so it takes effect once, or not at all.
-"""
+"""Commands over several keys: clients move something from one account to another, look at all, and remove keys."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from chaos.history import Operation
-from logboom import Add, Cas, Client, Compare, DeletePrefix, Put, Status, Txn
+from chaos.transfers import ACCOUNTS, MOST, conclude, opening, transfer, unbalanced
+from logboom import Client, DeletePrefix, Put, Status
 from logboom.errors import LogboomError
+from logboom.types import Receipt
 
 if TYPE_CHECKING:
     from chaos.sim.clients import Seen
 
-ACCOUNT: Final = b"account/"
-ACCOUNTS: Final = tuple(ACCOUNT + b"%d" % number for number in range(5))
-MOST: Final = 3
 READS: Final = 0.3
 REMOVES: Final = 0.2
 SPOILT: Final = 0.2
 """Of the transfers: their last command cannot be done, hence none of them is."""
-NOBODY: Final = b"nobody"
-"""A key that there never is."""
 SCRAPS_MAX: Final = 6
 AT_ONCE: Final = 0.5
 """Of the keys that are made and removed: both in one request, where nothing of them is in the state before."""
@@ -51,6 +45,7 @@ class Transfers:
         self._call = call
         self._name = name
         self._count = 0
+        self._opened = False
 
     async def step(self) -> None:
         """Move something, look at all accounts at once, or make and remove some keys."""
@@ -68,32 +63,47 @@ class Transfers:
             await asyncio.sleep(ERROR_PAUSE_S)
 
     async def _move(self) -> None:
+        if not self._opened:
+            receipt = await self._client.submit(self._partition, opening(), wait="applied")
+            status = (receipt.results or (Status.UNKNOWN_RESULT,))[0]
+            self._opened = status in (Status.OK, Status.OTHERWISE, Status.UNKNOWN_RESULT)
+            self._tell(
+                [] if self._opened else [f"the answer to an opening is {status!r}"], f"at {receipt.global_index}"
+            )
         self._count += 1
-        counter = f"{self._name}-moved-{self._count}"
+        moved, refused = (
+            self._invoke("add", f"{self._name}-{what}-{self._count}", 1, self._partition)
+            for what in ("moved", "refused")
+        )
         giver, taker = self.rng.sample(ACCOUNTS, 2)
         amount = self.rng.randint(1, MOST)
-        once = Add(counter.encode(), 1)
         spoilt = self.rng.random() < SPOILT
-        last = [Cas(NOBODY, b"somebody", b"nobody")] if spoilt else []
-        txn = Txn(
-            [Compare(giver, ">=", amount)],
-            [Add(giver, -amount), once, Add(taker, amount), *last],
-            [Add(taker, -amount), Add(giver, amount), once, *last],
-        )
-        operation = self._invoke("add", counter, 1, self._partition)
-        if not spoilt:
-            await self._call([operation], lambda: self._client.submit(self._partition, txn))
+        keys = {"moved": moved.key.encode(), "refused": refused.key.encode()}
+        txn = transfer(giver, taker, amount, **keys, spoilt=spoilt)
+        if spoilt:
+            try:
+                await self._client.submit(self._partition, txn)
+            finally:
+                for operation in (moved, refused):  # whatever becomes of the request: it does nothing
+                    self._seen.history.end(operation, "fail")
             return
-        try:
-            await self._client.submit(self._partition, txn)
-        finally:
-            self._seen.history.end(operation, "fail")  # whatever becomes of the request: it does nothing
+        answers = list[Receipt]()
+
+        async def submit() -> Receipt:
+            answers.append(await self._client.submit(self._partition, txn, wait="applied"))
+            return answers[0]
+
+        await self._call([moved], submit)
+        results = answers[0].results if answers else None
+        self._tell(conclude(self._seen.history, moved, refused, results), f"at {moved.global_index}")
 
     async def _read(self) -> None:
-        how: dict[str, Any] = {"stale": True} if self.rng.random() < 0.5 else {"at_least": "session"}
+        stale = self.rng.random() < 0.5
+        how: dict[str, Any] = {"stale": True} if stale else {"at_least": "session"}
+        opened = self._opened and not stale
         node = self.rng.choice(list(self._seen.addresses))
         values = await self._client.get_many(self._partition, list(ACCOUNTS), node=node, timeout=READ_S, **how)
-        self._tell(unbalanced(dict(zip(ACCOUNTS, values, strict=True))), f"at {node}")
+        self._tell(unbalanced(dict(zip(ACCOUNTS, values, strict=True)), opened=opened), f"at {node}")
 
     async def _remove(self) -> None:
         prefix = f"{self._name}/".encode()
@@ -112,19 +122,3 @@ class Transfers:
     def _tell(self, problems: Sequence[str], where: str) -> None:
         if self._partition not in self._seen.doomed:
             self._seen.problems += [("TransfersWhole", f"{problem} {where}") for problem in problems]
-
-
-def unbalanced(values: Mapping[bytes, Any]) -> list[str]:
-    """Nobody began with anything: all accounts together have nothing."""
-    rows = {key: value[0] for key, value in values.items() if isinstance(value, tuple)}
-    return [f"the accounts have {sum(rows.values())} together: {rows}"] if sum(rows.values()) else []
-
-
-def is_account(key: bytes) -> bool:
-    """Its number is no counter."""
-    return key.startswith(ACCOUNT)
-
-
-def accounts_of(entries: Iterable[tuple[bytes, Any]]) -> dict[bytes, Any]:
-    """Of a state."""
-    return {key: value for key, value in entries if is_account(key)}
