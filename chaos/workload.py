@@ -1,7 +1,7 @@
 """Load for fault runs: four clients, every operation recorded.
 
-Single commands and registers; requests of several commands, in one partition or in many; and tasks that several clients
-run under the same numbers, as Spark does with one that it takes for lost.
+Single commands and registers; requests of several commands, in one partition or in many; commands over several keys;
+and tasks that several clients run under the same numbers, as Spark does with one that it takes for lost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from chaos.history import History, Operation
 from chaos.readings import GROUPS
+from chaos.transfers import Moving
 from logboom import Add, Cas, Client, Put, Record, RecordBlock, Status
 from logboom.errors import LogboomError
 from logboom.types import KIB, PRODUCER_ID_BYTES, Receipt
@@ -22,6 +23,8 @@ from logboom.types import KIB, PRODUCER_ID_BYTES, Receipt
 KV_PARTITIONS = 6
 LOG_PARTITIONS = (6, 7)
 REGISTERS = 12
+ACCOUNTS_PARTITIONS: Final = 2
+"""Partitions with accounts: several clients move something in each."""
 CREATED_SHARE = 0.25
 TIMEOUT_S = 15.0
 TOGETHER_SHARE: Final = 0.15
@@ -46,10 +49,13 @@ class Workload:
         created: Callable[[], Sequence[tuple[int, str]]] = lambda: (),
         requests: list[list[Operation]] | None = None,
         partners: Sequence[Client] = (),
+        addresses: Callable[[], Sequence[str]] = lambda: (),
+        problems: list[str] | None = None,
     ) -> None:
         """``created``: further partitions to write to, as of now, and their state machines.
 
         ``requests``: of several commands, to be recorded there. ``partners``: those that run the same tasks.
+        ``addresses``: of nodes to be asked by name. ``problems``: where what is seen to be wrong is told.
         """
         self._client = client
         self._history = history
@@ -61,11 +67,33 @@ class Workload:
         self._count = 0
         self._seen_last: dict[str, Any] = {}
         """What each register had when this client last read or wrote it."""
+        self._moving = Moving(
+            client,
+            history=history,
+            rng=random.Random(rng.random()),
+            partition=process % ACCOUNTS_PARTITIONS,
+            invoke=lambda f, key, value, partition: history.invoke(process, f, key, value, partition),
+            call=self._moved,
+            name=f"m{process}",
+            nodes=addresses,
+            problem=(problems if problems is not None else []).append,
+        )
         self.stopped = False
 
     async def run(self, concurrency: int) -> None:
         """Until ``stopped``: a few operations under way at any time (registers one at a time)."""
-        await asyncio.gather(self._registers(), *[self._writes() for _ in range(concurrency)])
+        await asyncio.gather(self._registers(), self._moves(), *[self._writes() for _ in range(concurrency)])
+
+    async def _moves(self) -> None:
+        while not self.stopped:
+            await self._moving.step()
+
+    async def _moved(self, ops: list[Operation], submit: Callable[[], Coroutine[Any, Any, Receipt]]) -> None:
+        try:
+            self._told(ops, await submit())
+        except LogboomError as error:
+            self._end_all(ops, [error])
+            raise
 
     async def _writes(self) -> None:
         while not self.stopped:
