@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from chaos.checkers.streams import Row
-from chaos.history import History
+from chaos.effects import saved_effects
+from chaos.history import History, place
 from chaos.readings import Readings, Told, watch_views
 from chaos.streams import Streams, rows_of
+from chaos.transfers import accounts_of, is_account
 from chaos.turnover import Turnover
 from chaos.verdict import Observed, check, report
 from chaos.waits import Waits
@@ -138,6 +140,7 @@ async def strike(cluster: LocalCluster, rng: random.Random, seen: Observed, *, a
 async def collect(cluster: LocalCluster, seen: Observed) -> None:
     """Everything back up: wait until all nodes are equally far, then read each one."""
     nodes = {node: cluster.addresses[node] for node in cluster.nodes}
+    seen.nodes = [*nodes]
     async with Client(list(nodes.values()), timeout=30.0) as client:
         commit = max([(await client.status(node=a))["commit_index"] for a in nodes.values()])
         await client.barrier(commit, scope="all", timeout=30.0)
@@ -146,9 +149,12 @@ async def collect(cluster: LocalCluster, seen: Observed) -> None:
             seen.digests[node] = {row[0]: row[2] for row in status["digests"]}
             state: dict[str, int] = {}
             for partition in seen.partitions("kv"):
-                async for key, value in client.scan(partition, at_least=commit, node=address):
-                    if isinstance(value, tuple):
-                        state[key.decode()] = int(value[0])
+                entries = [each async for each in client.scan(partition, at_least=commit, node=address)]
+                numbers = [(key, value) for key, value in entries if isinstance(value, tuple)]
+                state |= {
+                    place(partition, key.decode()): int(value[0]) for key, value in numbers if not is_account(key)
+                }
+                seen.accounts.setdefault(node, {})[partition] = accounts_of(numbers)
             seen.states[node] = state
             for partition in [*seen.partitions("kv"), *seen.partitions("log")]:
                 rows: list[tuple[int, int, bytes]] = []
@@ -181,6 +187,8 @@ async def play(cluster: WiredCluster, *, seed: int, seconds: float) -> Observed:
             created=seen.changed.living,
             requests=seen.requests,
             partners=clients,
+            addresses=lambda: [cluster.addresses[node] for node in cluster.nodes],
+            problems=seen.moving,
         )
         reads = Readings(
             client,
@@ -254,6 +262,8 @@ def main() -> int:
             told = {word: sum(log.count(f'"{word}"') for log in logs.values()) for word in words}
             seen.installs = told["starting_anew"]
             say(", ".join(f"{word} {count}" for word, count in told.items()))
+            cluster.stop()
+            seen.effects = saved_effects({node: cluster.data_dirs[node] for node in seen.nodes}, seen.partitions("log"))
             well = report(seen, check(seen))
         finally:
             cluster.stop()

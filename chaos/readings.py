@@ -121,6 +121,5 @@ async def watch_views(client: Client, history: History, views: list[View], parti
         except LogboomError:
             pass  # what has come of it is no view
         else:
-            if keys:
-                views.append(View(start, moment, chosen, frozenset(keys)))
+            views.append(View(start, moment, chosen, frozenset(keys)))
         await asyncio.sleep(VIEW_PAUSE_S)

@@ -88,7 +88,7 @@ class Streams:
             await close(batches)
 
     async def _scan(self, client: Client, followed: Followed, how: dict[str, Any]) -> None:
-        begin = followed.rows[-1].global_index + 1 if followed.rows else 0
+        begin = followed.rows[-1].global_index + 1 if followed.rows else 1
         if followed.gone and followed.gone[-1].after == len(followed.rows):
             begin = followed.gone[-1].first
         batches = client.scan_log(followed.partitions, start_global=begin, follow=True, level=followed.level, **how)
@@ -137,4 +137,4 @@ class Streams:
 def _next_index(followed: Followed) -> int:
     if followed.gone and followed.gone[-1].after == len(followed.rows):
         return followed.gone[-1].first
-    return followed.rows[-1].index + 1 if followed.rows else 0
+    return followed.rows[-1].index + 1 if followed.rows else 1  # not 0: wherever it begins, without a word

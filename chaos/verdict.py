@@ -6,11 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from chaos.checkers import availability, exactly_once, freshness, linearizable, log_lines, streams, together, watermarks
 from chaos.checkers.streams import Followed, Row
 from chaos.checkers.together import View
-from chaos.history import History, Operation, of_kind
+from chaos.effects import Effect
+from chaos.history import History, Operation, of_kind, placed
+from chaos.transfers import MOVED, unbalanced
 from chaos.turnover import Changed
 from chaos.waits import Waited
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS
@@ -39,12 +42,21 @@ class Observed:
     waited: Waited = field(default_factory=Waited)
     faults: Counter[str] = field(default_factory=Counter)
     leader_deaths_ns: list[int] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    """Members at the end: each is looked at."""
     states: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By node, and by place (``history.place``): a command that took effect in another partition is found there."""
+    accounts: dict[str, dict[int, dict[bytes, Any]]] = field(default_factory=dict)
+    """By node and partition."""
+    moving: list[str] = field(default_factory=list)
+    """What those who moved something between accounts saw to be wrong."""
     logs: dict[int, dict[str, list[tuple[int, int, bytes]]]] = field(default_factory=dict)
     """By partition and node: what it still has, from the oldest batch on."""
     rows: dict[int, list[Row]] = field(default_factory=dict)
     """By partition: as much as any node still has, as those who follow have it."""
     records: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
+    effects: dict[int, dict[str, Effect]] = field(default_factory=dict)
+    """By ``log`` partition and node: what it has applied, as it saved that when it was stopped."""
     digests: dict[str, dict[int, bytes]] = field(default_factory=dict)
     changed: Changed = field(default_factory=Changed)
     failed: list[str] = field(default_factory=list)
@@ -72,7 +84,12 @@ def check(seen: Observed) -> Results:
         ("leader deaths survived", [f"writes resumed after {s:.1f} s" for s in resumed if s > GAP_MAX_S]),
         *_of_states(seen),
         *_of_logs(seen),
-        ("same state", watermarks.digests_equal(seen.digests)),
+        (
+            "same state",
+            watermarks.digests_equal(
+                seen.digests, nodes=seen.nodes, partitions=[*seen.partitions("kv"), *seen.partitions("log")]
+            ),
+        ),
         ("watermarks never go back", watermarks.monotonic(seen.waited.samples)),
         ("watermarks that are followed", [*watermarks.monotonic(seen.waited.followed), *seen.waited.problems]),
         ("barriers keep their word", watermarks.barriers(seen.waited.kept, seen.waited.samples)),
@@ -80,6 +97,7 @@ def check(seen: Observed) -> Results:
         ("registers linearizable", linearizable.registers(of_kind(operations, "get", "put", "cas"))),
         ("reads as new as promised", freshness.reads(of_kind(operations, "tally", "look"))),
         ("views hold whole requests", together.views(seen.requests, seen.views)),
+        ("transfers are seen as a whole", seen.moving),
         ("nodes log no errors", [each for logged in seen.logged.items() for each in log_lines.unexpected(*logged)]),
     ]
 
@@ -87,16 +105,24 @@ def check(seen: Observed) -> Results:
 def _of_states(seen: Observed) -> Results:
     """What is in the states of each node."""
     operations = seen.history.operations
-    adds = [op for op in of_kind(operations, "add") if op.partition not in seen.changed.doomed]
-    tallies = of_kind(operations, "tally")
+    adds = placed(op for op in of_kind(operations, "add") if op.partition not in seen.changed.doomed)
+    tallies, requests = placed(of_kind(operations, "tally")), [placed(ops) for ops in seen.requests]
+    opened = {op.partition for op in adds if MOVED in op.key and op.outcome == "ok"}
     counted = {op.key for op in tallies}
     results: Results = []
     for node, state in seen.states.items():
         single = {key: value for key, value in state.items() if key not in counted}
         results += [
             (f"exactly once on {node}", [*exactly_once.counters(adds, single), *freshness.tallies(tallies, state)]),
-            (f"whole requests on {node}", together.whole(seen.requests, state)),
+            (f"whole requests on {node}", together.whole(requests, state)),
         ]
+    for node, accounts in seen.accounts.items():
+        wrong = [
+            f"partition {partition}: {problem}"
+            for partition, values in accounts.items()
+            for problem in unbalanced(values, opened=partition in opened)
+        ]
+        results.append((f"accounts on {node}", wrong))
     return results
 
 
@@ -108,12 +134,28 @@ def _of_logs(seen: Observed) -> Results:
         records = seen.records.get(partition, [])
         first = records[0][0] if records and seen.removes else 1
         results.append((f"log {partition}", exactly_once.appends(mine, records, -1, first=first)))
+        results.append((f"log {partition}: once", _once(mine, records, seen.effects.get(partition, {}), first)))
         results.append((f"log {partition}: receipts", exactly_once.receipts(mine, records, first=first)))
     results += [(f"same log {partition}", _agree(logs)) for partition, logs in seen.logs.items()]
     for each in seen.followed:
         removed = seen.removes or not set(each.partitions) <= set(LOG_PARTITIONS)  # those with state are compacted
         results.append((f"{each.name}: all, once, in order", streams.check(each, seen.rows, removed=removed)))
     return [*results, ("streams agree", streams.agree(seen.followed))]
+
+
+def _once(
+    appends: Sequence[Operation], records: Sequence[tuple[int, str]], effects: Mapping[str, Effect], first: int
+) -> list[str]:
+    """By those that have saved all: whoever was slow to stop was killed, and says less."""
+    least = max([records[-1][0] if records else 0, *(op.index for op in appends if op.outcome == "ok")])
+    whole = {node: each.records for node, each in effects.items() if each.position.applied_index >= least}
+    if not whole:
+        return [f"nobody has saved what took effect up to {least}: {dict(effects)}"]
+    return [
+        f"{node}: {problem}"
+        for node, applied in whole.items()
+        for problem in exactly_once.took_effect(appends, records, applied, first=first)
+    ]
 
 
 def _nothing_came(seen: Observed) -> list[str]:

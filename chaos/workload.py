@@ -1,7 +1,7 @@
 """Load for fault runs: four clients, every operation recorded.
 
-Single commands and registers; requests of several commands, in one partition or in many; and tasks that several clients
-run under the same numbers, as Spark does with one that it takes for lost.
+Single commands and registers; requests of several commands, in one partition or in many; commands over several keys;
+and tasks that several clients run under the same numbers, as Spark does with one that it takes for lost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from chaos.history import History, Operation
 from chaos.readings import GROUPS
+from chaos.transfers import ERROR_PAUSE_S, Moving
 from logboom import Add, Cas, Client, Put, Record, RecordBlock, Status
 from logboom.errors import LogboomError
 from logboom.types import KIB, PRODUCER_ID_BYTES, Receipt
@@ -22,6 +23,8 @@ from logboom.types import KIB, PRODUCER_ID_BYTES, Receipt
 KV_PARTITIONS = 6
 LOG_PARTITIONS = (6, 7)
 REGISTERS = 12
+ACCOUNTS_PARTITIONS: Final = 2
+"""Partitions with accounts: several clients move something in each."""
 CREATED_SHARE = 0.25
 TIMEOUT_S = 15.0
 TOGETHER_SHARE: Final = 0.15
@@ -29,6 +32,8 @@ TASK_SHARE: Final = 0.06
 LARGE_SHARE: Final = 0.1
 LARGE: Final = (1 * KIB, 4 * KIB, 16 * KIB)
 """Bytes of a header that nobody reads: links that are slow, and logs that are removed, want something to carry."""
+TASK_LOG_SHARE: Final = 0.4
+"""Of the tasks: they append to a log."""
 ATTEMPTS: Final = 3
 """Of a task, at the same time or nearly."""
 
@@ -46,10 +51,13 @@ class Workload:
         created: Callable[[], Sequence[tuple[int, str]]] = lambda: (),
         requests: list[list[Operation]] | None = None,
         partners: Sequence[Client] = (),
+        addresses: Callable[[], Sequence[str]] = lambda: (),
+        problems: list[str] | None = None,
     ) -> None:
         """``created``: further partitions to write to, as of now, and their state machines.
 
         ``requests``: of several commands, to be recorded there. ``partners``: those that run the same tasks.
+        ``addresses``: of nodes to be asked by name. ``problems``: where what is seen to be wrong is told.
         """
         self._client = client
         self._history = history
@@ -61,11 +69,33 @@ class Workload:
         self._count = 0
         self._seen_last: dict[str, Any] = {}
         """What each register had when this client last read or wrote it."""
+        self._moving = Moving(
+            client,
+            history=history,
+            rng=random.Random(rng.random()),
+            partition=process % ACCOUNTS_PARTITIONS,
+            invoke=lambda f, key, value, partition: history.invoke(process, f, key, value, partition),
+            call=self._moved,
+            name=f"m{process}",
+            nodes=addresses,
+            problem=(problems if problems is not None else []).append,
+        )
         self.stopped = False
 
     async def run(self, concurrency: int) -> None:
         """Until ``stopped``: a few operations under way at any time (registers one at a time)."""
-        await asyncio.gather(self._registers(), *[self._writes() for _ in range(concurrency)])
+        await asyncio.gather(self._registers(), self._moves(), *[self._writes() for _ in range(concurrency)])
+
+    async def _moves(self) -> None:
+        while not self.stopped:
+            await self._moving.step()
+
+    async def _moved(self, ops: list[Operation], submit: Callable[[], Coroutine[Any, Any, Receipt]]) -> None:
+        try:
+            self._told(ops, await submit())
+        except LogboomError as error:
+            self._end_all(ops, [error])
+            await asyncio.sleep(ERROR_PAUSE_S)
 
     async def _writes(self) -> None:
         while not self.stopped:
@@ -88,8 +118,11 @@ class Workload:
             op = self._history.invoke(self._process, "add", name, 1, partition)
             await self._call(op, self._perhaps_large(Add(name.encode(), 1).record()))
         else:
-            op = self._history.invoke(self._process, "append", f"log{partition}", name, partition)
+            op = self._append(name, partition)
             await self._call(op, self._perhaps_large(Record(name.encode())))
+
+    def _append(self, name: str, partition: int) -> Operation:
+        return self._history.invoke(self._process, "append", f"log{partition}", name, partition)
 
     def _perhaps_large(self, record: Record) -> Record:
         if self._rng.random() >= LARGE_SHARE:
@@ -117,14 +150,18 @@ class Workload:
 
     async def _task(self) -> None:
         """The same commands under the same numbers, by several clients: each takes effect once."""
-        producer, partition = self._rng.randbytes(PRODUCER_ID_BYTES), self._rng.randrange(KV_PARTITIONS)
+        producer, appends = self._rng.randbytes(PRODUCER_ID_BYTES), self._rng.random() < TASK_LOG_SHARE
+        partition = self._rng.choice(LOG_PARTITIONS) if appends else self._rng.randrange(KV_PARTITIONS)
         dense = self._rng.random() < 0.5
         blocks: list[tuple[int, list[Operation]]] = []
         first = 0
         for _ in range(self._rng.randint(1, 3)):
             count = self._rng.randint(1, 4)
             names = [self._name() for _ in range(count)]
-            ops = [self._history.invoke(self._process, "add", name, 1, partition) for name in names]
+            if appends:
+                ops = [self._append(name, partition) for name in names]
+            else:
+                ops = [self._history.invoke(self._process, "add", name, 1, partition) for name in names]
             blocks.append((first, ops))
             first += count
         clients = [self._rng.choice(self._partners) for _ in range(self._rng.randint(1, ATTEMPTS))]
@@ -134,7 +171,9 @@ class Workload:
             await asyncio.sleep(delay)
             found: list[Receipt | LogboomError] = []
             for sequence, ops in blocks:
-                block = RecordBlock.from_records([Add(op.key.encode(), 1).record() for op in ops])
+                block = RecordBlock.from_records(
+                    [Record(op.value.encode()) if appends else Add(op.key.encode(), 1).record() for op in ops]
+                )
                 sent = client.submit_block(
                     partition, block, producer_id=producer, sequence=sequence, dense=dense, timeout=TIMEOUT_S
                 )

@@ -14,16 +14,24 @@ READS = ("get", "look")
 
 
 def longest_gap_s(operations: Sequence[Operation]) -> float:
-    """Longest time between two acknowledged writes."""
-    ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f not in READS and op.end_ns is not None)
-    return max((b - a for a, b in pairwise(ends)), default=0) / 1e9
+    """Longest time without an acknowledged write, from the first operation of all to the last."""
+    begin, end = _longest_gap(operations)
+    return (end - begin) / 1e9
 
 
 def longest_gap_began_s(operations: Sequence[Operation]) -> float:
     """When it began, after the first of all."""
-    ends = sorted(op.end_ns for op in operations if op.outcome == "ok" and op.f not in READS and op.end_ns is not None)
-    begin = max(pairwise(ends), key=lambda pair: pair[1] - pair[0], default=(0, 0))[0]
-    return (begin - min((op.start_ns for op in operations), default=0)) / 1e9
+    return (_longest_gap(operations)[0] - min((op.start_ns for op in operations), default=0)) / 1e9
+
+
+def _longest_gap(operations: Sequence[Operation]) -> tuple[int, int]:
+    """The load is under way until its last operation begins, or its last write has an answer, whichever that is."""
+    writes = [op for op in operations if op.f not in READS]
+    asked = [op.start_ns for op in operations] + [op.end_ns for op in writes if op.end_ns is not None]
+    if not asked:
+        return 0, 0
+    ends = [op.end_ns for op in writes if op.outcome == "ok" and op.end_ns is not None]
+    return max(pairwise(sorted([min(asked), *ends, max(asked)])), key=lambda pair: pair[1] - pair[0])
 
 
 def resumed_s(operations: Sequence[Operation], faults_ns: Sequence[int]) -> list[float]:

@@ -46,16 +46,22 @@ def appends(
         if op.outcome == "fail" and present[op.value]:
             problems.append(f"applied though refused: {op.value}")
     problems += [f"phantom: {payload} was never asked for" for payload in present if payload not in known]
+    return problems + (took_effect(operations, log, applied, first=first) if applied >= 0 else [])
+
+
+def took_effect(
+    operations: Iterable[Operation], log: Sequence[tuple[int, str]], applied: int, *, first: int = 1
+) -> list[str]:
+    """As many records as a ``log`` partition's state machine has counted: see ``appends``."""
+    present = len({payload for _, payload in log})
     if first == 1:
-        least = most = len(present)
+        least = most = present
     else:
-        least = sum(op.outcome == "ok" for op in operations)
-        most = least + sum(op.outcome == "info" for op in operations)
-    if applied >= 0 and not least <= applied <= most:
-        problems.append(
-            f"{applied} records took effect, {len(present)} distinct ones are in the log of {least} to {most}"
-        )
-    return problems
+        outcomes = Counter(op.outcome for op in operations)
+        least, most = outcomes["ok"], outcomes["ok"] + outcomes["info"]
+    if least <= applied <= most:
+        return []
+    return [f"{applied} records took effect, {present} distinct ones are in the log of {least} to {most}"]
 
 
 def receipts(operations: Iterable[Operation], log: Sequence[tuple[int, str]], *, first: int = 1) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from chaos.history import Operation
 
@@ -23,10 +24,15 @@ def reads(operations: Sequence[Operation]) -> list[str]:
     for key, ops in sorted(by_key.items()):
         tally = _Tally([op for op in ops if op.f == "tally"])
         shown = dict[int, list[tuple[int, int]]]()
-        looks = [op for op in ops if op.f == "look" and op.outcome == "ok"]
-        for op in sorted(looks, key=lambda op: op.end_ns or 0):
+        looks = sorted((op for op in ops if op.f == "look" and op.outcome == "ok"), key=lambda op: op.end_ns or 0)
+        ends = [op.end_ns or 0 for op in looks]
+        highest = list(accumulate((op.result for op in looks), max))
+        for op in looks:
             kind, bound = op.value
             least = _least(tally, op, kind, bound, shown.get(op.process, ()))
+            before = bisect_right(ends, op.start_ns)
+            if kind == LINEARIZABLE and before:  # whatever anybody was shown by then had been committed
+                least = max(least, highest[before - 1])
             most = tally.asked(op.end_ns or 0)
             if not least <= op.result <= most:
                 problems.append(f"{key}: a {kind} read ({bound}) by {op.process} showed {op.result}; {least} to {most}")

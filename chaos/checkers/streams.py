@@ -55,17 +55,27 @@ def check(stream: Followed, log: Log, *, removed: bool = False) -> list[str]:
 
 
 def _order(stream: Followed) -> list[str]:
-    """No row comes twice, or before one that stands in front of it; nothing is passed over without a word."""
-    problems, last_global, nexts = [], 0, dict[int, int]()
-    told = {each.after for each in stream.gone}
+    """No row comes twice, or before one that stands in front of it; nothing is passed over without a word.
+
+    What is gone is passed over up to where the stream was told that there is something, and no further.
+    """
+    problems, last_global, nexts = [], 0, dict.fromkeys(stream.partitions, 1)
+    told = {each.after: each.first for each in stream.gone}  # the last word counts
+    may_jump = dict[int, int]()
+    """Partitions of which nothing has come since the merged stream was told; from which global index on."""
     for number, row in enumerate(stream.rows):
         if row.partition not in stream.partitions:
             problems.append(f"{stream.name}: {row} is of a partition that nobody asked for")
-        if number in told:
-            nexts.clear()
+        if number in told and stream.merged:
+            may_jump, last_global = dict.fromkeys(stream.partitions, told[number]), max(last_global, told[number])
+        elif number in told:
+            nexts = {partition: max(index, told[number]) for partition, index in nexts.items()}
         if row.global_index < last_global:
             problems.append(f"{stream.name}: {_place(row)} came after global index {last_global}")
         expected = nexts.get(row.partition, row.index)
+        from_global = may_jump.pop(row.partition, None)
+        if row.index > expected and from_global is not None and row.global_index >= from_global:
+            expected = row.index
         if row.index != expected:
             what = "again" if row.index < expected else "too early"
             problems.append(f"{stream.name}: {_place(row)} came {what}, {expected} was next")

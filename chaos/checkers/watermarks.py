@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -71,12 +71,16 @@ def barriers(kept: Sequence[Kept], samples: Sequence[Sample]) -> list[str]:
     return problems
 
 
-def digests_equal(digests: Mapping[str, Mapping[int, bytes]]) -> list[str]:
-    """Per partition, every node's state digest."""
-    problems = []
-    partitions = {p for rows in digests.values() for p in rows}
-    for partition in sorted(partitions):
-        found = {node: rows.get(partition, b"").hex() for node, rows in digests.items()}
+def digests_equal(
+    digests: Mapping[str, Mapping[int, bytes]], *, nodes: Collection[str], partitions: Collection[int]
+) -> list[str]:
+    """Per partition, every node's state digest: of these ``partitions`` there is one on each of ``nodes``."""
+    problems = [] if nodes and partitions else ["no state of any node was looked at"]
+    known = {p for rows in digests.values() for p in rows}
+    for partition in sorted({*known, *partitions}):
+        found = {node: digests.get(node, {}).get(partition, b"").hex() for node in sorted({*digests, *nodes})}
         if len(set(found.values())) > 1:
             problems.append(f"partition {partition}: state digests differ: {found}")
+        elif "" in found.values():
+            problems.append(f"partition {partition}: no node has a state")
     return problems

@@ -155,6 +155,8 @@ def give_up(seen: Seen, global_index: int, outcome: str, since_s: float) -> list
     for op in operations:
         if op.outcome == "ok" and op.global_index > global_index:
             op.outcome = "info" if produced(op) or op.start_ns < since_s * 1e9 else outcome
+        elif op.outcome == "fail" and op.global_index > global_index:
+            op.outcome = "info"  # an answer said that it was not done, and the second history may answer otherwise
     return problems
 
 

@@ -31,7 +31,7 @@ from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
 from chaos.sim.tasks import Tasks
 from chaos.sim.timeline import Timeline
-from chaos.sim.transfers import accounts_of, is_account, unbalanced
+from chaos.transfers import accounts_of, is_account, unbalanced
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings

@@ -43,4 +43,25 @@ MUTANTS: Final = (
         ),
         needs="transfers",
     ),
+    Mutant(
+        "compares-always-hold",
+        "Commands over several keys are done whatever was compared: who has too little gives all the same.",
+        ("TransfersWhole", "I8"),
+        (Edit(APPLY + "_txn", "holds = all(", "holds = True or all("),),
+        needs="transfers",
+    ),
+    Mutant(
+        "compares-never-hold",
+        "Whatever was compared, what was to be done otherwise is.",
+        ("TransfersWhole", "I8"),
+        (Edit(APPLY + "_txn", "holds = all(", "holds = False and all("),),
+        needs="transfers",
+    ),
+    Mutant(
+        "otherwise-not-told",
+        "An answer says that commands over several keys were done where those for the other case were.",
+        ("I8",),
+        (Edit(APPLY + "_txn", "return Status.OK if holds else Status.OTHERWISE", "return Status.OK"),),
+        needs="transfers",
+    ),
 )

@@ -93,8 +93,18 @@ class TestWatermarks:
         assert "out of order" in watermarks.monotonic([Sample("n", 0, 2, 1, 2, 5)])[0]
 
     def test_digests(self) -> None:
-        assert watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"x"}}) == []
-        assert watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"y"}}) != []
+        wanted: Any = {"nodes": ["a", "b"], "partitions": [0]}
+        assert watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"x"}}, **wanted) == []
+        assert "differ" in watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"y"}}, **wanted)[0]
+        assert "differ" in watermarks.digests_equal({"a": {0: b"x", 1: b"z"}, "b": {0: b"x"}}, **wanted)[0]
+
+    def test_digests_that_are_not_there(self) -> None:
+        wanted: Any = {"nodes": ["a", "b"], "partitions": [0, 1]}
+        assert "partition 1: no" in watermarks.digests_equal({"a": {0: b"x"}, "b": {0: b"x"}}, **wanted)[0]
+        assert len(watermarks.digests_equal({"a": {}, "b": {}}, **wanted)) == 2
+        assert len(watermarks.digests_equal({}, **wanted)) == 2
+        assert "differ" in watermarks.digests_equal({"a": {0: b"x", 1: b"y"}}, **wanted)[0]
+        assert watermarks.digests_equal({}, nodes=[], partitions=[]) != []
 
 
 class TestRegisters:
@@ -131,6 +141,19 @@ def test_thin_and_doubtful_histories_are_inconclusive() -> None:
 
 def test_gap() -> None:
     assert availability.longest_gap_s([_op("add", "a", 1, 0, 10**9), _op("add", "b", 1, 0, 4 * 10**9)]) == 3.0
+
+
+def test_a_gap_may_be_at_the_beginning_or_at_the_end() -> None:
+    second = 10**9
+    writes = [_op("add", "a", 1, 0, second), _op("add", "b", 1, 0, 2 * second)]
+    late = [_op("get", "r", None, 0, 1), *[_op("add", k, 1, 5 * second, 6 * second) for k in "ab"]]
+    assert (availability.longest_gap_s(late), availability.longest_gap_began_s(late)) == (6.0, 0.0)
+    asked = [*writes, _op("add", "c", 1, 7 * second, 9 * second, "info")]
+    assert (availability.longest_gap_s(asked), availability.longest_gap_began_s(asked)) == (7.0, 2.0)
+    read = [*writes, _op("get", "r", None, 5 * second, 9 * second)]
+    assert availability.longest_gap_s(read) == 3.0  # nothing was written any more while it waited
+    assert availability.longest_gap_s([_op("add", "c", 1, 0, 9 * second, "fail")]) == 9.0
+    assert availability.longest_gap_s([]) == 0.0
 
 
 def test_writes_resume_with_one_that_began_after_the_fault() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from chaos import readings
 from chaos.checkers import freshness, log_lines, together, watermarks
 from chaos.checkers.together import View
 from chaos.checkers.watermarks import Kept, Sample
-from chaos.history import Operation
+from chaos.history import History, Operation
 
 
 def tally(start: int, end: int | None, outcome: str = "ok", *, at: int = 0) -> Operation:
@@ -60,6 +64,14 @@ class TestReads:
         assert "showed 1" in freshness.reads([*HISTORY, *shown])[0]
         assert freshness.reads([*HISTORY, shown[0], look("session", 1, 60, 63)]) == []  # at the same time
 
+    def test_a_linearizable_read_shows_what_anybody_was_shown_before(self) -> None:
+        """Also of what nobody has been told of yet."""
+        shown = [look("linearizable", 3, 60, 61), look("linearizable", 2, 62, 63, process=2)]
+        assert "showed 2; 3 to 3" in freshness.reads([*HISTORY, *shown])[0]
+        assert "showed 2; 3 to 3" in freshness.reads([*HISTORY, look("stale", 3, 60, 61), shown[1]])[0]
+        assert freshness.reads([*HISTORY, shown[0], look("linearizable", 2, 60, 63, process=2)]) == []
+        assert freshness.reads([*HISTORY, shown[0], look("stale", 2, 62, 63, process=2)]) == []
+
     def test_the_end(self) -> None:
         assert freshness.tallies(HISTORY, {"t": 2}) == freshness.tallies(HISTORY, {"t": 3}) == []
         assert freshness.tallies(HISTORY, {"t": 1}) != []
@@ -85,6 +97,29 @@ class TestTogether:
         assert "lacks" in together.views([request(global_index=10)], [View(20, 9, partitions, frozenset())])[0]
         assert "lacks" in together.views([request(global_index=7)], [View(5, 9, partitions, frozenset())])[0]
         assert together.views([request(global_index=10)], [View(5, 9, partitions, frozenset())]) == []
+
+
+async def test_a_view_in_which_nothing_is_says_something_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        """A client to whom every partition is empty, and whose program ends when it looks again."""
+
+        asked = False
+
+        async def scan_view(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+            if self.asked:
+                raise asyncio.CancelledError
+            self.asked = True
+            for each in list[Any]():
+                yield each
+
+    seen: list[View] = []
+    client: Any = Empty()
+    monkeypatch.setattr(readings, "VIEW_PAUSE_S", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        await readings.watch_views(client, History(lambda: 20), seen, 3, random.Random(1))
+    assert [each.keys for each in seen] == [frozenset()]
+    acknowledged = [Operation(0, "add", "a", 1, 0, 10, "ok", partition=p) for p in seen[0].partitions]
+    assert "lacks" in together.views([acknowledged], seen)[0]
 
 
 def sample(node: str, applied: int, asked: int, partition: int = 1) -> Sample:

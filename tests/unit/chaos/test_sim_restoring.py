@@ -49,6 +49,15 @@ def test_what_was_sent_before_may_be_in_the_set_though_it_is_told_of_as_of_later
     assert [op.outcome for op in mine.history.operations] == ["info", "fail"]
 
 
+def test_what_an_answer_said_was_not_done_nobody_knows_behind_the_set() -> None:
+    """Another history may have it, and answer otherwise."""
+    mine = seen()
+    for global_index in (0, 3, 4):
+        mine.history.end(mine.history.invoke(1, "add", f"r{global_index}", 1, 0), "fail", global_index=global_index)
+    give_up(mine, 3, "info", 0.0)
+    assert [op.outcome for op in mine.history.operations] == ["fail", "fail", "info"]
+
+
 def test_registers_are_looked_at_before_they_are_of_another_history() -> None:
     mine = seen()
     mine.history.end(mine.history.invoke(1, "put", "r1", "v", 0), "ok", result=True, global_index=9)

@@ -60,6 +60,39 @@ def test_what_is_gone_is_missed_only_where_nothing_removes_and_behind_it_nothing
     assert streams.check(merged, {1: rows}, removed=True) == []
 
 
+def test_whoever_was_told_of_nothing_begins_with_the_first() -> None:
+    """Whether the log still has it or not."""
+    assert "1/2 at 12 came too early, 1 was next" in streams.check(tail(LOG[1][1]), {1: LOG[1][1:]}, removed=True)[0]
+    assert any("2/2" in each for each in streams.check(scan(LOG[1][0], LOG[2][1]), {}, removed=True))
+    assert streams.check(tail(LOG[1][1], gone=[Gone(0, 2)]), {1: LOG[1][1:]}, removed=True) == []
+
+
+def test_what_is_passed_over_is_what_it_was_told_of_and_no_more() -> None:
+    rows = [Row(1, index, index + 9, b"%d" % index) for index in range(1, 7)]
+    right = tail(*rows[:2], *rows[4:], gone=[Gone(2, 4), Gone(2, 5)])  # the last word counts
+    assert streams.check(right, {1: rows[4:]}, removed=True) == []
+    for first in (4, 6):
+        wrong = tail(*rows[:2], *rows[4:], gone=[Gone(2, first)])
+        assert f"{first} was next" in streams.check(wrong, {1: rows[4:]}, removed=True)[0]
+    again = tail(*rows[:2], *rows[1:], gone=[Gone(2, 2)])
+    assert "came again, 3 was next" in streams.check(again, {1: rows}, removed=True)[0]
+
+
+def test_of_several_partitions_each_may_jump_once_and_not_in_front_of_where_it_was_told() -> None:
+    one = [Row(1, index, 10 * index, b"%d" % index) for index in range(1, 6)]
+    two = [Row(2, index, 10 * index + 1, b"%d" % index) for index in range(1, 6)]
+
+    def checked(*rows: Row, first: int = 30) -> list[str]:
+        came = [one[0], two[0], *rows]
+        log = {partition: [row for row in came if row.partition == partition] for partition in (1, 2)}
+        return streams.check(scan(*came, gone=[Gone(2, first)]), log, removed=True)
+
+    assert checked(one[2], two[2], one[3]) == checked(two[1], one[2], two[2], first=21) == []
+    assert "1/5 at 50 came too early, 4 was next" in checked(one[2], two[2], one[4])[0]
+    assert "2/5 at 51 came too early, 3 was next" in checked(two[1], one[2], two[4], first=21)[0]
+    assert "after global index 35" in checked(one[2], first=35)[0]
+
+
 def test_errors_and_an_end_are_told() -> None:
     assert "stands still" in streams.check(tail(*LOG[1], errors=["stands still"]), LOG)[0]
 
