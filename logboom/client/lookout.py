@@ -19,6 +19,8 @@ from logboom.wire import Frame, Kind
 
 LOOK_S: Final = 30.0
 """Between two looks, about: nobody asks more than one node in so long,"""
+LONE_S: Final = 5.0
+"""While a single member is known: one that grows may be replaced as a whole before half a minute is over."""
 SOON_S: Final = 2.0
 """unless a connection was lost, or nobody answered: then it is within this."""
 SPREAD: Final = 997.0
@@ -52,13 +54,17 @@ class Lookout(Known, Home):
         for address in lost:
             del self._connections[address]
         if self._look_at is None:
-            self._look_at = self.now + self._within(LOOK_S)
+            self._look_at = self.now + self._within(self._pause)
         if lost:
             self._look_at = min(self._look_at, self.now + self._within(SOON_S))
         # Not over one of somebody's own, who may have stopped reading.
         if self.now >= self._look_at and self._connections.get(connection.address) is connection:
-            self._look_at = self.now + self._within(LOOK_S)
+            self._look_at = self.now + self._within(self._pause)
             connection.post(Kind.ADMIN, {"action": "members"}, (), self._told)
+
+    @property
+    def _pause(self) -> float:
+        return LOOK_S if len(self.members) > 1 else min(LOOK_S, LONE_S)
 
     def _within(self, most: float) -> float:
         """Not all clients at once: the clock is chance enough, and nothing else's chance changes."""

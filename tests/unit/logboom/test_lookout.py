@@ -203,3 +203,18 @@ async def test_a_node_that_tells_nobody_who_the_members_are_makes_no_id_known() 
         first.answers[Kind.ADMIN] = fails(InvalidRequest("not to you"))
         with pytest.raises(InvalidRequest, match="no node 'n4'; members are n1"):
             await boom.status(node="n4")
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(1, 30.0, 60.0), (3, 1800.0, 3600.0)])
+async def test_who_knows_a_single_member_looks_more_often(
+    count: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that had grown from one, and lost that one, within half a minute was never found again."""
+    monkeypatch.setattr(lookout, "LOOK_S", 3600.0)
+    monkeypatch.setattr(lookout, "LONE_S", 60.0)
+    async with cluster(count) as nodes, Client([each.address for each in nodes]) as boom:
+        await boom._cluster.connection(nodes[0].address)
+        await until(lambda: boom._cluster._look_at is not None)
+        began = boom._cluster.now
+        assert boom._cluster._look_at is not None
+        assert least - 5 < boom._cluster._look_at - began <= most
