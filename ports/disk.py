@@ -112,7 +112,7 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, path: Path) -> None:
-        """With parents; fine if it exists; durable on return."""
+        """With parents; fine if it exists; durable on return, even if another process made it and was killed then."""
         ...
 
     def make_directories(self, paths: Iterable[Path]) -> None:

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from chaos.sim.inode import KEPT, LOST, Change, Image, Inode, Op, sectors
+from chaos.sim.trees import is_in
 
 TEARS = 3
 """Ways to tear each write."""
@@ -63,7 +64,11 @@ class CrashModel:
     def feed(self, op: Op) -> None:
         """One more operation took effect."""
         if op.kind == "make_directory":
+            parent = _split(op.path)[0]
+            if op.path in self._ended.get(parent, ()):
+                self._ended[parent].remove(op.path)
             self._names[op.path] = {}
+            self._renamed.setdefault(parent, []).append(op)
         elif op.kind == "create":
             self._files[op.inode] = Inode(op.inode)
             self._renamed.setdefault(_split(op.path)[0], []).append(op)
@@ -142,7 +147,8 @@ class CrashModel:
         for part in kept:
             changes.setdefault(part.inode, []).append(part.change)
         files: dict[str, tuple[bytes, int]] = {}
-        for directory in self._names:
+        there = self._directories(names)
+        for directory in there:
             for name, number in sorted(self._after(directory, names.get(directory, 0)).items()):
                 inode = self._files[number]
                 if number in changes:
@@ -150,7 +156,12 @@ class CrashModel:
                     for change in changes[number]:
                         inode.redo(change)
                 files[f"{directory.rstrip('/')}/{name}"] = bytes(inode.content), inode.size
-        return Image(tuple(self._names), files)
+        return Image(there, files)
+
+    def _directories(self, names: Mapping[str, int]) -> tuple[str, ...]:
+        """But for those, and what is in them, whose making is not among what is there."""
+        gone = [op.path for parent, ops in self._renamed.items() for op in ops[names.get(parent, 0) :] if _makes(op)]
+        return tuple(path for path in self._names if not any(is_in(path, each) for each in gone))
 
     def _after(self, directory: str, count: int) -> dict[str, int]:
         """Names in a directory after so many of the operations on them."""
@@ -160,6 +171,8 @@ class CrashModel:
             names = dict(names)
         for op in ops:
             name = _split(op.path)[1]
+            if _makes(op):
+                continue
             if op.kind == "create":
                 names[name] = op.inode
             elif op.kind == "rename":
@@ -207,6 +220,10 @@ def _torn(part: _Part, rng: random.Random) -> list[tuple[str, list[_Part]]]:
             ways.append((f"torn after sector {at}", pieces[at:]))
             ways.append((f"torn around sector {hole}", [*pieces[:hole], *pieces[hole + 1 :]]))
     return ways
+
+
+def _makes(op: Op) -> bool:
+    return op.kind == "make_directory"
 
 
 def _split(path: str) -> tuple[str, str]:

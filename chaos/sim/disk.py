@@ -9,6 +9,7 @@ all of it where the disk ``forgets``. Preallocated zeros take no memory. Nothing
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -55,6 +56,8 @@ class SimDisk:
         self._directories = {"/": Directory()}
         self._removed: list[tuple[str, str, Directory]] = []
         """Directories: parent, path, and what comes back with a power loss before the parent is synced."""
+        self._made: dict[str, str] = {}
+        """Directories whose name is not durable: their parents."""
         self._life = Life()
         self._used = 0
         self._numbers = 0
@@ -103,6 +106,10 @@ class SimDisk:
             if back and self._directories.setdefault(path, gone) is gone:
                 self._directories[parent].directories[path.rpartition("/")[2]] = None
         self._removed.clear()
+        for path in sorted(self._made):
+            if rng.random() >= keep and path in self._directories:
+                trees.lose(self._directories, path)
+        self._made.clear()
         for _, directory in sorted(self._directories.items()):
             kept = sum(rng.random() < keep for _ in directory.pending)
             for operation in reversed(directory.pending[kept:]):
@@ -148,7 +155,7 @@ class SimDisk:
         In the last of the directory's files with that suffix that shows it now: what is looked for is mostly new.
         """
         found = self._directories.get(str(directory))
-        if found is None:
+        if found is None or self._is_new(str(directory)):
             return False
         for name in sorted(found.files, reverse=True):
             if name.endswith(suffix) and found.files[name].content.rfind(part) >= 0:
@@ -161,6 +168,8 @@ class SimDisk:
         """What would be left of it if all that is not synced were lost: for as long as this one is left alone."""
         twin = SimDisk(random.Random(0))
         for path, directory in self._directories.items():
+            if self._is_new(path):
+                continue
             names = dict(directory.files)
             for operation in reversed(directory.pending):
                 for name, before, _ in operation:
@@ -197,18 +206,26 @@ class SimDisk:
         found = self._directory(directory)
         return sorted([*found.files, *found.directories])
 
-    def make_directories(self, paths: Iterable[Path]) -> None:
-        for path in paths:
-            self.make_directory(path)
-
     def make_directory(self, path: Path) -> None:
-        for each in [*reversed(path.parents), path]:
-            if str(each) not in self._directories:
-                self._before("make_directory", each)
-                if self.exists(each):
-                    raise os_error(errno.ENOTDIR, each)
-                self._add_directory(str(each))
-                self.record(Op("make_directory", str(each)))
+        self.make_directories((path,))
+
+    def make_directories(self, paths: Iterable[Path]) -> None:
+        """As the real one: those of a level, then their parents are synced, then what is in them."""
+        wanted = {each for path in paths for each in (path, *path.parents)}
+        for _, level in itertools.groupby(sorted(wanted, key=trees.order), key=trees.depth):
+            grown: dict[Path, None] = {}
+            for each in level:
+                if str(each) not in self._directories:
+                    self._before("make_directory", each)
+                    if self.exists(each):
+                        raise os_error(errno.ENOTDIR, each)
+                    self._add_directory(str(each))
+                    self._made[str(each)] = str(each.parent)
+                    self.record(Op("make_directory", str(each)))
+                if str(each) in self._made:
+                    grown[each.parent] = None
+            for parent in grown:
+                self.sync_directory(parent)
 
     def read_file(self, path: Path) -> bytes:
         self._before("read", path)
@@ -245,6 +262,7 @@ class SimDisk:
     def move_directory(self, source: Path, target: Path) -> None:
         self._before("rename", target)
         trees.move(self._directories, source, target)
+        self._made.pop(str(source), None)
         self.moved(source, target)
         self.record(Op("move_directory", str(source), target=str(target)))
 
@@ -257,6 +275,7 @@ class SimDisk:
         self._before("remove_directory", path)
         self._removed.append((str(path.parent), str(path), self._directories.pop(str(path))))
         del self._directory(path.parent).directories[path.name]
+        self._made.pop(str(path), None)
         self.moved(path, None)
         self.record(Op("remove_directory", str(path)))
 
@@ -272,6 +291,7 @@ class SimDisk:
         self._before("sync_directory", path)
         self._directory(path).pending.clear()
         self._removed = [row for row in self._removed if row[0] != str(path)]
+        self._made = {made: parent for made, parent in self._made.items() if parent != str(path)}
         self.record(Op("sync_directory", str(path)))
 
     def free_bytes(self, path: Path) -> int:
@@ -302,6 +322,10 @@ class SimDisk:
         """For the trace."""
         if self.trace is not None:
             self.trace.append(op)
+
+    def _is_new(self, path: str) -> bool:
+        """Its name, or that of one that it is in, is not durable."""
+        return any(trees.is_in(path, made) for made in self._made)
 
     def _number(self) -> int:
         self._numbers += 1

@@ -19,6 +19,15 @@ class Directory:
         """Per operation: name, what it meant before, what it means now."""
 
 
+def depth(path: Path) -> int:
+    return len(path.parts)
+
+
+def order(path: Path) -> tuple[int, Path]:
+    """By depth first."""
+    return depth(path), path
+
+
 def move(directories: dict[str, Directory], source: Path, target: Path) -> None:
     """With all that is below; durable at once."""
     for name in _below(directories, source):
@@ -27,5 +36,18 @@ def move(directories: dict[str, Directory], source: Path, target: Path) -> None:
     directories[str(target.parent)].directories[target.name] = None
 
 
+def lose(directories: dict[str, Directory], path: str) -> None:
+    """It is gone, with all that is below."""
+    for name in _below(directories, Path(path)):
+        del directories[name]
+    parent, _, last = path.rpartition("/")
+    directories[parent or "/"].directories.pop(last, None)
+
+
 def _below(directories: dict[str, Directory], path: Path) -> list[str]:
-    return [name for name in directories if name == str(path) or name.startswith(f"{path}/")]
+    return [name for name in directories if is_in(name, str(path))]
+
+
+def is_in(name: str, path: str) -> bool:
+    """At ``path`` or below."""
+    return name == path or name.startswith(f"{path}/")

@@ -39,7 +39,8 @@ def open_machine(
 ) -> Machine:
     """Open one partition's state. Blocking. Machines of users open files themselves, so ``disk`` must be a real one."""
     found = _registered(name) if name not in BUILT_IN else None
-    disk.make_directory(directory)
+    if not disk.exists(directory):
+        disk.make_directory(directory)
     if found is not None:
         return guard(name, _whole(name, kept(name, found.open, directory, partition_id, settings)))
     if name == "log":

@@ -103,8 +103,10 @@ class PartitionRooms:
     ) -> None:
         """Those in ``kinds``, from the base of the journal on: ``parent`` is the state there. Blocking."""
         directories = [self._data_dir.partition(p) for p in kinds]
-        self._disk.make_directories(path for each in directories for path in (each, each / STATE))
-        self._disk.sync_directory(directories[0].parent)  # whoever made them may have been killed before it could
+        self._disk.make_directories(directories)
+        # Of those that are there no name is synced, which were a sync for each: the first file of a log does that.
+        states = (each / STATE for each in directories)
+        self._disk.make_directories([each for each in states if not self._disk.exists(each)])
         for partition_id, kind in kinds.items():
             tail = parent.tails.get(partition_id, EMPTY)
             base = LogBase(tail.last_index, tail.digest, tail.global_index)
@@ -213,7 +215,6 @@ class PartitionRooms:
         """See Rooms."""
         directory = self._data_dir.partition(partition_id)
         self._disk.make_directories((directory, directory / STATE))
-        self._disk.sync_directory(directory.parent)
         count = len(self.logs) + 1
         store = self._open_log(partition_id, kind, later_log_share(self._settings.log, count), LogBase())
         # What a process before this one left here came ahead of its entry, which is acknowledged as soon as it comes:

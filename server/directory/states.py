@@ -116,7 +116,8 @@ class States:
     def _opened(self, partition_id: PartitionId) -> Machine:
         """Raises CorruptData for all that is read of it before it applies anything."""
         directory = self._directory_of(partition_id) / STATE
-        self._disk.make_directory(directory)
+        if not self._disk.exists(directory):
+            self._disk.make_directory(directory)
         machine = self._open_machine(partition_id, directory)
         try:
             for _ in machine.meta():

@@ -276,6 +276,10 @@ class OsLock:
             os.close(fd)
 
 
+def _depth(path: Path) -> int:
+    return len(path.parts)
+
+
 class OsDisk:
     """The operating system's file system."""
 
@@ -284,6 +288,8 @@ class OsDisk:
         self.syncs = Syncs()
         self._page_cache = PageCache(page_cache_bytes) if page_cache_bytes else None
         self._mounts = Mounts()
+        self._settled: set[Path] = set()
+        """Directories of which this process has synced what others before it had made in them."""
 
     def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> OsFile:
         """See Disk."""
@@ -304,17 +310,37 @@ class OsDisk:
         self.make_directories((path,))
 
     def make_directories(self, paths: Iterable[Path]) -> None:
-        """See Disk."""
-        grown: dict[Path, None] = {}
+        """See Disk. Nothing is made in what is not durable: whoever is killed leaves no more to sync than the last."""
+        missing: set[Path] = set()
+        unsure: set[Path] = set()
         for path in paths:
-            missing = list(itertools.takewhile(lambda each: not each.exists(), (path, *path.parents)))
-            if missing and missing[-1].is_symlink():
-                raise OSError(errno.ENOENT, "it is a link to what is not there", str(missing[-1]))
-            for each in reversed(missing):
+            for each in (path, *path.parents):
+                if each in missing:
+                    break
+                if each.exists():
+                    unsure.add(each)
+                    break
+                if each.is_symlink():
+                    raise OSError(errno.ENOENT, "it is a link to what is not there", str(each))
+                missing.add(each)
+        self._settle(unsure)
+        for _, level in itertools.groupby(sorted(missing, key=_depth), key=_depth):
+            grown: set[Path] = set()
+            for each in level:
                 each.mkdir(0o700, exist_ok=True)  # machines of users leave files that anybody may read
-                grown[each.parent] = None
-        for parent in sorted(grown):  # who holds others comes before them
-            self.sync_directory(parent)
+                grown.add(each.parent)
+            for parent in sorted(grown):
+                self.sync_directory(parent)
+
+    def _settle(self, unsure: Iterable[Path]) -> None:
+        """Of those that are there: each parent is synced once, if it was perhaps one like us who made them in it."""
+        for parent, those in itertools.groupby(sorted(unsure), key=lambda each: each.parent):
+            if parent in self._settled or not os.access(parent, os.W_OK):
+                continue
+            device = parent.stat().st_dev
+            if any(each.stat().st_dev == device for each in those):  # nobody makes what is mounted
+                self.sync_directory(parent)
+                self._settled.add(parent)
 
     def read_file(self, path: Path) -> bytes:
         """See Disk."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from partitions.log.log import PartitionLog
 from ports.sync import Redo
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal import Journal, cluster_hash
+from server.directory.data_dir import MANIFEST, DataDir
+from server.directory.manifest import Manifest
 from tests.storage.partition_world import build, check_held, open_log, raw
 
 LOGS, JOURNAL, P = Path("/n/p"), Path("/n/journal"), PartitionId(3)
@@ -103,6 +106,44 @@ def test_a_journal_file_whose_name_was_not_synced_is_not_lost_later() -> None:
     assert journal.durable_index == 2
     lose_all(disk)
     assert open_journal(disk).last_index == 2
+
+
+def test_a_first_start_that_was_killed_anywhere_is_made_up_for_by_the_next() -> None:
+    """The next one found a directory whose name was not synced, and the whole node went with it."""
+    path, manifest = Path("/v/n/data"), Manifest(node="n1", cluster="c", members=("n1",), partitions=())
+
+    def start(disk: SimDisk) -> Journal:
+        data = DataDir(path, disk=disk, manifest=manifest)
+        return Journal.open(
+            disk=disk,
+            directory=data.journal,
+            cluster_id="c",
+            segment_bytes=2048,
+            random_bytes=random.Random(0).randbytes,
+        )
+
+    for stop in itertools.count():
+        disk, calls = SimDisk(random.Random(0)), itertools.count()
+
+        def hook(operation: str, at: Path, size: int, calls: Iterator[int] = calls, stop: int = stop) -> None:
+            if next(calls) == stop:
+                raise Killed
+
+        disk.hook = hook
+        try:
+            start(disk)
+        except Killed:
+            disk.hook = None
+        if disk.hook is not None:
+            break
+        disk.kill()
+        journal = start(disk)
+        journal.add(COMMAND, 2, 1)
+        journal.flush()
+        lose_all(disk)
+        assert disk.exists(path / MANIFEST), f"killed before call {stop}"
+        assert start(disk).last_index == 2, f"killed before call {stop}"
+    assert stop > 10
 
 
 def test_a_segment_whose_name_was_not_synced_is_not_lost_later() -> None:

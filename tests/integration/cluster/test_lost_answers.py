@@ -6,6 +6,7 @@ Each command has a key of its own: what was acknowledged is there once, what nob
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import threading
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
@@ -134,10 +135,12 @@ class Books:
                 self.write(partition, key, "done")
 
 
-async def work(client: Client, books: Books, name: str, rng: random.Random) -> None:
+async def work(client: Client, books: Books, name: str, rng: random.Random, over: asyncio.Event) -> None:
     """Singles in a crowd, blocks over several partitions, and numbers of its own that are sent again by hand."""
     own, sequence = os.urandom(16), 0
-    for number in range(ROUNDS):
+    for number in itertools.count():
+        if number >= ROUNDS and over.is_set():
+            break
         key = b"%s-%d" % (name.encode(), number)
         partition = rng.randrange(PARTITIONS)
         way = rng.randrange(3)
@@ -201,23 +204,33 @@ def test_each_takes_effect_once(tmp_path: Path) -> None:
 
 
 async def trouble(cluster: LocalCluster, books: Books, rng: random.Random) -> None:
-    clients = [Client(cluster.endpoints, timeout=20) for _ in range(4)]
-    works = [asyncio.ensure_future(work(c, books, f"c{k}", random.Random(rng.random()))) for k, c in enumerate(clients)]
+    """Leaders die, others do, leadership is handed over, snapshots are taken: each twice, with work under way."""
+    clients, over = [Client(cluster.endpoints, timeout=20) for _ in range(4)], asyncio.Event()
+    works = [
+        asyncio.ensure_future(work(c, books, f"c{k}", random.Random(rng.random()), over)) for k, c in enumerate(clients)
+    ]
     operator = Client(cluster.endpoints, timeout=5)
-    while not all(each.done() for each in works):
-        await asyncio.sleep(0.4)  # some of the work is done meanwhile
-        step: Any = rng.choice(["kill", "transfer", "snapshot", "restart"])
-        with suppress(LogboomError):
-            if step == "kill":
-                address = (await operator.status())["leader_address"]
-                leader = next((n for n, a in cluster.addresses.items() if a == address), "n1")
-                await asyncio.to_thread(cluster.kill, leader)
-                await asyncio.to_thread(cluster.start_node, leader)
-            elif step == "transfer":
-                await operator.transfer(rng.choice(cluster.nodes))
-            elif step == "snapshot":
-                await operator.create_snapshot()
+    before = (await operator.status())["term"]
+    steps = ["leader dies", "follower dies", "transfer", "snapshot"] * 2
+    rng.shuffle(steps)
+    for step in steps:
+        said = len(books.said)
+        async with asyncio.timeout(60):
+            while len(books.said) < said + 30:  # noqa: ASYNC110 - the works count
+                await asyncio.sleep(0.01)
+        leader = await asyncio.to_thread(cluster.leader)
+        if step.endswith("dies"):
+            node = leader if step == "leader dies" else next(each for each in cluster.nodes if each != leader)
+            await asyncio.to_thread(cluster.kill, node)
+            await asyncio.to_thread(cluster.start_node, node)
+        else:
+            with suppress(LogboomError):  # who was to lead may be the one that has just been started
+                await (
+                    operator.transfer(rng.choice(cluster.nodes)) if step == "transfer" else operator.create_snapshot()
+                )
+    over.set()
     await asyncio.gather(*works)
+    assert (await operator.status())["term"] >= before + 2
     for client in (*clients, operator):
         await client.close()
 

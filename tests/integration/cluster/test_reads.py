@@ -23,6 +23,19 @@ pytestmark = pytest.mark.process
 PARTITIONS, LOGS, KV = 4, (0, 1, 2), 3
 WRITTEN = 220
 """Batches, before any test."""
+
+
+def rows_of(number: int) -> list[Record]:
+    """Of one batch of logs."""
+    kind = (("kind", b"odd" if number % 2 else b"even"),)
+    return [Record(b"%d-%d" % (number, k) * 40, b"k%d/%d" % (k % 3, number), kind) for k in range(5)]
+
+
+def written(partition: int) -> list[Record]:
+    """Before any test."""
+    return [row for number in range(partition, 200, 3) for row in rows_of(number)]
+
+
 SETTINGS = {
     "cluster.overrides": {
         str(p): {"state_machine": "log", "mode": "write_behind" if p == 2 else "write_ahead"} for p in LOGS
@@ -43,9 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(nodes=3, partitions=PARTITIONS, settings=SETTINGS, directory=where) as running:
         with SyncClient(running.endpoints) as boom:
             for number in range(200):
-                kind = (("kind", b"odd" if number % 2 else b"even"),)
-                rows = [Record(b"%d-%d" % (number, k) * 40, b"k%d/%d" % (k % 3, number), kind) for k in range(5)]
-                boom.submit(number % 3, rows, wait="committed")
+                boom.submit(number % 3, rows_of(number), wait="committed")
                 if number % 10 == 0:
                     boom.submit(KV, Put(b"n", b"%d" % number), wait="committed")
             boom.barrier(boom.last_seen, scope="all")
@@ -71,6 +82,9 @@ def test_the_log_of_all_partitions_in_one_order_at_every_node(cluster: LocalClus
         seen.append([(b.partition_id, b.first_index, b.records.payloads()) for b in batches])
     assert len(seen[0]) == WRITTEN
     assert seen[0] == seen[1] == seen[2]
+    for partition in LOGS:
+        payloads = [payload for where, _, found in seen[0] if where == partition for payload in found]
+        assert payloads == [row.payload for row in written(partition)]
     assert [b.global_index for b in whole(boom.scan_log(LOGS, start_global=100))] == [
         g for g, row in enumerate(seen[0], 1) if g >= 100 and row[0] != KV
     ]
@@ -86,6 +100,7 @@ def test_positions_and_filters(boom: SyncClient) -> None:
     assert late.first_index <= tenth.first_index
     found = [r for b in boom.tail(0, key_prefix=b"k1/", header=("kind", b"odd")) for r in b.records.records()]
     every = [r for b in batches for r in b.records.records()]
+    assert every[: len(written(0))] == written(0)
     assert found == [r for r in every if (r.key or b"").startswith(b"k1/") and r.headers == (("kind", b"odd"),)]
     assert 0 < len(found) < len(every)
     pieces = list(boom.tail(0, start=3, batch_records=2))
@@ -97,6 +112,9 @@ def test_data_by_descriptor_from_any_node(cluster: LocalCluster, boom: SyncClien
     every = {p: [r.payload for b in boom.tail(p) for r in b.records.records()] for p in LOGS}
     wanted = [d for p in LOGS for row in boom.tail_metadata(p, key_prefix=b"k2/") for d in row.descriptors()]
     wanted.reverse()
+    mine = {p: [row.payload for row in written(p)] for p in LOGS}
+    assert all(every[p][: len(mine[p])] == mine[p] for p in LOGS)
+    assert len(wanted) == 200, "one of each batch"
     for node in cluster.nodes:
         found = boom.fetch(wanted, node=cluster.addresses[node])
         assert found == [every[d.partition_id][d.index - 1] for d in wanted]

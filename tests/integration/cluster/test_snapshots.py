@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from logboom import Put, Record, SyncClient
 from logboom.errors import IndexCompacted
 from logboom.testing import LocalCluster
 from logboom.types import KIB
-from server.directory.install import Intent
+from server.directory.install import INTENT, Intent
 from server.world.disk_os import OsDisk
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, base, compact, equal_states, fill, segments
 from tests.integration.waiting import wait_for
@@ -87,8 +85,8 @@ def test_a_follower_that_is_too_far_behind_is_given_a_snapshot(cluster: LocalClu
 
 
 def test_an_install_that_is_interrupted_goes_on(tmp_path: Path) -> None:
-    slow = {**SMALL, "snapshot.bytes_per_s": 2_000_000}
-    chance = random.Random(7)
+    """While it fetches states, twice; while it fetches logs; and as it begins to make a node of them."""
+    slow = {**SMALL, "snapshot.bytes_per_s": 1_000_000}
     with (
         LocalCluster(nodes=3, partitions=2, settings=slow, directory=tmp_path) as cluster,
         cluster.client(timeout=20) as boom,
@@ -97,12 +95,34 @@ def test_an_install_that_is_interrupted_goes_on(tmp_path: Path) -> None:
         cluster.kill(away)
         fill(boom, batches=20)
         compact(cluster, boom)
-        for _ in range(6):
+        sets, intent = cluster.data_dirs[away] / "snapshots", cluster.data_dirs[away] / INTENT
+
+        def fetched() -> int:
+            """Of states that are not whole."""
+            return sum(path.stat().st_size for path in sets.glob("*.states.fetch"))
+
+        def installs() -> int:
+            return cluster.log(away).read_text().count('"installing"')
+
+        before = 0
+        stages: list[Callable[[], bool]] = [
+            lambda: fetched() > before,
+            lambda: fetched() > before,
+            lambda: any(sets.glob("*.set")),
+        ]
+        for is_there in stages:
             cluster.start_node(away)
-            time.sleep(chance.uniform(0.3, 1.2))  # anywhere in it
-            cluster.kill(away, signal.SIGKILL)
+            wait_for(is_there)
+            cluster.kill(away)
+            before = fetched()
+            assert (installs(), intent.exists()) == (0, False)
+        cluster.start_node(away)
+        wait_for(lambda: installs() == 1)
+        cluster.kill(away)
         cluster.start_node(away)
         wait_for(lambda: equal_states(cluster, boom), 60)
+        assert base(cluster, boom, away) > 1
+        assert not intent.exists()
 
 
 def test_who_reads_a_set_again_and_again_does_not_keep_it_for_ever(tmp_path: Path) -> None:

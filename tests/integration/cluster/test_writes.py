@@ -18,6 +18,7 @@ from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Overloaded,
 from logboom.testing import LocalCluster
 from logboom.types import KIB, MIB
 from logboom.wire import HEADER_BYTES_MAX, Kind, encode
+from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
 
@@ -42,21 +43,30 @@ async def test_the_same_sequences_from_two_clients_over_a_leader_change_apply_on
     producer = os.urandom(16)
     blocks = [RecordBlock.from_records([Add(b"k%d-%d" % (b, i), 1).record() for i in range(20)]) for b in range(40)]
 
+    acknowledged, under_way = list[int](), asyncio.Event()
+
     async def send(client: Client, order: range) -> None:
         for b in order:
             await client.submit_block(0, blocks[b], producer_id=producer, sequence=20 * b, timeout=30)
+            acknowledged.append(b)
+            if len(acknowledged) == 10:
+                under_way.set()
 
     with LocalCluster() as own:
         async with Client(own.endpoints) as first, Client(own.endpoints) as second:
             await first.submit_block(0, blocks[0], producer_id=producer, sequence=0)
             leader = await asyncio.to_thread(own.leader)
+            term = (await first.status(node=own.addresses[leader]))["term"]
             both = asyncio.gather(send(first, range(40)), send(second, range(39, -1, -1)))
-            await asyncio.sleep(0.05)
+            await under_way.wait()
             own.kill(leader)
+            assert not both.done()
             await both
+            assert len(acknowledged) == 80
             own.restart(leader)
             await asyncio.to_thread(own.wait_serving)
             commit = await _caught_up(first, own)
+            assert (await first.status())["term"] > term
             for address in own.addresses.values():
                 state = {k: v async for k, v in first.scan(0, at_least=commit, node=address)}
                 assert len(state) == 800
@@ -66,12 +76,31 @@ async def test_the_same_sequences_from_two_clients_over_a_leader_change_apply_on
 async def test_a_link_that_loses_payload_never_lets_an_entry_through_without_it() -> None:
     """Raft messages pass, half of the payload does not: nodes wait for it, catch up, and agree."""
     with LocalCluster(environment={"LOGBOOM_FAULTS": "drop_payload:0.5"}) as own:
+        assert all("fault_hook_on" in own.log(node).read_text() for node in own.nodes)
         async with Client(own.endpoints) as boom:
             for k in range(60):
                 await boom.submit(k % 8, Put(b"k%d" % k, os.urandom(200)), timeout=20)
             await _caught_up(boom, own)
             digests = [(await boom.status(node=a, digests=True))["digests"] for a in own.addresses.values()]
             assert [row[2] for row in digests[0]] == [row[2] for row in digests[1]] == [row[2] for row in digests[2]]
+
+
+async def test_what_lost_all_of_its_payload_is_held_by_nobody_but_the_leader_and_not_acknowledged() -> None:
+    """So the hook is asked, and what comes through in the test before was sent again."""
+    value = os.urandom(200)
+
+    def holds(directory: Path) -> bool:
+        return any(value in path.read_bytes() for kind in ("*.log", "*.journal") for path in directory.rglob(kind))
+
+    with LocalCluster(environment={"LOGBOOM_FAULTS": "drop_payload:1"}) as own:
+        async with Client(own.endpoints) as boom:
+            leader = await asyncio.to_thread(own.leader)
+            with pytest.raises(LogboomError) as failed:
+                await boom.submit(0, Put(b"k", value), wait="committed", timeout=2.0)
+            assert failed.value.outcome == "unknown"
+            await asyncio.to_thread(wait_for, lambda: holds(own.data_dirs[leader]))
+            assert not any(holds(own.data_dirs[node]) for node in own.nodes if node != leader)
+            assert {(await boom.status(node=address))["commit_index"] for address in own.addresses.values()} == {0}
 
 
 async def test_a_full_budget_refuses_by_name_and_returns_to_zero() -> None:
@@ -103,13 +132,24 @@ async def test_a_full_budget_refuses_by_name_and_returns_to_zero() -> None:
 
 
 async def test_budget_returns_after_a_leader_change() -> None:
-    with LocalCluster() as own:
-        async with Client(own.endpoints) as boom:
+    """Who leads has work under way that nobody can acknowledge, then stands still; another leads, and it goes on."""
+    with LocalCluster(settings={"raft.fallback_ms": 60_000}) as own:
+        async with Client(own.endpoints) as boom, Client(own.endpoints) as watching:
             leader = await asyncio.to_thread(own.leader)
+            followers = [node for node in own.nodes if node != leader]
+            for node in followers:
+                own.kill(node, signal.SIGSTOP)
             load = [asyncio.ensure_future(boom.submit(k % 8, Add(b"n", 1))) for k in range(400)]
-            await asyncio.sleep(0.01)
+            async with asyncio.timeout(30):
+                while (await watching.status(node=own.addresses[leader]))["node_backlog"][0] < 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert not any(each.done() for each in load)
             own.kill(leader, signal.SIGSTOP)
-            await asyncio.sleep(1.0)
+            for node in followers:
+                own.kill(node, signal.SIGCONT)
+            async with asyncio.timeout(30):
+                while (await watching.status(node=own.addresses[followers[0]]))["leader"] not in followers:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             own.kill(leader, signal.SIGCONT)
             receipts = await asyncio.gather(*load)
             assert len(receipts) == 400
@@ -127,13 +167,27 @@ async def test_a_partition_that_does_not_exist(cluster: LocalCluster) -> None:
         assert (refused.value.partition_id, refused.value.partitions) == (99, 8)
 
 
-async def test_a_follower_forwards_on_request(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_follower_forwards_on_request(cluster: LocalCluster, asked: bool) -> None:
+    """It answers for the leader; a client that did not ask for that is sent there."""
+    leader = await asyncio.to_thread(cluster.leader)
+    follower = next(n for n in cluster.nodes if n != leader)
+    value = b"of %d" % asked
+    block = RecordBlock.from_records([Put(b"via follower", value).record()])
+    parts = [[1, 0, 0, 1, len(block.metadata), len(block.data)]]
+    header = {"producer": bytes([asked] * 16), "epoch": 0, "wait": "applied", "timeout_ms": 30_000, "forward": asked}
+    at = await NodeConnection.open(cluster.addresses[follower], tls=None, timeout=5.0, token=None)
+    request = at.request(Kind.SUBMIT, {**header, "parts": parts}, (block.metadata, block.data))
     async with Client(cluster.endpoints) as boom:
-        leader = await asyncio.to_thread(cluster.leader)
-        follower = next(n for n in cluster.nodes if n != leader)
-        async with Client(cluster.addresses[follower]) as other:
-            receipt = await other.submit(1, Put(b"via", b"follower"))
-        assert await boom.get(1, b"via", at_least=receipt.global_index) == b"follower"
+        if asked:
+            assert (await request).header["parts"][0][-1] == bytes([Status.OK])
+            assert await boom.get(1, b"via follower") == value
+        else:
+            with pytest.raises(NotLeader) as refused:
+                await request
+            assert refused.value.leader == cluster.addresses[leader]
+            assert await boom.get(1, b"via follower") != value
+    at.close()
 
 
 async def test_results_of_many_records_come_back_the_short_way_and_the_long(cluster: LocalCluster) -> None:

@@ -32,7 +32,8 @@ class Load:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.acknowledged = [0] * KEYS
-        self.unknown = 0
+        self.unknown = [0] * KEYS
+        """Nobody was told whether they took effect."""
         self._over = threading.Event()
         self._cluster = cluster
         self._hands = [threading.Thread(target=self._write, args=(hand,)) for hand in range(4)]
@@ -56,9 +57,16 @@ class Load:
                 try:
                     boom.submit(key % 2, [Add(b"key %d" % key, 1), Put(b"last %d" % key, b"x" * 300)])
                     self.acknowledged[key] += 1
-                except LogboomError:
-                    self.unknown += 1
+                except LogboomError as error:
+                    self.unknown[key] += error.outcome != "not_applied"
                 time.sleep(0.002)
+
+    def check(self, boom: SyncClient) -> None:
+        """Each that was acknowledged took effect once, and each of the others at most once."""
+        kept = [boom.get(key % 2, b"key %d" % key)[0] for key in range(KEYS)]
+        assert all(a <= k for a, k in zip(self.acknowledged, kept, strict=True)), "an acknowledged write is gone"
+        most = [a + u for a, u in zip(self.acknowledged, self.unknown, strict=True)]
+        assert all(k <= m for k, m in zip(kept, most, strict=True)), f"took effect twice: {kept}, at most {most}"
 
 
 def segments(journal: Path) -> list[Path]:

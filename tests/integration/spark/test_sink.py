@@ -165,14 +165,38 @@ def test_a_rate_makes_a_write_slow_and_does_not_fail_it(spark):
         assert found == expected(40_000)
 
 
-@pytest.mark.parametrize("wait", ["committed", "durable", "applied"])
-def test_the_job_waits_for_the_level_asked_for(spark, cluster, client, wait):
-    report = logboom.spark.submit(adds(spark, f"{wait}-", rows=100), **options(cluster, wait=wait))
-    marks = {m.partition_id: m for m in client.watermarks(node=cluster.addresses[cluster.leader()])}
+@pytest.fixture
+def behind(cluster, client):
+    """Address of a node that does not apply."""
+    leader = cluster.leader()
+    address = next(where for node, where in cluster.addresses.items() if node != leader)
+    for partition in range(4):
+        client.admin("pause", partition, node=address)
+    yield address
+    for partition in range(4):
+        client.admin("resume", partition, node=address)
+
+
+@pytest.mark.parametrize("wait", ["committed", "durable"])
+def test_the_job_waits_for_the_level_asked_for(spark, cluster, client, behind, wait):
+    report = logboom.spark.submit(
+        adds(spark, f"{wait}-", rows=100), **options(cluster, wait=wait, barrierScope="all", barrierTimeoutMs=30_000)
+    )
+    assert report.receipts
+    marks = {m.partition_id: m for m in client.watermarks(node=behind)}
     for receipt in report.receipts:
         mark = marks[receipt.partition_id]
-        reached = {"committed": mark.log_index, "durable": mark.durable_index, "applied": mark.applied_index}[wait]
-        assert reached >= receipt.last_index
+        reached = {"committed": mark.log_index, "durable": mark.durable_index}[wait]
+        assert mark.applied_index < receipt.last_index <= reached
+
+
+def test_and_who_waits_until_it_is_applied_waits_for_those_who_do_not_apply(spark, cluster, behind):
+    with pytest.raises(BarrierTimeout, match="all 100 rows are in") as caught:
+        logboom.spark.submit(
+            adds(spark, "applied-", rows=100),
+            **options(cluster, wait="applied", barrierScope="all", barrierTimeoutMs=500),
+        )
+    assert caught.value.outcome == "applied"
 
 
 def test_a_barrier_that_cannot_be_passed_says_so_with_the_watermarks(spark, cluster, client):

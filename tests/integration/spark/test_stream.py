@@ -181,17 +181,29 @@ def test_a_batch_of_foreach_that_comes_again_changes_nothing(spark, cluster, cli
     assert state(client, "foreach-") == expected("foreach-")
 
 
-def test_tasks_of_a_stream_that_die_half_way_take_effect_once(spark, cluster, client, adds, tmp_path):
+@pytest.fixture
+def small_batches(spark):
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "100")
+    yield
+    spark.conf.set(name, before)
+
+
+def test_tasks_of_a_stream_that_die_half_way_take_effect_once(spark, cluster, client, adds, small_batches, tmp_path):
     @f.udf("bigint", useArrow=False)
     def dies_once(number):
-        if number == 590 and TaskContext.get().attemptNumber() == 0:
+        if number == 9_900 and TaskContext.get().attemptNumber() == 0:
             raise RuntimeError("injected")
         return number
 
-    # As they come, so that much is sent before the task dies.
-    stream = adds("dies-").withColumn("total", dies_once("total"))
-    write(stream, cluster, tmp_path, rowOrder="input", maxInFlightBytes=256)
-    assert state(client, "dies-") == expected("dies-")
+    # As they come, and few at a time, so that much is sent before the task dies.
+    rows, report = 10_000, tmp_path / "report.json"
+    stream = adds("dies-", rows, files=1).withColumn("total", dies_once("total"))
+    write(stream, cluster, tmp_path, rowOrder="input", maxInFlightBytes=16_384, reportFile=str(report))
+    assert state(client, "dies-") == expected("dies-", rows)
+    receipts = json.loads(report.read_text())["report"]["receipts"]
+    assert sum(r["duplicate"] for r in receipts) > 0, "the first attempt left nothing: the test shows nothing"
 
 
 def test_nodes_refuse_who_still_writes_for_an_earlier_batch(cluster, client):

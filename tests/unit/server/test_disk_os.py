@@ -246,17 +246,21 @@ class TestNames:
         synced: list[str] = []
         monkeypatch.setattr(os, "fsync", lambda fd: synced.append(path_of(fd)))
         disk.make_directory(tmp_path / "a" / "b")
-        assert synced == [str(tmp_path), str(tmp_path / "a")]
+        assert synced == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "a")]
 
     def test_of_many_each_parent_is_synced_once_and_before_what_is_in_it(
         self, disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         synced: list[str] = []
         monkeypatch.setattr(os, "fsync", lambda fd: synced.append(path_of(fd)))
-        for _ in range(2):
-            disk.make_directories([tmp_path / "a" / str(k) for k in range(9)] + [tmp_path / "a" / "1" / "b"])
-            assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "1")]
+        wanted = [tmp_path / "a" / str(k) for k in range(9)] + [tmp_path / "a" / "1" / "b"]
+        disk.make_directories(wanted)
+        assert synced == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "1")]
         assert disk.list(tmp_path / "a") == [str(k) for k in range(9)]
+        synced.clear()
+        for _ in range(2):
+            disk.make_directories(wanted)
+            assert synced == [str(tmp_path / "a"), str(tmp_path / "a" / "1")]
 
     def test_a_file_in_the_way_is_an_error(self, disk: OsDisk, tmp_path: Path) -> None:
         (tmp_path / "f").write_bytes(b"kept")
