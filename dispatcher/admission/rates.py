@@ -59,7 +59,9 @@ class Owed:
         self._look_at = KEPT_MIN
 
     def pay(self, now: float) -> None:
-        """What time pays."""
+        """What time pays. One that is earlier, as of who was asked about before, pays nothing."""
+        if now <= self.at:
+            return
         paid, self.at = now - self.at, now
         if paid >= self.whole:
             self.whole, self._scale, self._most = 0.0, 1.0, 0.0

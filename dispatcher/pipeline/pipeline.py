@@ -124,6 +124,8 @@ class Pipeline(Presence):
         self._touched: set[PartitionId] = set()
         self._unsynced: set[PartitionId] = set()
         """Partitions with committed batches that are not synced here yet: write-behind ones."""
+        self._unshown: set[PartitionId] = set()
+        """Partitions with committed batches that their watermarks do not show: they are about to be applied."""
         self._settle_due = False
         self._settle_later: asyncio.TimerHandle | None = None
         self._behind: dict[PartitionId, PartitionLog] = {}
@@ -275,7 +277,9 @@ class Pipeline(Presence):
     def look(self) -> None:
         """Somebody is about to look at watermarks: bring them up to what is committed."""
         if self._settle_later is not None:
-            self._settle(shown=True)
+            self._settle()
+        for partition_id in tuple(self._unshown):
+            self._publish(partition_id)
 
     def _somebody_waits(self, routes: Sequence[Route]) -> bool:
         if len(self.barriers):
@@ -367,16 +371,17 @@ class Pipeline(Presence):
             self._settle_due = True
             self._loop.call_soon(self._settle)
 
-    def _settle(self, *, shown: bool = False) -> None:
+    def _settle(self) -> None:
         """Once for many events: move workers and watermarks of all partitions that something happened to.
 
-        ``shown``: at once; else the watermarks of those that are applied within this turn wait for that.
+        Of those that are applied within this turn the watermarks wait for that, unless somebody looks, or waits.
         """
         self._settle_due = False
         if self._settle_later is not None:
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
+        waited_for = len(self.barriers) > 0
         moved = touched & self.workers.keys()  # another may still be opened, and be read all the same
         self._unsynced |= touched & self.logs.keys()  # as far as is known, until each is looked at
         for partition_id in moved:
@@ -388,8 +393,9 @@ class Pipeline(Presence):
             urgent = self.pending.awaits_applied(partition_id) or self.barriers.awaits_applied(partition_id)
             worker = self.workers[partition_id]
             worker.notify(limit, urgent=urgent)
-            if worker.is_about_to and not shown:
+            if worker.is_about_to and not waited_for:
                 self.watermarks.busy(partition_id)
+                self._unshown.add(partition_id)
             else:
                 self._publish(partition_id)
             whole = store.durable_index == store.committed_index

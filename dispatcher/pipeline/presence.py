@@ -56,6 +56,7 @@ class Presence(ABC):
     _worker_of: Callable[[PartitionId, Progressed], ApplyWorker]
     _commit_callbacks: dict[PartitionId, Callbacks]
     _unsynced: set[PartitionId]
+    _unshown: set[PartitionId]
     _touched: set[PartitionId]
 
     @abstractmethod
@@ -102,6 +103,7 @@ class Presence(ABC):
         self.voiding.ended(partition_id)
         self.lagging.ended(partition_id)
         self._unsynced.discard(partition_id)
+        self._unshown.discard(partition_id)
         self.tails.pop(partition_id, None)
         if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
             self.raft.group.dirty(self.logs[partition_id])
@@ -152,6 +154,7 @@ class Presence(ABC):
         return self.voiding.stuck()
 
     def _publish(self, partition_id: PartitionId) -> None:
+        self._unshown.discard(partition_id)
         store, worker = self.logs[partition_id], self.workers[partition_id]
         applied, state = self.rebuilding.shown(partition_id)
         if state == "running" and self.admission.frozen(partition_id):

@@ -78,6 +78,8 @@ class NodeConnection(asyncio.BufferedProtocol):
         self._turns = Turns(self._loop, has_room=self._has_room)
         self._reading = True
         self._alive_at = self._loop.time()
+        self._in_debt = False
+        """Nothing has come since something was asked for: whoever asked may have given up, and it may be dead."""
         self._unsent = 0
         self._beat_at = self._alive_at
         self._beat: asyncio.TimerHandle | None = None
@@ -158,7 +160,7 @@ class NodeConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio.BufferedProtocol."""
         self._alive_at = self._loop.time()
-        self._heard = True
+        self._heard, self._in_debt = True, False
         try:
             frames = self._decoder.received(nbytes)
         except LogboomError as error:
@@ -321,8 +323,9 @@ class NodeConnection(asyncio.BufferedProtocol):
 
     def _expect(self) -> None:
         """Silence counts from here on, not from before there was anything to answer."""
-        if not self._replies and not self._streams:
+        if not (self._replies or self._streams or self._in_debt):
             self._alive_at = self._loop.time()
+        self._in_debt = True
 
     def _on_beat(self) -> None:
         if self._transport is None or self.closed:
@@ -332,7 +335,8 @@ class NodeConnection(asyncio.BufferedProtocol):
         stood_still, self._beat_at = now - self._beat_at - BEAT_S, now
         if stood_still > BEAT_S:  # this loop, or the machine: nobody was asked meanwhile whether he lives
             self._alive_at = min(now, self._alive_at + stood_still)
-        if unsent < self._unsent or not self._reading or not (self._replies or self._streams):
+        owes = self._replies or self._streams or self._in_debt
+        if unsent < self._unsent or not self._reading or not owes:
             self._alive_at = now  # it takes what we send, or it is us who do not read, or nothing is owed
         self._unsent = unsent
         silent = now - self._alive_at

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dispatcher.admission.admission import Admission, Ticket
 from dispatcher.admission.budgets import Parts
 from dispatcher.admission.lanes import STALE_KEPT, LaneKey, Later
-from dispatcher.admission.rates import KEPT_MIN, Rates
+from dispatcher.admission.rates import KEPT_MIN, Owed, Rates
 from logboom.errors import Overloaded
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
@@ -344,3 +344,14 @@ class TestLater:
             later.forget(key)
         assert len(later._heap) <= STALE_KEPT
         assert list(later.due(2_000.0)) == []
+
+
+@pytest.mark.parametrize("paid", [0.5, 2.0])
+def test_a_time_before_one_that_was_paid_for_pays_nothing(paid: float) -> None:
+    """As of the beginning of a turn, after one of its requests was looked at anew: it ended the turn for all others."""
+    owed = Owed(10.0)
+    owed.add("p", 1.0)
+    owed.pay(10.0 + paid)
+    left = owed.whole
+    owed.pay(10.0 + paid / 2)
+    assert (owed.whole, owed.of("p"), owed.at) == (left, pytest.approx(left), 10.0 + paid)

@@ -17,6 +17,24 @@ from logboom.types import DurabilityMode, Level, PartitionId
 ONE = PartitionId(1)
 
 
+class Waited:
+    """Barriers."""
+
+    waiters = 0
+
+    def __len__(self) -> int:
+        return self.waiters
+
+    def awaits_applied(self, _: object) -> bool:
+        return False
+
+    def durable(self, *_: object, **__: object) -> None:
+        pass
+
+    def committed(self, _: object) -> None:
+        pass
+
+
 def settling() -> Any:
     """A pipeline with one partition, of which nothing but ``_settle`` is left."""
     nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
@@ -26,6 +44,7 @@ def settling() -> Any:
         _settle_later=None,
         _touched={ONE},
         _unsynced=set(),
+        _unshown=set(),
         _commit_callbacks={},
         _ordered_callbacks={},
         _publish=nothing,
@@ -35,7 +54,7 @@ def settling() -> Any:
         logs={ONE: store},
         pending=SimpleNamespace(durable=nothing, awaits_applied=lambda _: False),
         stability=SimpleNamespace(update=nothing, stable=lambda _: None),
-        barriers=SimpleNamespace(awaits_applied=lambda _: False, durable=nothing, committed=nothing),
+        barriers=Waited(),
         watermarks=SimpleNamespace(committed=nothing),
         recovery=SimpleNamespace(notice=nothing),
         raft=SimpleNamespace(engine=None),
@@ -93,21 +112,47 @@ def test_who_leaves_is_not_looked_for_among_all_others() -> None:
     assert not any(pipeline._commit_callbacks.values())
 
 
-@pytest.mark.parametrize(("about_to", "shown", "now"), [(False, False, True), (True, False, False), (True, True, True)])
-def test_what_is_applied_within_this_turn_is_published_with_that(*, about_to: bool, shown: bool, now: bool) -> None:
-    """Unless somebody is about to look. Either way its watermark follows the commit index no more."""
-    pipeline, said = settling(), list[tuple[str, PartitionId]]()
-    pipeline.workers[ONE].is_about_to = about_to
-    pipeline._publish = lambda partition: said.append(("publish", partition))
+def tells(pipeline: Any) -> list[tuple[str, PartitionId]]:
+    """What becomes of watermarks, in order."""
+    said = list[tuple[str, PartitionId]]()
+    pipeline._publish = lambda partition: said.append(("publish", partition)) or pipeline._unshown.discard(partition)
     pipeline.watermarks.busy = lambda partition: said.append(("busy", partition))
     pipeline.watermarks.committed = lambda _: said.append(("committed", ONE))
-    if shown:
-        pipeline._settle_later = SimpleNamespace(cancel=lambda: None)
-        pipeline._settle = partial(Pipeline._settle, pipeline)
-        Pipeline.look(pipeline)
-    else:
-        Pipeline._settle(pipeline)
-    assert said == [("publish" if now else "busy", ONE), ("committed", ONE)]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("about_to", "waiters", "first"), [(False, 0, "publish"), (True, 0, "busy"), (True, 1, "publish")]
+)
+def test_what_is_applied_within_this_turn_is_published_with_that(about_to: int, waiters: int, first: str) -> None:
+    """Unless somebody waits, and is told at once where everything stands. No watermark follows the commit index on."""
+    pipeline = settling()
+    said = tells(pipeline)
+    pipeline.workers[ONE].is_about_to = about_to
+    pipeline.barriers.waiters = waiters
+    Pipeline._settle(pipeline)
+    assert said == [(first, ONE), ("committed", ONE)]
+
+
+def test_who_looks_before_it_is_applied_is_shown_it_all_the_same() -> None:
+    """After an acknowledged write its node said a log index without it, for a turn."""
+    pipeline = settling()
+    said = tells(pipeline)
+    pipeline.workers[ONE].is_about_to = True
+    Pipeline._settle(pipeline)
+    said.clear()
+    Pipeline.look(pipeline)
+    Pipeline.look(pipeline)
+    assert said == [("publish", ONE)]
+
+
+def test_who_looks_has_what_is_to_be_settled_later_settled_now() -> None:
+    pipeline = settling()
+    said = tells(pipeline)
+    pipeline._settle_later = SimpleNamespace(cancel=lambda: None)
+    pipeline._settle = partial(Pipeline._settle, pipeline)
+    Pipeline.look(pipeline)
+    assert said == [("publish", ONE), ("committed", ONE)]
 
 
 async def test_what_was_written_behind_is_synced_and_nothing_else_is_looked_at() -> None:
