@@ -186,6 +186,12 @@ class NoNode:
     def workers(self) -> Sequence[PartitionId]:
         return self.partition_ids()
 
+    def admits(self) -> bool:
+        return True
+
+    def serves(self, partition_id: int) -> bool:
+        return partition_id in self.partition_ids()
+
     def partition_ids(self) -> list[PartitionId]:
         return PARTITIONS
 

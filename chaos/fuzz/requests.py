@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -114,6 +115,7 @@ def session(data: bytes) -> None:
     backend, connection, first = NoNode(), Sent(), cursor.number(1)
     rules = RULES if first & 2 else None
     service = ClientService(cast("Any", backend), SETTINGS, rules=rules)
+    service.one_status = nullcontext()
     service.turns = cast("Any", AtOnce())
     handler = _Session(service)
     handler.opened(connection)

@@ -184,6 +184,14 @@ class Backend(Pipeline):
 
     # -- what clients ask
 
+    def admits(self) -> bool:
+        """It leads, and takes writes."""
+        return self.raft.admits
+
+    def serves(self, partition_id: int) -> bool:
+        """It is open here."""
+        return partition_id in self.workers
+
     def partition_ids(self) -> Sequence[PartitionId]:
         """All that are served here, ascending."""
         return sorted(self.workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import structlog
@@ -60,6 +61,7 @@ class Service(Protocol):
     backend: Backend
     settings: Settings
     seldom: Seldom
+    one_status: AbstractAsyncContextManager[None]
 
     async def status(self, *, digests: bool = False) -> dict[str, Any]:
         """What the node says of itself."""
@@ -85,6 +87,8 @@ class Answering:
         self._partitions = partitions
         self._pace = pace
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._held_bytes = 0
+        """Of the frames that they answer, which are held as long as they take: together as large as one may be."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._one_piece = asyncio.Lock()
 
@@ -132,9 +136,17 @@ class Answering:
         request_id, used = frame.request_id, len(self._tasks)
         if request_id in self._tasks or used >= REQUESTS_MAX:
             raise QuotaExceeded(f"{used} requests are under way here", limit=REQUESTS_MAX, used=used, retry_after=0.05)
+        size, held, most = frame.size, self._held_bytes, self._settings.net.client_frame_bytes
+        if held and held + size > most:
+            raise QuotaExceeded(f"{held} bytes of requests are under way here", limit=most, used=held, retry_after=0.05)
+        self._held_bytes += size
         task = self._tasks[request_id] = asyncio.get_running_loop().create_task(self._guarded(frame, work))
         # Not at its end: one that is cancelled in the turn in which it came never begins.
-        task.add_done_callback(lambda _: self._tasks.pop(request_id, None))
+        task.add_done_callback(lambda _: self._over(request_id, size))
+
+    def _over(self, request_id: int, size: int) -> None:
+        self._tasks.pop(request_id, None)
+        self._held_bytes -= size
 
     async def _guarded(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, None]]) -> None:
         request_id = frame.request_id
@@ -252,8 +264,11 @@ class Answering:
         self._client.reply(frame.request_id, Kind.INDEX_IS, found)
 
     async def _status(self, frame: Frame) -> None:
-        found = await self._service.status(digests=bool(frame.header.get("digests")))
-        self._client.reply(frame.request_id, Kind.STATUS_REPLY, found)
+        if frame.header.get("digests"):  # which are made one at a time, and may take long
+            self._client.reply(frame.request_id, Kind.STATUS_REPLY, await self._service.status(digests=True))
+            return
+        async with self._service.one_status:
+            self._client.reply(frame.request_id, Kind.STATUS_REPLY, await self._service.status())
 
     async def _admin(self, frame: Frame) -> None:
         connection = self._client.connection

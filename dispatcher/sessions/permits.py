@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from dispatcher.requests.requests import field_of
 from logboom.access import Grants, Right
-from logboom.errors import InvalidRequest, LogboomError, ProtocolError
+from logboom.errors import InvalidRequest, LogboomError, ProtocolError, Unavailable
 from logboom.types import CURSORS_TOKEN, DurabilityMode, PartitionId
 from logboom.wire import Frame, Kind, shown
 
@@ -63,12 +63,16 @@ OF_ONE: Final = ("pause", "resume", "freeze", "thaw", "destroy_partition", "void
 class Node(Protocol):
     """The node that is asked."""
 
-    def partition_ids(self) -> Sequence[PartitionId]:
-        """All that are served here."""
+    def serves(self, partition_id: int) -> bool:
+        """There is such a partition here."""
         ...
 
     def cursors_partition(self) -> PartitionId | None:
         """The one that keeps cursors; None: there is none."""
+        ...
+
+    def admits(self) -> bool:
+        """It leads: of what it has not heard there is none."""
         ...
 
     def missing(self, partition_id: int) -> LogboomError:
@@ -97,10 +101,13 @@ def check(frame: Frame, grants: Grants, node: Node) -> None:
     cursors = node.cursors_partition()
     for partition in partitions:
         # By its name alone: a range may have been written before it was made, with room for others.
-        if where.cursors if partition == cursors else where.has(partition):
+        known = partition == cursors or node.serves(partition)
+        if where.cursors if partition == cursors else known and where.has(partition):
             continue
-        if where.cursors and partition not in node.partition_ids():
-            raise node.missing(partition)  # it may be that one: this node has not heard of it yet
+        if not known and (where.cursors or node.admits()):
+            raise node.missing(partition)  # it may be that one, and this node has not heard of it; or there is none
+        if not known and where.has(partition):  # as long as it is not that one
+            raise Unavailable(f"partition {partition} is not known here yet: ask another node", retry_after=0.1)
         raise grants.denied(right, partition)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import Any, Final
 
@@ -18,12 +19,13 @@ import structlog
 from dispatcher.pipeline.backend import Backend
 from dispatcher.reading.read_rates import Pace, ReadRates
 from dispatcher.reading.streams import Streams
+from dispatcher.requests.relevant import relevant
 from dispatcher.requests.tracing import Tracer, begin
 from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.status import status
-from dispatcher.sessions.submits import Submits, Turns
+from dispatcher.sessions.submits import OneATurn, Submits, Turns
 from dispatcher.sessions.waits import Waits
 from logboom.access import Grants, Right, Rules
 from logboom.certs import Renewed
@@ -82,6 +84,8 @@ class ClientService:
         """In the order in which they came: what is done to each is done in an order that can be repeated."""
         self.started = backend.clock.monotonic()
         self.turns = Turns(backend.clock)
+        self.one_status: AbstractAsyncContextManager[None] = OneATurn()
+        """Held while one is put together and encoded."""
         self.strangers = itertools.count(1)
         """Numbers for those without a name."""
         burst_ms = settings.admission.rate_burst_ms
@@ -374,21 +378,25 @@ class Session:
             self.submits.submit(frame)
         elif frame.kind is Kind.PING:
             self.reply(frame.request_id, Kind.PONG, {})
-        elif frame.kind in (Kind.BARRIER, Kind.GET):
+        elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):  # at once: credit for it may be in the same read
+            self._streams.open(frame)
+        else:
+            frame = relevant(frame)
             if not self.submits.held_back(frame):
                 self.begin(frame, self._service.turns.now)
-        elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):
-            self._streams.open(frame)
-        elif frame.kind is Kind.WATERMARKS:
+
+    def begin(self, frame: Frame, came: float) -> None:
+        """A request whose turn it is. Raises DeadlineExceeded for a GET that nobody waits for any more."""
+        if frame.kind is Kind.WATERMARKS:
             self._waits.watermarks(frame)
         elif frame.kind is Kind.WATCH:
             self._waits.watch(frame)
-        else:
+        elif frame.kind not in (Kind.BARRIER, Kind.GET):
             self.answering.answer(frame)
+        else:
+            self._begin_timed(frame, came + self.answering.timeout(frame.header))
 
-    def begin(self, frame: Frame, came: float) -> None:
-        """A BARRIER or GET whose turn it is. Raises DeadlineExceeded for a GET that nobody waits for any more."""
-        deadline = came + self.answering.timeout(frame.header)
+    def _begin_timed(self, frame: Frame, deadline: float) -> None:
         if frame.kind is Kind.BARRIER:
             self._barrier(frame, deadline)
         elif deadline < self._backend.clock.monotonic():

@@ -74,6 +74,19 @@ class Turns:
         self._waiting = waiting
 
 
+class OneATurn:
+    """Of a crowd of tasks each turn of the loop has one, within the block."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        asyncio.get_running_loop().call_soon(self._lock.release)
+
+
 class Submits:
     """One session's."""
 

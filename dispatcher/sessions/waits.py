@@ -273,7 +273,8 @@ class Waits:
 
     def watch(self, frame: Frame) -> None:
         """A WATCH: again and again. Raises what the client is to be told."""
-        if frame.request_id in self._watches or len(self._watches) >= WATCHES_MAX:
+        request_id = frame.request_id  # the frame, and whatever is in it, is not kept for as long as this lasts
+        if request_id in self._watches or len(self._watches) >= WATCHES_MAX:
             raise QuotaExceeded(
                 "too many streams of watermarks",
                 limit=WATCHES_MAX,
@@ -285,13 +286,13 @@ class Waits:
         every = frame.header.get("partitions") is None
 
         def send(header: dict[str, Any]) -> None:
-            self._replies.reply(frame.request_id, Kind.WATCHED, header, flags=FLAG_MORE)
+            self._replies.reply(request_id, Kind.WATCHED, header, flags=FLAG_MORE)
 
         def ended(error: LogboomError) -> None:
-            self._watches.pop(frame.request_id, None)
-            self._replies.fail(frame.request_id, error)
+            self._watches.pop(request_id, None)
+            self._replies.fail(request_id, error)
 
-        self._watches[frame.request_id] = watch = Watch(
+        self._watches[request_id] = watch = Watch(
             self._backend,
             None if every else partitions,
             every_ms=field_of(frame.header, "every_ms", int, 100),

@@ -15,7 +15,14 @@ from dispatcher.sessions import admin, permits
 from dispatcher.sessions.permits import ACTIONS, OF_ONE, RIGHTS, check
 from dispatcher.sessions.service import ClientService, Session
 from logboom.access import Right, Rule, Rules
-from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, PermissionDenied, ProtocolError
+from logboom.errors import (
+    InvalidRequest,
+    LogboomError,
+    NoSuchPartition,
+    PermissionDenied,
+    ProtocolError,
+    Unavailable,
+)
 from logboom.settings import Settings
 from logboom.types import CURSORS_TOKEN, PartitionId
 from logboom.wire import PROTOCOL_VERSION, Frame, Kind
@@ -34,8 +41,13 @@ MAKES_CURSORS = {
 
 
 class Node:
-    def partition_ids(self) -> list[PartitionId]:
-        return [PartitionId(p) for p in (*range(8), CURSORS)]
+    leads = False
+
+    def admits(self) -> bool:
+        return self.leads
+
+    def serves(self, partition_id: int) -> bool:
+        return partition_id in (*range(8), CURSORS)
 
     def cursors_partition(self) -> PartitionId:
         return PartitionId(CURSORS)
@@ -44,9 +56,11 @@ class Node:
         return NoSuchPartition(f"no {partition_id}", partition_id=partition_id)
 
 
-def ask(kind: Kind, header: dict[str, Any], *allow: str, partitions: str = "*") -> None:
+def ask(kind: Kind, header: dict[str, Any], *allow: str, partitions: str = "*", leads: bool = False) -> None:
     grants = Rules([Rule("me", tuple(Right(each) for each in allow), partitions)]).of(["me"])
-    check(Frame(kind, 1, header), grants, Node())
+    node = Node()
+    node.leads = leads
+    check(Frame(kind, 1, header), grants, node)
 
 
 def row(partition: Any) -> list[Any]:
@@ -186,7 +200,7 @@ def test_cursors_are_written_where_they_are() -> None:
         ask(Kind.SUBMIT, {"parts": [row(CURSORS)]}, "write", partitions="0-7")
     with pytest.raises(PermissionDenied):  # nor by a number: who wrote 0-63 had others in mind
         ask(Kind.SUBMIT, {"parts": [row(CURSORS)]}, "write", partitions="0-63")
-    ask(Kind.SUBMIT, {"parts": [row(CURSORS), row(CURSORS + 1)]}, "write", partitions="0-63,cursors")
+    ask(Kind.SUBMIT, {"parts": [row(CURSORS), row(CURSORS - 2)]}, "write", partitions="0-63,cursors")
 
 
 def test_a_node_that_has_not_heard_of_them_yet_does_not_refuse_for_good() -> None:
@@ -194,6 +208,16 @@ def test_a_node_that_has_not_heard_of_them_yet_does_not_refuse_for_good() -> Non
         ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="cursors")
     with pytest.raises(PermissionDenied):
         ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="3")
+
+
+def test_a_number_lets_nobody_write_what_may_be_theirs_where_that_is_not_known() -> None:
+    """A node that lagged passed it on to the leader, who does not judge again."""
+    with pytest.raises(Unavailable, match="ask another"):
+        ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="0-63")
+    with pytest.raises(NoSuchPartition):
+        ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="0-63", leads=True)
+    with pytest.raises(PermissionDenied):
+        ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="0-11")
 
 
 def test_whoever_may_write_cursors_may_have_their_partition_made_and_no_other() -> None:
@@ -248,6 +272,7 @@ class Serving:
             lineage="",
             cluster=SimpleNamespace(id="here"),
             cursors_partition=lambda: None,
+            serves=lambda _: True,
             members=SimpleNamespace(term=1, index=1),
             leader_address=lambda: None,
             client_addresses=dict,
@@ -356,7 +381,7 @@ def test_rules_are_looked_at_off_the_loop_one_look_at_a_time() -> None:
     assert not serving.jobs
 
 
-def test_without_rules_everybody_may_do_everything() -> None:
+async def test_without_rules_everybody_may_do_everything() -> None:
     serving = Serving(may(Right.READ, principal="you"))
     serving.service.rules = None
     session, connection = serving.session()

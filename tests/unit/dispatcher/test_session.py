@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +13,11 @@ import pytest
 
 from dispatcher.reading.read_rates import ReadRates
 from dispatcher.reading.reads import keys_of
+from dispatcher.requests import relevant as relevant_module
+from dispatcher.requests.relevant import FIELDS, relevant
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.session_counts import SessionCounts
+from dispatcher.sessions.submits import OneATurn
 from logboom.errors import InvalidRequest
 from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
@@ -44,6 +49,8 @@ def opened(connection: Any, **settings: Any) -> Session:
                 tracer=None,
                 settings=Settings(**settings),
                 read_rates=ReadRates(per_s=0, burst_ms=0, clock=cast(Clock, Backend.clock)),
+                turns=SimpleNamespace(is_over=lambda: False, now=0.0),
+                one_status=OneATurn(),
             ),
         )
     )
@@ -150,6 +157,82 @@ async def test_what_is_cancelled_in_the_turn_in_which_it_came_gives_its_place_ba
         while session.answering._tasks:  # noqa: ASYNC110 - they end in the next turns
             await asyncio.sleep(0)
     assert connection.sent == 0
+
+
+@pytest.mark.parametrize("kind", sorted(FIELDS))
+def test_what_a_request_does_not_have_is_not_held_with_it(kind: Kind) -> None:
+    """Where it waited, what nobody looks at took seventy times its size for as long."""
+    known = dict.fromkeys(sorted(FIELDS[kind]), 1)
+    frame = Frame(kind, 7, {"junk": [{}] * 9, **known}, memoryview(b"body"), 1, 99)
+    assert relevant(frame) == frame._replace(header=known)
+    assert relevant(frame._replace(header=known)).header is known
+
+
+def test_the_protocol_says_the_same_fields() -> None:
+    page = (Path(relevant_module.__file__).parents[2] / "docs" / "protocol.md").read_text()
+    for kind, fields in FIELDS.items():
+        (row,) = re.findall(rf"^\| {kind.name} {kind.value}\b[^|]*\| ([^|]*) \|", page, re.MULTILINE)
+        more = FIELDS[Kind.SCAN] - {"partition"} if "as SCAN" in row else set()
+        assert fields <= set(re.findall(r"`(\w+)`", row)) | more, kind
+
+
+async def test_requests_under_way_are_together_as_large_as_one_may_be() -> None:
+    connection = Heard()
+    session = opened(connection, net=NetSettings(client_frame_bytes=64 * KIB))
+    session._introduced = True
+    waits: list[asyncio.Future[None]] = []
+
+    async def read(frame: Frame) -> Any:
+        waits.append(asyncio.get_running_loop().create_future())
+        await waits[-1]
+        return SimpleNamespace(header={}, body=[])
+
+    session._backend.snapshots = SimpleNamespace(serving=SimpleNamespace(read=read))  # type: ignore[assignment]
+    for request_id, size in ((1, 100 * KIB), (2, 1)):
+        session.frame(Frame(Kind.SNAPSHOT_READ, request_id, {}, size=size))
+    assert [(frame.request_id, frame.header["code"]) for frame in connection.frames] == [(2, "quota_exceeded")]
+    session.frame(Frame(Kind.CANCEL, 1, {}))
+    async with asyncio.timeout(1):
+        while session.answering._tasks:  # noqa: ASYNC110 - they end in the next turns
+            await asyncio.sleep(0)
+    for request_id, size in ((3, 60 * KIB), (4, 4 * KIB), (5, 1)):
+        session.frame(Frame(Kind.SNAPSHOT_READ, request_id, {}, size=size))
+    assert [frame.request_id for frame in connection.frames] == [2, 5]
+    session.answering.close()
+
+
+async def test_of_a_crowd_of_statuses_each_turn_of_the_loop_has_one() -> None:
+    """Three thousand of them, in 63 KB, kept a leader from its heartbeats for two seconds."""
+    connection, turns = Heard(), list[int]()
+    session = opened(connection)
+    session._introduced = True
+    turn = 0
+
+    async def status(**_: Any) -> dict[str, Any]:
+        turns.append(turn)
+        return {}
+
+    session._service.status = status  # type: ignore[method-assign]
+    for request_id in range(1, 6):
+        session.frame(Frame(Kind.STATUS, request_id, {}))
+    while session.answering._tasks:
+        await asyncio.sleep(0)
+        turn += 1
+        assert turn < 100
+    assert len(connection.frames) == 5
+    assert len(set(turns)) == 5
+
+
+@pytest.mark.parametrize("kind", [Kind.WATERMARKS, Kind.WATCH, Kind.STATUS, Kind.ADMIN, Kind.INDEX_AT, Kind.DATA_READ])
+async def test_whatever_comes_in_crowds_waits_for_its_turn(kind: Kind) -> None:
+    session = opened(Heard())
+    session._introduced = True
+    held: list[Frame] = []
+    session._service.turns.is_over = lambda: True  # type: ignore[method-assign]
+    session.submits._hold = held.append  # type: ignore[method-assign]
+    session.frame(Frame(kind, 1, {}))
+    assert [frame.kind for frame in held] == [kind]
+    assert not session.answering._tasks
 
 
 class Heard:

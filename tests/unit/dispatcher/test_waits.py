@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -290,3 +292,18 @@ class TestAcknowledgement:
 
     def test_nobody_has_chosen_anything(self) -> None:
         assert acknowledged_at(None, [A, B], ClusterSettings()) is Level.APPLIED
+
+
+def test_what_a_watch_was_asked_with_is_not_kept_for_as_long_as_it_lasts() -> None:
+    """Its header was: 64 of them on each connection, for ever, with whatever was in it."""
+
+    class Junk:
+        pass
+
+    world, junk = World(), Junk()
+    gone = weakref.ref(junk)
+    world.ask(Kind.WATCH, {"every_ms": 100, "junk": junk})
+    del junk
+    gc.collect()
+    assert gone() is None
+    assert world.waits._watches
