@@ -144,11 +144,11 @@ async def collect(cluster: LocalCluster, seen: Observed) -> None:
         for node, address in nodes.items():
             status = await client.status(node=address, digests=True)
             seen.digests[node] = {row[0]: row[2] for row in status["digests"]}
-            state: dict[str, int] = {}
+            state: dict[tuple[int, str], int] = {}
             for partition in seen.partitions("kv"):
                 async for key, value in client.scan(partition, at_least=commit, node=address):
                     if isinstance(value, tuple):
-                        state[key.decode()] = int(value[0])
+                        state[partition, key.decode()] = int(value[0])
             seen.states[node] = state
             for partition in [*seen.partitions("kv"), *seen.partitions("log")]:
                 rows: list[tuple[int, int, bytes]] = []

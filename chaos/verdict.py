@@ -39,7 +39,7 @@ class Observed:
     waited: Waited = field(default_factory=Waited)
     faults: Counter[str] = field(default_factory=Counter)
     leader_deaths_ns: list[int] = field(default_factory=list)
-    states: dict[str, dict[str, int]] = field(default_factory=dict)
+    states: dict[str, dict[tuple[int, str], int]] = field(default_factory=dict)
     logs: dict[int, dict[str, list[tuple[int, int, bytes]]]] = field(default_factory=dict)
     """By partition and node: what it still has, from the oldest batch on."""
     rows: dict[int, list[Row]] = field(default_factory=dict)
@@ -89,10 +89,10 @@ def _of_states(seen: Observed) -> Results:
     operations = seen.history.operations
     adds = [op for op in of_kind(operations, "add") if op.partition not in seen.changed.doomed]
     tallies = of_kind(operations, "tally")
-    counted = {op.key for op in tallies}
+    counted = {(op.partition, op.key) for op in tallies}
     results: Results = []
     for node, state in seen.states.items():
-        single = {key: value for key, value in state.items() if key not in counted}
+        single = {at: value for at, value in state.items() if at not in counted}
         results += [
             (f"exactly once on {node}", [*exactly_once.counters(adds, single), *freshness.tallies(tallies, state)]),
             (f"whole requests on {node}", together.whole(seen.requests, state)),

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.checkers.watermarks import Sample, monotonic
-from chaos.history import History, Operation
+from chaos.history import Operation
 from chaos.sim.crowd import Crowd
 from chaos.sim.parameters import Parameters
-from chaos.sim.readers import LogReaders, Places
+from chaos.sim.readers import LogReaders
+from chaos.sim.seen import Seen
 from chaos.sim.tokens import Handing
 from chaos.sim.transfers import Transfers
-from chaos.sim.waiting import Told, Waited, Waiting
+from chaos.sim.waiting import Waited, Waiting
 from logboom import Add, Cas, Client, Put, Record, Status
 from logboom.errors import InvalidRequest, LogboomError
 
@@ -35,36 +35,6 @@ CHANGE_MAX_S: Final = 20.0
 """Else there are pauses, one in two thousand, that are longer than clients are given to come to an end."""
 CREATED_MAX: Final = 4
 """Living ones that were created; with so many some are destroyed first."""
-
-
-@dataclass
-class Seen:
-    """What clients saw, for the checkers."""
-
-    history: History
-    addresses: dict[str, str]
-    """Client addresses of those who are, or were a moment ago, members, and their ids."""
-    heard: dict[tuple[str, int], Sample] = field(default_factory=dict)
-    """By node and partition: the highest watermarks that anybody heard of."""
-    sampled: int = 0
-    together: list[list[Operation]] = field(default_factory=list)
-    """Operations of one request each: all of them or none."""
-    problems: list[tuple[str, str]] = field(default_factory=list)
-    """(invariant, story), found on the spot."""
-    created: dict[int, str] = field(default_factory=dict)
-    """Partitions that were created, as far as anybody was told, and their state machines."""
-    gone: set[int] = field(default_factory=set)
-    """Those that somebody was told are destroyed."""
-    places: Places = field(default_factory=Places)
-    """What was read of the logs."""
-    kept: int = 0
-    """How often the last partition was to be destroyed, and was not."""
-    told: Told = field(default_factory=Told)
-    """Writes that were acknowledged last."""
-    again: bool = False
-    """In another history than the cluster's first: registers have other names, which nobody has written."""
-    doomed: set[int] = field(default_factory=set)
-    """Those that somebody has asked to be destroyed: what is in there may be gone."""
 
 
 class SimClient:

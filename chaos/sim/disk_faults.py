@@ -58,6 +58,7 @@ class DiskFaults:
     _note: Callable[[str], None]
     faulty: set[str]
     damaged: set[str]
+    rotten: set[str]
     forgetful: set[str]
     disk_lost: Callable[[Host], None]
     over: bool
@@ -132,6 +133,10 @@ class DiskFaults:
         if host.state_files.fault is saving:
             host.state_files.fault = None
 
+    def _rots(self, victim: Host) -> None:
+        self.damaged.add(victim.name)
+        self.rotten.add(victim.name)
+
     async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
         """Bytes of partition logs change while a victim is down; it finds them when it starts."""
         victim = self._victim(rng)
@@ -145,7 +150,7 @@ class DiskFaults:
             for path in [*logs[-1:], *indices]:
                 content = victim.disk.stable(path).rstrip(b"\0")
                 if len(content) > 64 and rng.random() < 0.7:
-                    self.damaged.add(victim.name)
+                    self._rots(victim)
                     offset = rng.randrange(max(64, len(content) - TAIL_BYTES), len(content))
                     if rng.random() < CUT_SHARE:
                         victim.disk.cut(path, offset)
@@ -205,7 +210,7 @@ class DiskFaults:
         victim = self._victim(rng)
         if victim is None or not all(_has_met(other, victim) for other in self._others(victim)):
             return
-        await self._change_disk(victim, victim.lose_disk, duration, rng)
+        await self._change_disk(victim, victim.lose_disk, duration, rng, rotten=False)
 
     async def _put_back(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk becomes what it was, if all others have heard since how far its journal has come.
@@ -216,7 +221,7 @@ class DiskFaults:
         then = None if victim is None or victim.disk.hook is not None else _identity(victim)
         if victim is None or then is None:
             return
-        copy = victim.copy(random.Random(rng.getrandbits(64)))
+        copy, rotten = victim.copy(random.Random(rng.getrandbits(64))), victim.name in self.rotten
         reached = _reached(victim, copy[0])
         if reached is None:
             return
@@ -231,7 +236,12 @@ class DiskFaults:
         self._note(f"  {victim.name} is put back to record {reached} of its journal")
         # Not one that has begun anew since: what is from before that is told so for good.
         await self._change_disk(
-            victim, lambda: victim.put_back(copy), duration, rng, still=lambda: _identity(victim) == then
+            victim,
+            lambda: victim.put_back(copy),
+            duration,
+            rng,
+            rotten=rotten,
+            still=lambda: _identity(victim) == then,
         )
 
     async def _change_disk(
@@ -241,11 +251,12 @@ class DiskFaults:
         duration: float,
         rng: random.Random,
         *,
+        rotten: bool,
         still: Callable[[], bool] = lambda: True,
     ) -> None:
         """With luck the victim is a majority together with those who lag, while whoever has what they lack is away.
 
-        ``still``: the change makes sense yet, when it comes to that.
+        ``rotten``: what it has then may be damaged. ``still``: the change makes sense yet, when it comes to that.
         """
         others = self._others(victim)
         late = rng.sample(others, len(others) // 2) if rng.random() < LATE_SHARE else []
@@ -262,6 +273,8 @@ class DiskFaults:
         self.damaged.add(victim.name)
         self.forgetful.add(victim.name)
         change()
+        if not rotten:
+            self.rotten.discard(victim.name)
         self.disk_lost(victim)
         away = [h for h in others if h not in late] if late else []
         for each in away:
@@ -287,7 +300,7 @@ class DiskFaults:
             if done or path.suffix != ".log":
                 return None
             done = True
-            self.damaged.add(victim.name)
+            self._rots(victim)
             return LOST if lost else misdirect(offset + 4096)
 
         victim.disk.write_fault = fault

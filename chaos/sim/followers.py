@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.sim.clients import Seen
 from chaos.sim.host import Host
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
+from chaos.sim.seen import Seen
 from logboom import Client, LogBatch
 from logboom.errors import IndexCompacted, LogboomError, NoSuchPartition, PartitionDestroyed, Voided
 from logboom.types import PartitionId, Watermark, WatermarkUpdate

@@ -57,7 +57,9 @@ class Nemesis(DiskFaults):
         self.faulty: set[str] = set()
         """Hosts whose disk has reported an error: their node may stop itself."""
         self.damaged: set[str] = set()
-        """Hosts whose files were damaged behind their back, but for the journal."""
+        """Hosts whose files were damaged behind their back, or replaced: what they had promised may be gone."""
+        self.rotten: set[str] = set()
+        """Of them, those whose present partition logs may be damaged: on another disk nothing is."""
         self.forgetful: set[str] = set()
         """Hosts whose journal was: they may not know what they have promised."""
         self.disk_lost: Callable[[Host], None] = lambda _: None

@@ -182,7 +182,7 @@ class Oracle:
 
         def controlled(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
             if fields.get("do") == VOID and raft_index not in self._partitions:
-                damaged = self.witness.damaged | self.rotten
+                damaged = self.witness.rotten | self.rotten
                 check_void(self._hosts, Void.parse(fields, raft_index=raft_index), damaged, self._fail)
             control(raft_index, term, fields)
             self._on_control(host, backend, raft_index)
@@ -324,12 +324,12 @@ class Oracle:
             if log is not None and log.mode is not created.kind.mode:
                 self._fail("OpenedAsOrdered", f"{host.name}: partition {partition} is {log.mode}, not {created.kind}")
         self.electorate.checkpoint(host, backend)
-        self.lag.checkpoint(host, backend, damaged=host.name in self.rotten | self.witness.damaged)
+        self.lag.checkpoint(host, backend, damaged=host.name in self.rotten | self.witness.rotten)
         for partition, machine in backend.machines.items():
             try:
                 digest, position = machine.digest()
             except CorruptData:
-                if host.name in self.rotten | self.witness.damaged:
+                if host.name in self.rotten | self.witness.rotten:
                     continue  # it must not be served, and is not
                 raise
             at = partition, position.applied_index

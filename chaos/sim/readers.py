@@ -16,7 +16,7 @@ from logboom.client.cursors import Cursor
 from logboom.errors import IndexCompacted, LogboomError, Voided
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 READ_S: Final = 3.0
 ERROR_PAUSE_S: Final = 0.2

@@ -13,7 +13,7 @@ from logboom.errors import LogboomError
 from logboom.types import Token
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 READ_S: Final = 2.0
 ERROR_PAUSE_S: Final = 0.2

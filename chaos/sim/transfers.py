@@ -15,7 +15,7 @@ from logboom import Add, Cas, Client, Compare, DeletePrefix, Put, Status, Txn
 from logboom.errors import LogboomError
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 ACCOUNT: Final = b"account/"
 ACCOUNTS: Final = tuple(ACCOUNT + b"%d" % number for number in range(5))
